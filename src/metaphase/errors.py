@@ -1,0 +1,37 @@
+"""The errors a user may see. Each names the file, the value and the next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class MetaphaseError(Exception):
+    """Base of every error that the user can act on; shown as one line, without a traceback."""
+
+    def __init__(self, problem: str, *, path: str | Path | None = None, next_step: str = "") -> None:
+        self.problem = problem
+        self.path = None if path is None else Path(path)
+        self.next_step = next_step
+        where = f"{path}: " if path is not None else ""
+        then = f". {next_step[0].upper()}{next_step[1:]}." if next_step else "."
+        super().__init__(f"{where}{problem}{then}")
+
+
+class UsageError(MetaphaseError):
+    """An option or argument makes no sense, whatever the input files hold (exit code 2)."""
+
+
+class SlideError(MetaphaseError):
+    """A slide cannot be opened or read."""
+
+
+class MissingResolutionError(SlideError):
+    """A slide states no believable micrometres per pixel, and none was given."""
+
+
+class RegionError(MetaphaseError):
+    """A region makes no sense: it has no pixels, or is not finite."""
+
+
+class OutputError(MetaphaseError):
+    """A result cannot be written."""

@@ -1,0 +1,44 @@
+"""Boxes in a named plane. Coordinates are (x, y), origin top-left, x to the right, y down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle of whole pixels: top-left corner (x, y), width and height."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def right(self) -> int:
+        """First column beyond the box."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> int:
+        """First row beyond the box."""
+        return self.y + self.height
+
+    @property
+    def area(self) -> int:
+        """Pixels inside; 0 for an empty box."""
+        return max(0, self.width) * max(0, self.height)
+
+    def grown(self, margin: int) -> Box:
+        """The box with `margin` more pixels on each side."""
+        return Box(self.x - margin, self.y - margin, self.width + 2 * margin, self.height + 2 * margin)
+
+    def intersection(self, other: Box) -> Box:
+        """The common part; its width or height is 0 where there is none."""
+        x, y = max(self.x, other.x), max(self.y, other.y)
+        right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
+        return Box(x, y, max(0, right - x), max(0, bottom - y))
+
+    def moved(self, dx: int, dy: int) -> Box:
+        """The same box, `dx` to the right and `dy` down."""
+        return Box(self.x + dx, self.y + dy, self.width, self.height)
