@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
             temporary = Path(folder) / target.name
             yield temporary
-            os.replace(temporary, target)
+            temporary.replace(target)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

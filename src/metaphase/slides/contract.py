@@ -18,7 +18,7 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.errors import MissingResolutionError
+from metaphase.errors import MissingResolutionError, RegionError
 from metaphase.geometry import Box
 from metaphase.slides.resampling import read_resampled
 
@@ -67,8 +67,25 @@ class Slide(ABC):
         self.info = info
 
     @abstractmethod
+    def _decode(self, level: int, box: Box) -> RGB:
+        """Pixels of `box`, which lies inside the image of `level`; transparent ones are white."""
+
     def read_level(self, level: int, box: Box) -> RGB:
         """Pixels (height, width, 3) of `box` in the plane of `level`; white outside the image."""
+        if not 0 <= level < len(self.levels) or box.width < 1 or box.height < 1:
+            raise RegionError(
+                f"no pixels at level {level} in a box of {box.width} x {box.height}",
+                path=self.info.path,
+                next_step=f"the slide has {len(self.levels)} levels, from 0; a box needs 1 x 1 pixel or more",
+            )
+        inside = box.intersection(Box(0, 0, self.levels[level].width, self.levels[level].height))
+        if inside == box:
+            return self._decode(level, box)
+        out = np.full((box.height, box.width, 3), WHITE, np.uint8)
+        if inside.area:
+            place = inside.moved(-box.x, -box.y)
+            out[place.y : place.bottom, place.x : place.right] = self._decode(level, inside)
+        return out
 
     def close(self) -> None:  # noqa: B027 -- slides in memory have nothing to close
         """Release the file; reading afterwards is an error."""
@@ -105,7 +122,7 @@ class Slide(ABC):
             raise MissingResolutionError(
                 "the file states no believable micrometres per pixel",
                 path=self.info.path or "array",
-                next_step="give them with --mpp (mpp=... in Python), for example --mpp 0.25 for a typical 40x scan",
+                next_step="give them with --mpp (mpp=... in Python); a 40x scan has about 0.25",
             )
         return self.info.resolution.mpp
 

@@ -1,0 +1,95 @@
+"""Micrometres per pixel: what a file says, whether it can be believed, and what the user says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from metaphase.errors import UsageError
+from metaphase.slides.contract import Resolution
+
+BELIEVABLE_MPP = (0.05, 20.0)
+"""Bright-field scans lie between about 0.1 and 10 um/px; print resolutions (72 dpi = 353 um/px) do not."""
+SQUARE_TOLERANCE = 0.02
+
+_MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
+_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0}  # um per inch, um per centimetre
+
+
+def choose_resolution(
+    stated: tuple[float, float] | None, flag: float | None, path: Path | None
+) -> tuple[Resolution | None, tuple[str, ...]]:
+    """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
+    believed = stated if stated and all(_believable(value) for value in stated) else None
+    own = sum(believed) / 2 if believed else None
+    if flag is None:
+        return (Resolution(own, "metadata") if own else None), _doubts(stated)
+    check_flag(flag, path)
+    given = Resolution(float(flag), "flag")
+    if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
+        return given, ()
+    return given, (f"--mpp {flag:g} overrides the {own:.4g} um/px of the file",)
+
+
+def check_flag(mpp: float, path: Path | None) -> None:
+    """Refuse a resolution that no bright-field scan has."""
+    low, high = BELIEVABLE_MPP
+    if not _believable(mpp):
+        raise UsageError(
+            f"{mpp:g} um/px is no resolution of a bright-field scan",
+            path=path,
+            next_step=f"give micrometres per pixel between {low:g} and {high:g}; a 40x scan has about 0.25",
+        )
+
+
+def openslide_mpp(properties: Mapping[str, str]) -> tuple[float, float] | None:
+    """(x, y) mpp from OpenSlide's standard properties."""
+    try:
+        return float(properties["openslide.mpp-x"]), float(properties["openslide.mpp-y"])
+    except (KeyError, ValueError):
+        return None
+
+
+def tiff_tag_mpp(
+    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int
+) -> tuple[float, float] | None:
+    """(x, y) mpp from TIFF resolution tags (rationals, pixels per inch or centimetre)."""
+    size = _PER_TIFF_UNIT.get(unit)
+    if size is None or not x_resolution or not y_resolution or 0 in (*x_resolution, *y_resolution):
+        return None
+    return size * x_resolution[1] / x_resolution[0], size * y_resolution[1] / y_resolution[0]
+
+
+def ome_mpp(xml: str) -> tuple[float, float] | None:
+    """(x, y) mpp from the first Pixels element of OME-XML."""
+    pixels = re.search(r"<(?:\w+:)?Pixels\b[^>]*>", xml)
+    if not pixels:
+        return None
+    attributes = dict(re.findall(r'(\w+)="([^"]*)"', pixels.group()))
+    try:
+        x, y = (
+            float(attributes[f"PhysicalSize{axis}"])
+            * _MICROMETRES[attributes.get(f"PhysicalSize{axis}Unit", "µm")]
+            for axis in "XY"
+        )
+    except (KeyError, ValueError):
+        return None
+    return x, y
+
+
+def _believable(mpp: float) -> bool:
+    low, high = BELIEVABLE_MPP
+    return math.isfinite(mpp) and low <= mpp <= high
+
+
+def _doubts(stated: tuple[float, float] | None) -> tuple[str, ...]:
+    if stated is None:
+        return ("the file states no micrometres per pixel: give --mpp",)
+    x, y = stated
+    if not (_believable(x) and _believable(y)):
+        return (f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has: give --mpp",)
+    if abs(x / y - 1) > SQUARE_TOLERANCE:
+        return (f"pixels are not square ({x:.4g} x {y:.4g} um): lengths and areas use the mean",)
+    return ()

@@ -1,0 +1,232 @@
+"""Streaming writer of tiled pyramidal BigTIFF that OpenSlide, tifffile and QuPath read.
+
+Level-0 tiles arrive row by row and are written as they come. Coarser levels are reduced from them on
+the way, one band of tiles a level in memory, spooled to disk as finished tiles and appended at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import cv2
+import imagecodecs
+import numpy as np
+import numpy.typing as npt
+from tifffile import TiffWriter
+
+from metaphase import __version__
+from metaphase.artifacts import atomic_path
+from metaphase.errors import UsageError
+from metaphase.slides.parallel import available_cores, ordered_map
+
+Pixels = npt.NDArray[Any]
+Reduction = Literal["mean", "nearest", "max"]
+
+
+@dataclass(frozen=True)
+class PyramidFormat:
+    """How a pyramid is stored. `rgb`, `labels` and `probabilities` give the usual settings."""
+
+    mpp: float
+    """Micrometres per level-0 pixel, written into the resolution tags of every level."""
+    tile_px: int = 512
+    """Side of a tile; a multiple of 16."""
+    quality: int | None = 85
+    """JPEG quality, 1 to 100; None stores without loss (zlib)."""
+    subsampling: tuple[int, int] = (2, 2)
+    """Chroma subsampling of JPEG: (2, 2) as most scanners do, (1, 1) for none."""
+    reduction: Reduction = "mean"
+    """How four pixels become one of the next level."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mpp < 1000 or self.tile_px < 16 or self.tile_px % 16:
+            raise UsageError(
+                f"a pyramid of {self.mpp} um/px in tiles of {self.tile_px} px cannot be written",
+                next_step="give an mpp above 0 and a tile side that is a multiple of 16",
+            )
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise UsageError(f"JPEG quality {self.quality} does not exist", next_step="give 1 to 100")
+
+    @classmethod
+    def labels(cls, mpp: float, tile_px: int = 512) -> PyramidFormat:
+        """Class numbers: stored exactly, reduced by taking one pixel of four."""
+        return cls(mpp, tile_px, quality=None, reduction="nearest")
+
+    @classmethod
+    def probabilities(cls, mpp: float, tile_px: int = 512) -> PyramidFormat:
+        """A map whose peaks must stay visible when zoomed out: stored exactly, reduced by the maximum."""
+        return cls(mpp, tile_px, quality=None, reduction="max")
+
+
+def write_pyramid(
+    path: str | Path,
+    tiles: Iterable[Pixels],
+    width: int,
+    height: int,
+    form: PyramidFormat,
+    *,
+    threads: int | None = None,
+) -> None:
+    """Write a `width` x `height` image given as level-0 tiles, row by row, to a new file.
+
+    Tiles are (h, w, 3) uint8 for RGB, or (h, w) of any integer or float type for lossless formats; those at
+    the right and bottom edge may be smaller than `tile_px`. The file appears whole or not at all, and the
+    same tiles give the same bytes.
+    """
+    if width < 1 or height < 1:
+        raise UsageError(
+            f"an image of {width} x {height} pixels cannot be written", next_step="give at least 1 x 1"
+        )
+    source = iter(tiles)
+    first = next(source)
+    sizes = _level_sizes(width, height, form.tile_px)
+    workers = threads or available_cores()
+    with atomic_path(path) as temporary, ExitStack() as spools:
+        coarser: list[_CoarserLevel] = []
+        for i in range(len(sizes) - 1, 0, -1):
+            spool = spools.enter_context(temporary.with_name(f"level{i}").open("w+b"))
+            coarser.insert(0, _CoarserLevel(spool, sizes[i - 1], sizes[i], form, coarser[:1]))
+        padded = _feed(chain([first], source), sizes[0], form.tile_px, coarser[:1])
+        encoded = ordered_map(partial(_encode, form=form), padded, threads=workers, ahead=2 * workers)
+        with TiffWriter(temporary, bigtiff=True) as tiff:
+            for level, data in enumerate([encoded, *(level.encoded() for level in coarser)]):
+                _write_level(tiff, data, level, sizes[level], first, form)
+
+
+class _CoarserLevel:
+    """Gathers the halved tiles of the finer level in a band and spools its own tiles as they fill."""
+
+    def __init__(
+        self,
+        spool: BinaryIO,
+        finer: tuple[int, int],
+        size: tuple[int, int],
+        form: PyramidFormat,
+        coarser: list[_CoarserLevel],
+    ) -> None:
+        self._spool = spool
+        self._form = form
+        self._finer_grid = _grid(finer, form.tile_px)
+        self._grid = _grid(size, form.tile_px)
+        self._coarser = coarser
+        self._lengths: list[int] = []
+        self._band: Pixels | None = None
+
+    def add(self, column: int, row: int, tile: Pixels) -> None:
+        """Take tile (column, row) of the finer level; tiles come row by row."""
+        side, half = self._form.tile_px, self._form.tile_px // 2
+        if self._band is None:
+            width = max(self._grid[0] * side, self._finer_grid[0] * half)
+            self._band = np.zeros((side, width, *tile.shape[2:]), tile.dtype)
+        y = row % 2 * half
+        self._band[y : y + half, column * half : (column + 1) * half] = _reduce(tile, self._form.reduction)
+        columns, rows = self._finer_grid
+        if column == columns - 1 and (row % 2 or row == rows - 1):
+            self._flush(row // 2, self._band)
+            self._band = None
+
+    def _flush(self, row: int, band: Pixels) -> None:
+        columns, rows = self._grid
+        if row >= rows:
+            return
+        for column in range(columns):
+            tile = band[:, column * self._form.tile_px : (column + 1) * self._form.tile_px]
+            self._lengths.append(self._spool.write(_encode(tile, self._form)))
+            for level in self._coarser:
+                level.add(column, row, tile)
+
+    def encoded(self) -> Iterator[bytes]:
+        """The finished tiles, in order."""
+        self._spool.seek(0)
+        for length in self._lengths:
+            yield self._spool.read(length)
+
+
+def _feed(
+    tiles: Iterator[Pixels], size: tuple[int, int], side: int, coarser: list[_CoarserLevel]
+) -> Iterator[Pixels]:
+    """Check and pad the level-0 tiles, show each to the next level, pass it on."""
+    columns, rows = _grid(size, side)
+    for index in range(columns * rows):
+        row, column = divmod(index, columns)
+        expected = (min(side, size[1] - row * side), min(side, size[0] - column * side))
+        tile = next(tiles, None)
+        if tile is None or tile.shape[:2] not in (expected, (side, side)):
+            found = "no tile" if tile is None else f"a tile of shape {tile.shape}"
+            raise ValueError(f"{found} at column {column}, row {row}: expected {expected}")
+        padding = [(0, side - tile.shape[0]), (0, side - tile.shape[1]), *[(0, 0)] * (tile.ndim - 2)]
+        padded = np.pad(tile, padding, mode="edge")
+        for level in coarser:
+            level.add(column, row, padded)
+        yield padded
+
+
+def _write_level(
+    tiff: TiffWriter,
+    data: Iterator[bytes],
+    level: int,
+    size: tuple[int, int],
+    like: Pixels,
+    form: PyramidFormat,
+) -> None:
+    """Append one page of encoded tiles; `like` tells its type and samples."""
+    per_cm = 10_000 / (form.mpp * 2**level)
+    jpeg = form.quality is not None
+    tiff.write(
+        data,
+        shape=(size[1], size[0], *like.shape[2:]),
+        dtype=like.dtype,
+        tile=(form.tile_px, form.tile_px),
+        photometric="rgb" if like.ndim == 3 else "minisblack",
+        compression="jpeg" if jpeg else "zlib",
+        subsampling=form.subsampling if jpeg else None,
+        subfiletype=int(level > 0),
+        resolution=(per_cm, per_cm),
+        resolutionunit="CENTIMETER",
+        software=f"metaphase {__version__}" if level == 0 else False,
+        metadata=None,
+    )
+
+
+def _encode(tile: Pixels, form: PyramidFormat) -> bytes:
+    tile = np.ascontiguousarray(tile)
+    if form.quality is None:
+        return bytes(imagecodecs.zlib_encode(tile.tobytes(), level=6))
+    return bytes(
+        imagecodecs.jpeg8_encode(
+            tile,
+            level=form.quality,
+            colorspace="RGB",
+            outcolorspace="YCBCR",
+            subsampling=form.subsampling,
+        )
+    )
+
+
+def _reduce(tile: Pixels, reduction: Reduction) -> Pixels:
+    """Half the width and height."""
+    if reduction == "nearest":
+        return tile[::2, ::2]
+    if reduction == "max":
+        quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])
+        return np.asarray(quads.max(axis=(1, 3)))
+    return np.asarray(cv2.resize(tile, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
+
+
+def _level_sizes(width: int, height: int, tile_px: int) -> list[tuple[int, int]]:
+    """Halve, cutting off odd edges as scanners do, until one tile holds the whole slide."""
+    sizes = [(width, height)]
+    while max(sizes[-1]) > tile_px:
+        sizes.append((max(1, sizes[-1][0] // 2), max(1, sizes[-1][1] // 2)))
+    return sizes
+
+
+def _grid(size: tuple[int, int], tile_px: int) -> tuple[int, int]:
+    """Columns and rows of tiles."""
+    return -(-size[0] // tile_px), -(-size[1] // tile_px)

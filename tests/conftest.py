@@ -1,0 +1,28 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "project",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.differing_executors],  # contract classes have one subclass a backend
+)
+settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real histology images, or a skip where there is none."""
+    repository = Path(__file__).parents[1]
+    folder = Path(os.environ.get("METAPHASE_DATA", repository.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}: set METAPHASE_DATA to its folder")
+    return folder

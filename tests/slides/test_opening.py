@@ -1,0 +1,213 @@
+"""Files as they really arrive: damaged, unscaled, oddly named, or not slides at all."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image as PillowImage
+
+from metaphase.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
+from metaphase.geometry import Box
+from metaphase.slides import ArraySlide, PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.openslide_backend import filled_bounds
+from tests.slides.images import blob_image, halved, noise_image, write_tiff
+
+
+@pytest.mark.parametrize("name", ["slide.svs", "slide.tif", "slide.png", "slide.mrxs"])
+def test_empty_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.touch()
+    with pytest.raises(SlideError, match="empty"):
+        open_slide(path)
+
+
+@pytest.mark.parametrize("name", ["slide.svs", "slide.ndpi", "slide.jpg"])
+def test_text_renamed(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("this is not a slide\n" * 200)
+    with pytest.raises(SlideError, match=name):
+        open_slide(path)
+
+
+def test_folder_and_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SlideError, match="is a folder"):
+        open_slide(tmp_path)
+    with pytest.raises(SlideError, match="no such file"):
+        open_slide(tmp_path / "absent.svs")
+
+
+@pytest.fixture(scope="module")
+def whole_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """A pyramid of ours, one of tifffile's (directories at the end), a strip TIFF and a PNG."""
+    folder = tmp_path_factory.mktemp("whole")
+    image = noise_image(200, 170)
+    write_pyramid(folder / "ours.tif", [image], 200, 170, PyramidFormat(0.25, tile_px=208))
+    write_tiff(folder / "theirs.tif", image, compression="jpeg")
+    write_tiff(folder / "strips.tif", image, tile=None, rowsperstrip=8)
+    PillowImage.fromarray(image).save(folder / "image.png")
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+@given(which=st.integers(0, 3), kept=st.floats(0.0005, 0.999))
+@settings(max_examples=150)
+def test_truncated_files_never_crash(
+    whole_files: list[bytes], tmp_path_factory: pytest.TempPathFactory, which: int, kept: float
+) -> None:
+    data = whole_files[which]
+    path = tmp_path_factory.getbasetemp() / "cut.tif"
+    path.write_bytes(data[: max(1, int(kept * len(data)))])
+    with pytest.raises(MetaphaseError, match=r"cut\.tif"), open_slide(path, mpp=0.25) as slide:
+        slide.read_level(0, Box(0, 0, slide.width, slide.height))
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=100)
+def test_flipped_bytes_are_pixels_or_a_clear_error(
+    whole_files: list[bytes], tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    data = bytearray(whole_files[seed % 4])
+    for place in rng.integers(0, len(data), 12):
+        data[place] = rng.integers(256)
+    path = tmp_path_factory.getbasetemp() / "flipped.tif"
+    path.write_bytes(data)
+    with contextlib.suppress(MetaphaseError), open_slide(path, mpp=0.25) as slide:
+        assert slide.read_level(0, Box(0, 0, 64, 64)).shape == (64, 64, 3)
+
+
+def test_damaged_tile_names_the_place(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", noise_image(200, 170), compression="zlib")
+    with tifffile.TiffFile(path) as tiff:
+        offset = tiff.pages.first.dataoffsets[5]
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\0" * 40)
+    with open_slide(path) as slide:
+        slide.read_level(0, Box(0, 0, 60, 60))
+        with pytest.raises(SlideError, match=r"level 0 cannot be decoded at \(64, 64\)"):
+            slide.read_level(0, Box(0, 0, 200, 170))
+
+
+def test_unicode_and_spaces_in_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "Präparat 12 – größer µm" / "日本 スライド #1%.tif"
+    path.parent.mkdir()
+    write_tiff(path, blob_image())
+    for backend in ("tiff", "openslide"):
+        with open_slide(path, backend=backend) as slide:
+            assert slide.name == path.name
+            assert slide.read(0, 0, 5, 5).shape == (5, 5, 3)
+
+
+def test_missing_mpp_names_the_flag_and_reading_needs_it(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", blob_image(), mpp=None)
+    with open_slide(path) as slide:
+        assert any("--mpp" in warning for warning in slide.info.warnings)
+        assert slide.thumbnail(40).shape[1] == 40
+        with pytest.raises(MissingResolutionError, match="--mpp"):
+            slide.read(0, 0, 10, 10)
+    with open_slide(path, mpp=0.5) as slide:
+        assert slide.info.resolution is not None
+        assert (slide.mpp, slide.info.resolution.source, slide.info.warnings) == (0.5, "flag", ())
+
+
+def test_print_resolution_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "slide.tif"
+    tifffile.imwrite(
+        path, blob_image(), tile=(64, 64), photometric="rgb", resolution=(72, 72), resolutionunit="INCH"
+    )
+    with open_slide(path) as slide:
+        assert slide.info.resolution is None
+        assert "352.8" in slide.info.warnings[0]
+
+
+def test_flag_that_contradicts_the_file_is_said(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", blob_image(), mpp=0.25)
+    with open_slide(path, mpp=0.5) as slide:
+        assert slide.mpp == 0.5
+        assert "overrides the 0.25" in slide.info.warnings[0]
+
+
+@pytest.mark.parametrize("mpp", [0, -0.25, 250, float("nan")])
+def test_impossible_flag(tmp_path: Path, mpp: float) -> None:
+    path = write_tiff(tmp_path / "slide.tif", blob_image())
+    with pytest.raises(UsageError, match="um/px"):
+        open_slide(path, mpp=mpp)
+
+
+def test_ome_tiff_with_levels_in_subifds(tmp_path: Path) -> None:
+    image = noise_image(256, 192)
+    path = tmp_path / "slide.ome.tif"
+    with tifffile.TiffWriter(path, ome=True) as tiff:
+        options = {"tile": (64, 64), "photometric": "rgb"}
+        physical = {"axes": "YXS", "PhysicalSizeX": 230.0, "PhysicalSizeXUnit": "nm"}
+        physical |= {"PhysicalSizeY": 0.23, "PhysicalSizeYUnit": "µm"}
+        tiff.write(image, subifds=1, metadata=physical, **options)
+        tiff.write(halved(image), subfiletype=1, **options)
+    with open_slide(path) as slide:
+        assert slide.mpp == pytest.approx(0.23)
+        assert [level.width for level in slide.levels] == [256, 128]
+        np.testing.assert_array_equal(slide.read_level(1, Box(0, 0, 128, 96)), halved(image))
+
+
+def test_grey_and_transparent_tiffs_become_rgb(tmp_path: Path) -> None:
+    grey = noise_image(96, 80)[..., 0]
+    tifffile.imwrite(tmp_path / "grey.tif", grey, tile=(32, 32), photometric="minisblack")
+    with open_slide(tmp_path / "grey.tif", mpp=0.25) as slide:
+        np.testing.assert_array_equal(slide.read(0, 0, 96, 80), np.repeat(grey[..., None], 3, 2))
+    rgba = np.dstack([noise_image(96, 80), np.zeros((80, 96), np.uint8)])
+    rgba[:40, :, 3] = 255
+    tifffile.imwrite(
+        tmp_path / "alpha.tif", rgba, tile=(32, 32), photometric="rgb", extrasamples=["unassalpha"]
+    )
+    PillowImage.fromarray(rgba).save(tmp_path / "alpha.png")
+    for name in ("alpha.tif", "alpha.png"):
+        with open_slide(tmp_path / name, mpp=0.25) as slide:
+            seen = slide.read(0, 0, 96, 80)
+        np.testing.assert_array_equal(seen[:40], rgba[:40, :, :3])
+        assert (seen[40:] == 255).all()
+
+
+def test_sixteen_bit_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    tifffile.imwrite(path, blob_image().astype(np.uint16) * 200, tile=(64, 64), photometric="rgb")
+    with pytest.raises(SlideError, match=r"16-bit.*8-bit RGB"):
+        open_slide(path)
+
+
+def test_left_out_tiles_are_white(tmp_path: Path) -> None:
+    tiles = [noise_image(64, 64), None, None, noise_image(64, 64, seed=1)]
+    path = tmp_path / "sparse.tif"
+    tifffile.imwrite(
+        path,
+        iter(tiles),
+        shape=(128, 128, 3),
+        dtype=np.uint8,
+        tile=(64, 64),
+        photometric="rgb",
+        compression="zlib",
+    )
+    with open_slide(path, mpp=0.25) as slide:
+        seen = slide.read(0, 0, 128, 128)
+    np.testing.assert_array_equal(seen[:64, :64], tiles[0])
+    assert (seen[:64, 64:] == 255).all()
+
+
+def test_bounds_of_the_scanned_part() -> None:
+    full = Box(0, 0, 1000, 800)
+    stated = {"x": "100", "y": "50", "width": "300", "height": "200"}
+    properties = {f"openslide.bounds-{key}": value for key, value in stated.items()}
+    assert filled_bounds(properties, full) == Box(100, 50, 300, 200)
+    assert filled_bounds({}, full) == full
+    assert filled_bounds({**properties, "openslide.bounds-x": "5000"}, full) == full
+
+
+def test_arrays_of_another_kind_are_refused() -> None:
+    for wrong in (np.zeros((5, 5), np.uint8), np.zeros((5, 5, 3), np.float32), np.zeros((0, 5, 3), np.uint8)):
+        with pytest.raises(SlideError, match="uint8 RGB"):
+            ArraySlide(wrong, 0.25)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""Tile plans and the reader that follows them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaphase.errors import SlideError, UsageError
+from metaphase.geometry import Box
+from metaphase.slides import RGB, ArraySlide, MaskGrid, plan_tiles, read_tiles
+from tests.slides.images import blob_image, noise_image
+
+regions = st.builds(Box, st.integers(0, 500), st.integers(0, 500), st.integers(1, 2000), st.integers(1, 2000))
+
+
+@given(bounds=regions, tile=st.integers(20, 700), halo=st.integers(0, 60), mpp=st.floats(0.1, 2))
+def test_cores_partition_the_region(bounds: Box, tile: int, halo: int, mpp: float) -> None:
+    plan = plan_tiles(bounds, 0.25, mpp=mpp, tile_px=tile, halo_px=halo)
+    covered = np.zeros((plan.height, plan.width), np.uint8)
+    for piece in plan.tiles:
+        core = piece.core
+        covered[core.y : core.bottom, core.x : core.right] += 1
+        assert piece.outer == core.grown(halo)
+    assert (covered == 1).all()
+    right, bottom = plan.to_level0(plan.width, plan.height)
+    assert bounds.right <= right + 1e-3 <= bounds.right + plan.scale + 2e-3
+    assert bounds.bottom <= bottom + 1e-3 <= bounds.bottom + plan.scale + 2e-3
+
+
+@given(
+    bounds=regions,
+    tile=st.integers(50, 700),
+    mpp=st.floats(0.2, 1),
+    scale=st.floats(4, 64),
+    corner=st.tuples(st.integers(-300, 300), st.integers(-300, 300)),
+    seed=st.integers(0, 99),
+)
+def test_mask_keeps_exactly_the_tiles_that_touch_it(
+    bounds: Box, tile: int, mpp: float, scale: float, corner: tuple[int, int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((40, 40)) < 0.03
+    plan = plan_tiles(bounds, 0.25, mpp=mpp, tile_px=tile)
+    kept = plan_tiles(bounds, 0.25, mpp=mpp, tile_px=tile, mask=MaskGrid(mask, *corner, scale))
+    rows, columns = np.nonzero(mask)
+    expected = []
+    for piece in plan.tiles:
+        x0, y0 = plan.to_level0(piece.core.x, piece.core.y)
+        x1, y1 = plan.to_level0(piece.core.right, piece.core.bottom)
+        across = (corner[0] + columns * scale < x1) & (corner[0] + (columns + 1) * scale > x0)
+        down = (corner[1] + rows * scale < y1) & (corner[1] + (rows + 1) * scale > y0)
+        if (across & down).any():
+            expected.append(piece)
+    assert list(kept.tiles) == expected
+
+
+def test_nothing_to_plan_is_refused() -> None:
+    for options in ({"tile_px": 0}, {"halo_px": -1}):
+        with pytest.raises(UsageError, match="tiles"):
+            plan_tiles(Box(0, 0, 10, 10), 0.25, **options)
+    with pytest.raises(UsageError, match="not empty"):
+        plan_tiles(Box(0, 0, 0, 10), 0.25)
+
+
+def test_tiles_reassemble_to_the_slide() -> None:
+    slide = ArraySlide(blob_image(), mpp=0.25)
+    for mpp in (0.25, 0.4):
+        plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=64, halo_px=7)
+        whole = slide.read(0, 0, plan.width, plan.height, mpp).astype(int)
+        for tile, pixels in read_tiles(slide, plan, threads=3):
+            core = tile.core
+            inner = pixels[7 : 7 + core.height, 7 : 7 + core.width]
+            assert np.abs(whole[core.y : core.bottom, core.x : core.right] - inner).max() <= 1
+
+
+class CountingSlide(ArraySlide):
+    """Counts reads; one place can be made to fail."""
+
+    def __init__(self, pixels: RGB, fails_at_x: int | None = None) -> None:
+        super().__init__(pixels, mpp=0.25)
+        self.reads = 0
+        self.fails_at_x = fails_at_x
+        self.lock = threading.Lock()
+
+    def read_level(self, level: int, box: Box) -> RGB:
+        with self.lock:
+            self.reads += 1
+        if box.x == self.fails_at_x:
+            raise SlideError("damaged tile", path="slide.svs")
+        return super().read_level(level, box)
+
+
+def test_reader_stays_within_its_bound() -> None:
+    slide = CountingSlide(noise_image(640, 64))
+    plan = plan_tiles(slide.bounds, slide.mpp, tile_px=32)
+    for taken, _ in enumerate(read_tiles(slide, plan, threads=2, ahead=4), start=1):
+        time.sleep(0.002)
+        assert slide.reads <= taken + 4
+    assert slide.reads == len(plan.tiles) == 40
+
+
+def test_reader_reports_a_damaged_tile_in_its_turn() -> None:
+    slide = CountingSlide(noise_image(640, 32), fails_at_x=320)
+    plan = plan_tiles(slide.bounds, slide.mpp, tile_px=32)
+    good = []
+    with pytest.raises(SlideError, match="damaged tile"):  # noqa: PT012 -- the loop is what is tested
+        for tile, _ in read_tiles(slide, plan, threads=2):
+            good.append(tile.core.x)
+    assert good == list(range(0, 320, 32))
+
+
+def test_reader_can_be_left_early() -> None:
+    slide = CountingSlide(noise_image(640, 64))
+    reader = read_tiles(slide, plan_tiles(slide.bounds, slide.mpp, tile_px=32), threads=2, ahead=2)
+    next(reader)
+    reader.close()
+    assert slide.reads < 10
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
