@@ -42,3 +42,36 @@ def write_tiff(path: Path, image: npt.NDArray[np.uint8], mpp: float | None = 0.2
         tiff.write(image, **keywords)
         tiff.write(halved(image), **{**keywords, "resolution": None, "subfiletype": 1})
     return path
+
+
+def write_leica(path: Path, image: npt.NDArray[np.uint8], *, corner: tuple[int, int], canvas: int) -> Path:
+    """A Leica SCN file at 0.5 um/px: a scanned area at `corner` of a larger, otherwise empty square canvas."""
+    height, width = image.shape[:2]
+    macro = _leica_image(0, (64, 64), (canvas, canvas), (0, 0), objective=0.6)
+    scan = _leica_image(1, (width, height), (width, height), corner, objective=20)
+    xml = (
+        '<?xml version="1.0"?><scn xmlns="http://www.leica-microsystems.com/scn/2010/10/01">'
+        f'<collection sizeX="{canvas * 500}" sizeY="{canvas * 500}">{macro}{scan}</collection></scn>'
+    )
+    options: dict[str, object] = {"tile": (64, 64), "photometric": "rgb", "compression": "jpeg"}
+    options |= {"metadata": None, "resolution": (20_000, 20_000), "resolutionunit": "CENTIMETER"}
+    with tifffile.TiffWriter(path, bigtiff=True) as tiff:
+        tiff.write(np.full((64, 64, 3), 255, np.uint8), description=xml, **options)
+        tiff.write(image, **options)
+    return path
+
+
+def _leica_image(
+    page: int, size: tuple[int, int], view: tuple[int, int], corner: tuple[int, int], *, objective: float
+) -> str:
+    """XML of one image: its pixels in TIFF page `page`, its place on the canvas in units of 0.5 um."""
+    nm = [500 * value for value in (*view, *corner)]
+    return (
+        '<image><creationDate>2020-01-01T00:00:00Z</creationDate><device model="SCN400" version="1"/>'
+        f'<pixels sizeX="{size[0]}" sizeY="{size[1]}">'
+        f'<dimension sizeX="{size[0]}" sizeY="{size[1]}" r="0" ifd="{page}"/></pixels>'
+        f'<view sizeX="{nm[0]}" sizeY="{nm[1]}" offsetX="{nm[2]}" offsetY="{nm[3]}"/>'
+        f"<scanSettings><objectiveSettings><objective>{objective}</objective></objectiveSettings>"
+        "<illuminationSettings><illuminationSource>brightfield</illuminationSource></illuminationSettings>"
+        "</scanSettings></image>"
+    )

@@ -14,9 +14,9 @@ from PIL import Image as PillowImage
 
 from metaphase.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
 from metaphase.geometry import Box
-from metaphase.slides import ArraySlide, PyramidFormat, open_slide, write_pyramid
+from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
 from metaphase.slides.openslide_backend import filled_bounds
-from tests.slides.images import blob_image, halved, noise_image, write_tiff
+from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 
 @pytest.mark.parametrize("name", ["slide.svs", "slide.tif", "slide.png", "slide.mrxs"])
@@ -205,6 +205,24 @@ def test_bounds_of_the_scanned_part() -> None:
     assert filled_bounds(properties, full) == Box(100, 50, 300, 200)
     assert filled_bounds({}, full) == full
     assert filled_bounds({**properties, "openslide.bounds-x": "5000"}, full) == full
+
+
+def test_scan_on_a_larger_canvas_keeps_the_files_frame(tmp_path: Path) -> None:
+    path = write_leica(tmp_path / "slide.scn", blob_image(256, 192), corner=(40, 30), canvas=400)
+    with tifffile.TiffFile(path) as tiff:
+        scanned = tiff.pages[1].asarray()
+    with open_slide(path) as slide:
+        assert (slide.info.vendor, slide.info.backend, slide.mpp) == (
+            "leica",
+            "openslide",
+            pytest.approx(0.5),
+        )
+        assert (slide.width, slide.height, slide.bounds) == (400, 400, Box(40, 30, 256, 192))
+        np.testing.assert_array_equal(slide.read(40, 30, 256, 192, slide.mpp), scanned)
+        assert (slide.read(0, 0, 40, 400, slide.mpp) == 255).all()
+        assert slide.thumbnail(64).shape == (48, 64, 3)
+        plan = plan_tiles(slide.bounds, slide.mpp, mpp=0.5, tile_px=100, halo_px=3)
+        assert (plan.x, plan.y, plan.width, plan.height) == (40, 30, 256, 192)
 
 
 def test_arrays_of_another_kind_are_refused() -> None:

@@ -121,9 +121,7 @@ def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tifffile.TiffWriter, "write", full)
-    with pytest.raises(
-        OutputError, match=r"slide\.tif: cannot write \(No space left on device\)\. Free"
-    ):
+    with pytest.raises(OutputError, match=r"slide\.tif: cannot write \(No space left on device\)\. Free"):
         write(tmp_path / "slide.tif", noise_image(64, 64), PyramidFormat(mpp=0.25))
     assert list(tmp_path.iterdir()) == []
 
