@@ -35,3 +35,11 @@ class RegionError(MetaphaseError):
 
 class OutputError(MetaphaseError):
     """A result cannot be written."""
+
+
+class ModelError(MetaphaseError):
+    """Trained weights or their card cannot be used."""
+
+
+class TrainingError(MetaphaseError):
+    """Training cannot start or go on."""

@@ -3,7 +3,6 @@
 from metaphase.slides.array import ArraySlide
 from metaphase.slides.contract import RGB, WORKING_MPP, Level, Resolution, Slide, SlideInfo
 from metaphase.slides.opening import Backend, open_slide
-from metaphase.slides.parallel import available_cores, ordered_map
 from metaphase.slides.planning import MaskGrid, Tile, TilePlan, plan_tiles
 from metaphase.slides.reading import read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -21,9 +20,7 @@ __all__ = [
     "SlideInfo",
     "Tile",
     "TilePlan",
-    "available_cores",
     "open_slide",
-    "ordered_map",
     "plan_tiles",
     "read_tiles",
     "write_pyramid",

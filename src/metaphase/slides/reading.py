@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from metaphase.parallel import available_cores, ordered_map
 from metaphase.slides.contract import RGB, Slide
-from metaphase.slides.parallel import available_cores, ordered_map
 from metaphase.slides.planning import Tile, TilePlan
 
 

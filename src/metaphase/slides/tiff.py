@@ -14,8 +14,8 @@ import numpy as np
 
 from metaphase.errors import SlideError
 from metaphase.geometry import Box
+from metaphase.parallel import available_cores
 from metaphase.slides.contract import RGB, WHITE, Slide, SlideInfo
-from metaphase.slides.parallel import available_cores
 from metaphase.slides.pixels import as_rgb
 from metaphase.slides.tiff_layout import Chunks, TiffLayout
 

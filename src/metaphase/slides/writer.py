@@ -23,7 +23,7 @@ from tifffile import TiffWriter
 from metaphase import __version__
 from metaphase.artifacts import atomic_path
 from metaphase.errors import UsageError
-from metaphase.slides.parallel import available_cores, ordered_map
+from metaphase.parallel import available_cores, ordered_map
 
 Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "nearest", "max"]

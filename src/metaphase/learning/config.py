@@ -1,0 +1,125 @@
+"""What a training run is told, from TOML or Python; the defaults are the paper's protocol."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from metaphase.errors import UsageError
+from metaphase.networks import NetworkSpec
+from metaphase.stain.augmentation import AugmentationConfig, parse_recipe
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One network, its patches and its protocol."""
+
+    train: tuple[str, ...]
+    """Patch stores to learn from."""
+    validation: tuple[str, ...]
+    """Patch stores to choose the best epoch on; no slide of them may be in `train`."""
+    network: NetworkSpec = field(default_factory=NetworkSpec)
+    """Which network."""
+    name: str = "network"
+    """Name of the model that comes out."""
+    classes: tuple[str, str] = ("other", "mitosis")
+    """Names of class 0 and class 1."""
+    augment: str = "RCSEHBG"
+    """Letters of the augmentation recipe; empty for the centre crop alone."""
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    """Ranges of the letters."""
+    target: str = "label"
+    """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
+    label_smoothing: float = 0.0
+    """Share of the target spread over both classes; 0 as in the paper."""
+    batch: int = 64
+    """Patches a step, half of them positive, over all processes together."""
+    epochs: int = 20
+    """Passes."""
+    samples_per_epoch: int | None = None
+    """Patches shown an epoch; by default as many as there are."""
+    learning_rate: float = 1e-3
+    """At the start ..."""
+    final_learning_rate: float = 3e-5
+    """... and at the end, falling exponentially epoch by epoch."""
+    l2: float = 1e-5
+    """Factor of the sum of squared weights, added to the loss."""
+    seed: int = 0
+    """Of weights, order, augmentation and dropout."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    compile: bool = False
+    """Compile the network and its loss with torch.compile; pays on long GPU runs."""
+    checkpoint_minutes: float = 5.0
+    """How much work a killed run may lose."""
+
+    def __post_init__(self) -> None:
+        if self.augment:
+            parse_recipe(self.augment)
+        positive = {"batch": self.batch, "epochs": self.epochs, "learning_rate": self.learning_rate}
+        positive |= {"final_learning_rate": self.final_learning_rate}
+        for name, value in positive.items():
+            if not value > 0:
+                raise UsageError(
+                    f"{name} = {value} in the training configuration", next_step="give more than 0"
+                )
+        if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
+            raise UsageError(
+                f"label_smoothing = {self.label_smoothing}, l2 = {self.l2} in the training configuration",
+                next_step="give a smoothing in [0, 1) and an l2 of at least 0",
+            )
+        if not self.train or not self.validation:
+            raise UsageError(
+                "no patch stores in the training configuration", next_step="name train and validation"
+            )
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Exponential from `learning_rate` in the first to `final_learning_rate` in the last epoch."""
+        if self.epochs == 1:
+            return self.learning_rate
+        done = epoch / (self.epochs - 1)
+        return math.exp((1 - done) * math.log(self.learning_rate) + done * math.log(self.final_learning_rate))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the model card and for telling whether a run may be resumed."""
+        values = asdict(self)
+        values["augmentation"]["stain_matrix"] = self.augmentation.stain_matrix.array.tolist()
+        return values
+
+
+def read_config(path: str | Path) -> TrainingConfig:
+    """Read TOML; store paths in it are relative to the file."""
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not valid TOML ({error})", path=path, next_step="correct that line") from error
+    unknown = values.keys() - {field.name for field in fields(TrainingConfig)}
+    if unknown:
+        raise UsageError(
+            f"unknown setting {min(unknown)!r}",
+            path=path,
+            next_step="see `metaphase train --help` for all",
+        )
+    try:
+        for key in ("train", "validation"):
+            values[key] = tuple(str(path.parent / store) for store in values[key])
+        values["classes"] = tuple(values.get("classes", ("other", "mitosis")))
+        values["network"] = NetworkSpec(**values.get("network", {}))
+        values["augmentation"] = AugmentationConfig(**_tuples(values.get("augmentation", {})))
+        return TrainingConfig(**values)
+    except (TypeError, KeyError) as error:
+        raise UsageError(
+            f"incomplete or misspelt setting ({error})", path=path, next_step="correct it"
+        ) from error
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,0 +1,112 @@
+"""Patches of several stores as one dataset, delivered to the device batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from metaphase.errors import TrainingError
+from metaphase.learning.patches import Patches, PatchStore, open_store
+from metaphase.learning.sampling import Rows
+from metaphase.parallel import available_cores, ordered_map
+
+RESIDENT_SHARE = 0.6
+"""Patches that fit this share of the free GPU memory are kept there for the whole run."""
+
+
+@dataclass(frozen=True)
+class PatchSet:
+    """Stores in a row; patch i of the set is found by counting through them."""
+
+    stores: tuple[PatchStore, ...]
+
+    @cached_property
+    def index(self) -> pd.DataFrame:
+        """The stores' indices, one below the other."""
+        return pd.concat([store.index for store in self.stores], ignore_index=True)
+
+    @cached_property
+    def labels(self) -> Rows:
+        """Class of each patch."""
+        return self.index["label"].to_numpy(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all pixels."""
+        return sum(shard.nbytes for store in self.stores for shard in store.shards)
+
+    def targets(self, column: str) -> npt.NDArray[np.float32]:
+        """What the network should answer: a column of classes or probabilities."""
+        if column not in self.index or self.index[column].isna().any():
+            raise TrainingError(
+                f"the patch stores have no complete column {column!r}",
+                next_step=f"choose from {', '.join(self.index.columns)}",
+            )
+        values = self.index[column].to_numpy(np.float32)
+        if not ((values >= 0) & (values <= 1)).all():
+            raise TrainingError(
+                f"column {column!r} holds values outside 0 to 1", next_step="give probabilities"
+            )
+        return values
+
+    def take(self, rows: Rows) -> Patches:
+        """Pixels (n, side, side, 3) of the given rows, in their order."""
+        starts = np.cumsum([0, *map(len, self.stores)])
+        owner = np.searchsorted(starts, rows, side="right") - 1
+        out = np.empty((len(rows), self.stores[0].side_px, self.stores[0].side_px, 3), np.uint8)
+        for number in np.unique(owner):
+            here = owner == number
+            out[here] = self.stores[number].take(rows[here] - starts[number])
+        return out
+
+
+def open_set(folders: Sequence[str]) -> PatchSet:
+    """Open stores that belong together; they must agree in size and resolution."""
+    stores = tuple(open_store(folder) for folder in folders)
+    kinds = {(store.side_px, store.mpp) for store in stores}
+    if len(kinds) > 1:
+        raise TrainingError(
+            f"patches of different kinds, (side px, um/px) = {sorted(kinds)}",
+            path=stores[0].folder,
+            next_step="use stores of one kind together",
+        )
+    return PatchSet(stores)
+
+
+class Feeder:
+    """Gives batches of pixels on the device: from its memory where they fit, else from disk, ahead of use."""
+
+    def __init__(self, patches: PatchSet, device: torch.device) -> None:
+        self._patches, self._device = patches, device
+        self._resident = _load_whole(patches, device) if _fits(patches, device) else None
+
+    def __call__(self, batches: Rows) -> Iterator[Tensor]:
+        """uint8 pixels (batch, side, side, 3) for each row of `batches`."""
+        if self._resident is not None:
+            for rows in torch.from_numpy(batches).to(self._device):
+                yield self._resident[rows]
+            return
+        cores = available_cores()
+        for pixels in ordered_map(self._patches.take, batches, threads=cores, ahead=2 * cores):
+            yield torch.from_numpy(pixels).to(self._device, non_blocking=True)
+
+
+def _fits(patches: PatchSet, device: torch.device) -> bool:
+    return device.type == "cuda" and patches.nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+def _load_whole(patches: PatchSet, device: torch.device) -> Tensor:
+    parts = [torch.from_numpy(np.array(shard)) for store in patches.stores for shard in store.shards]
+    whole = torch.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype=torch.uint8, device=device)
+    start = 0
+    for part in parts:
+        whole[start : start + len(part)].copy_(part)
+        start += len(part)
+    return whole

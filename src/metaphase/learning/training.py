@@ -1,0 +1,286 @@
+"""The one loop that trains CNN1 to CNN5 by the paper's protocol.
+
+Every step derives its random numbers from (seed, epoch, step), so a run that was killed and resumed ends with
+the same weights as one that was not, bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metaphase.errors import TrainingError
+from metaphase.learning.config import TrainingConfig
+from metaphase.learning.data import Feeder, open_set
+from metaphase.learning.history import write_history
+from metaphase.learning.processes import Team, join_team
+from metaphase.learning.sampling import Rows, balanced_batches, check_disjoint
+from metaphase.learning.state import Progress, load_state, save_state
+from metaphase.learning.validation import BestF1, best_f1
+from metaphase.networks import (
+    PATCH_PX,
+    ModelCard,
+    build_network,
+    current_versions,
+    parameter_count,
+    probability,
+    save_model,
+)
+from metaphase.stain.augmentation import Augmentation
+
+STATE_FILE = "last.safetensors"
+CHECK_EVERY = 50
+"""Steps between looks at the loss and at the clock; each look makes the GPU wait."""
+VALIDATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a progress bar shows."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    f1: float
+    patches_per_s: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The best network of a run."""
+
+    model: Path
+    best: float
+    history: list[dict[str, float]]
+
+
+Watcher = Callable[[Update], None]
+
+
+def train(
+    config: TrainingConfig, folder: str | Path, *, device: str | None = None, watch: Watcher | None = None
+) -> TrainingResult:
+    """Train a network into `folder`, or go on where an earlier call was stopped.
+
+    Leaves `NAME.safetensors` and `NAME.json` (the epoch with the highest validation F1), `history.csv`,
+    `curves.png`, TensorBoard events where that package is installed, and the state to resume from.
+    """
+    with join_team(device) as team:
+        run = _Run(config, Path(folder), team, watch)
+        try:
+            return run.finish()
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU has no room for batches of {config.batch}",
+                next_step=f"try batch = {config.batch // 2}",
+            ) from error
+
+
+class _Run:
+    """One run: what stays the same over its steps, and the loop."""
+
+    def __init__(self, config: TrainingConfig, folder: Path, team: Team, watch: Watcher | None) -> None:
+        self.config, self.folder, self.team, self.watch = config, folder, team, watch
+        self.patches, self.held_out = open_set(config.train), open_set(config.validation)
+        check_disjoint(train=self.patches.index["slide"], validation=self.held_out.index["slide"])
+        self.targets = torch.from_numpy(
+            _smoothed(self.patches.targets(config.target), config.label_smoothing)
+        )
+        torch.manual_seed(config.seed)
+        self.network = build_network(config.network).to(team.device)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = team.wrap(self.network)
+        self.optimizer = _make_optimizer(self.network, config, team.device)
+        self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
+        self.loss_sum = torch.zeros((), device=team.device)
+        self.progress = Progress(config=config.to_dict())
+        if (folder / STATE_FILE).exists():
+            arguments = self.network, self.optimizer, self.loss_sum
+            self.progress = load_state(folder / STATE_FILE, *arguments, config.to_dict())
+        self.step_loss = torch.compile(self._loss) if config.compile else self._loss
+        self.generator = torch.Generator(team.device)
+
+    def finish(self) -> TrainingResult:
+        """Train the epochs that are left."""
+        feed, feed_held_out = Feeder(self.patches, self.team.device), Feeder(self.held_out, self.team.device)
+        while self.progress.epoch < self.config.epochs:
+            started = time.perf_counter()
+            steps = self._train_epoch(feed)
+            seconds = time.perf_counter() - started
+            self._close_epoch(self._validate(feed_held_out), steps, seconds)
+        return TrainingResult(self.model_path, self.progress.best_f1, self.progress.history)
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / f"{self.config.name}.safetensors"
+
+    def _train_epoch(self, feed: Feeder) -> int:
+        epoch, config = self.progress.epoch, self.config
+        batches = balanced_batches(
+            self.patches.labels, config.batch, seed=config.seed, epoch=epoch, samples=config.samples_per_epoch
+        )[:, self.team.rank :: self.team.size]
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(epoch)
+        self.model.train()
+        clock = _Clock(config.checkpoint_minutes)
+        todo = batches[self.progress.step :]
+        for rows, pixels in zip(torch.from_numpy(todo).to(self.team.device), feed(todo), strict=True):
+            self._step(pixels, self.targets[rows])
+            self.progress.step += 1
+            if self.progress.step % CHECK_EVERY == 0:
+                self._check(len(batches), clock)
+        self._check(len(batches), clock)
+        return len(batches)
+
+    def _step(self, pixels: Tensor, wanted: Tensor) -> None:
+        """Augment, forward, backward, update."""
+        self._seed()
+        images = centre_crop(pixels) if self.augment is None else self.augment(pixels, self.generator)
+        loss = self.step_loss(images, wanted)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.loss_sum += loss.detach()
+
+    def _loss(self, images: Tensor, wanted: Tensor) -> Tensor:
+        with _precision(self.config, self.team.device):
+            logits = self.model(images)[:, :, 0, 0]
+        return functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
+
+    def _seed(self) -> None:
+        progress = self.progress
+        words = np.random.SeedSequence((self.config.seed, progress.epoch, progress.step, self.team.rank))
+        number = int(words.generate_state(1, np.uint64)[0] >> 1)
+        torch.manual_seed(number)
+        self.generator.manual_seed(number)
+
+    def _check(self, steps: int, clock: _Clock) -> None:
+        loss = float(self.loss_sum) / max(1, self.progress.step)
+        if not np.isfinite(loss):
+            raise TrainingError(
+                f"the loss is not a number any more, in epoch {self.progress.epoch + 1}",
+                path=self.folder,
+                next_step=f"lower learning_rate (now {self.config.learning_rate:g}) and use a new folder",
+            )
+        if self.watch and self.team.leads:
+            speed = self.config.batch * clock.steps_per_s(self.progress.step)
+            best = max(0.0, self.progress.best_f1)
+            self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
+        if clock.is_time() and self.progress.step < steps:
+            self._save()
+
+    @torch.inference_mode()
+    def _validate(self, feed: Feeder) -> BestF1:
+        self.model.eval()
+        rows = np.arange(self.team.rank, len(self.held_out.labels), self.team.size)
+        answers = [
+            probability(self._logits(pixels)).flatten().cpu()
+            for pixels in feed_in_order(feed, rows, VALIDATION_BATCH)
+        ]
+        mine = torch.cat(answers).numpy() if answers else np.empty(0, np.float32)
+        return best_f1(self.team.gather(mine), self.held_out.labels)
+
+    def _logits(self, pixels: Tensor) -> Tensor:
+        with _precision(self.config, self.team.device):
+            logits: Tensor = self.network(centre_crop(pixels))
+        return logits
+
+    def _close_epoch(self, result: BestF1, steps: int, seconds: float) -> None:
+        progress = self.progress
+        row = {"epoch": progress.epoch + 1, "loss": float(self.loss_sum) / steps, **asdict(result)}
+        row |= {"learning_rate": self.config.learning_rate_at(progress.epoch), "train_seconds": seconds}
+        progress.history.append(row)
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        self.loss_sum.zero_()
+        if result.f1 > progress.best_f1:
+            progress.best_f1 = result.f1
+            if self.team.leads:
+                save_model(self.model_path, self.network, self._card(result))
+        if self.team.leads:
+            write_history(self.folder, progress.history)
+        self._save()
+
+    def _save(self) -> None:
+        if self.team.leads:
+            save_state(self.folder / STATE_FILE, self.network, self.optimizer, self.loss_sum, self.progress)
+
+    def _card(self, result: BestF1) -> ModelCard:
+        spec, config = self.config.network, self.config
+        return ModelCard(
+            name=config.name,
+            family=spec.family,
+            gamma=spec.gamma,
+            normalisation=spec.normalisation,
+            mpp=self.patches.stores[0].mpp,
+            patch_px=PATCH_PX,
+            classes=config.classes,
+            thresholds={"validation F1": result.threshold},
+            recipe=config.to_dict(),
+            metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
+            seed=config.seed,
+            versions=current_versions(),
+        )
+
+
+class _Clock:
+    """Speed, and whether it is time to save."""
+
+    def __init__(self, minutes: float) -> None:
+        self._started = self._saved = time.monotonic()
+        self._seconds = minutes * 60
+        self._first_step: int | None = None
+
+    def steps_per_s(self, step: int) -> float:
+        if self._first_step is None:
+            self._first_step, self._started = step, time.monotonic()
+            return 0.0
+        return (step - self._first_step) / max(1e-9, time.monotonic() - self._started)
+
+    def is_time(self) -> bool:
+        if time.monotonic() - self._saved < self._seconds:
+            return False
+        self._saved = time.monotonic()
+        return True
+
+
+def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:
+    """uint8 (n, h, w, 3) to float (n, 3, side, side) in [0, 1], from the middle."""
+    top, left = (pixels.shape[1] - side) // 2, (pixels.shape[2] - side) // 2
+    crop = pixels[:, top : top + side, left : left + side].permute(0, 3, 1, 2)
+    return crop.to(torch.float32, memory_format=torch.channels_last).div_(255)
+
+
+def feed_in_order(feed: Feeder, rows: Rows, batch: int) -> Iterator[Tensor]:
+    """Batches of `rows` as they come; the last one may be smaller."""
+    whole = len(rows) // batch * batch
+    if whole:
+        yield from feed(rows[:whole].reshape(-1, batch))
+    if whole < len(rows):
+        yield from feed(rows[whole:][None])
+
+
+def _make_optimizer(network: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Adam:
+    """Adam. The gradient of l2 * sum(w^2) is 2 * l2 * w, on weights but not on biases."""
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    others = [p for p in network.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": 2 * config.l2}, {"params": others}]
+    return torch.optim.Adam(groups, lr=config.learning_rate, fused=device.type == "cuda")
+
+
+def _precision(config: TrainingConfig, device: torch.device) -> torch.autocast:
+    wanted = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+
+
+def _smoothed(targets: npt.NDArray[np.float32], smoothing: float) -> npt.NDArray[np.float32]:
+    return targets * np.float32(1 - smoothing) + np.float32(smoothing / 2)

@@ -1,0 +1,31 @@
+"""The architectures of the paper with their numbers, and how trained networks are stored."""
+
+from metaphase.networks.architectures import (
+    OUTPUT_STRIDE_PX,
+    PATCH_PX,
+    RECEPTIVE_PX,
+    NetworkSpec,
+    build_network,
+    fold_normalisation,
+    parameter_count,
+    probability,
+)
+from metaphase.networks.cards import ModelCard, TrainingData, current_versions
+from metaphase.networks.checkpoints import load_model, read_tensors, save_model
+
+__all__ = [
+    "OUTPUT_STRIDE_PX",
+    "PATCH_PX",
+    "RECEPTIVE_PX",
+    "ModelCard",
+    "NetworkSpec",
+    "TrainingData",
+    "build_network",
+    "current_versions",
+    "fold_normalisation",
+    "load_model",
+    "parameter_count",
+    "probability",
+    "read_tensors",
+    "save_model",
+]

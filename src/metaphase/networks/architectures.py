@@ -1,0 +1,178 @@
+"""The paper's networks. Builders hold the numbers; modules receive finished layers.
+
+Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
+convolution is valid, so on a patch of `PATCH_PX` the output is 1 x 1, and on a larger image each output
+pixel equals what the patch around it would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from metaphase.errors import UsageError
+
+PATCH_PX = 100
+"""Side of the patches that the networks classify."""
+RECEPTIVE_PX = 97
+"""Side of what one output of a detector sees: the strided layers leave the last 3 pixels of a patch out."""
+OUTPUT_STRIDE_PX = 4
+"""Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
+Normalisation = Literal["none", "batch"]
+Family = Literal["detector", "classifier"]
+
+PIXEL_CENTRE, PIXEL_SPREAD = 0.5, 0.25
+"""Images are brought to about zero mean and unit spread as the first step."""
+LEAKY_SLOPE = 0.01
+DROPOUT = 0.5
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed to build a network again."""
+
+    family: Family = "detector"
+    """`detector`: the all-convolutional CNN3, CNN4 and CNN5; `classifier`: CNN1 and CNN2."""
+    gamma: float = 1.0
+    """Width factor of a detector: each layer has floor(gamma x filters) of the paper's filters."""
+    normalisation: Normalisation = "none"
+    """`none` as in the paper; `batch` adds batch normalisation, folded away for inference."""
+
+    def __post_init__(self) -> None:
+        if self.family not in ("detector", "classifier") or self.normalisation not in ("none", "batch"):
+            raise UsageError(
+                f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
+                next_step="families: detector, classifier; normalisations: none, batch",
+            )
+        if not 1 / 32 <= self.gamma <= 4:
+            raise UsageError(
+                f"gamma {self.gamma} is out of range", next_step="give 0.04 to 4; the paper has 0.6 to 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Conv:
+    """One row of the paper's architecture table."""
+
+    filters: int
+    size: int
+    stride: int
+
+
+DETECTOR_LAYERS = (
+    _Conv(32, 3, 1),
+    _Conv(32, 3, 2),
+    _Conv(64, 3, 1),
+    _Conv(64, 3, 2),
+    _Conv(128, 3, 1),
+    _Conv(128, 3, 1),
+    _Conv(256, 3, 1),
+    _Conv(256, 3, 1),
+    _Conv(512, 14, 1),
+)
+CLASSIFIER_FILTERS = (64, 128, 256, 512, 1024)
+CLASSIFIER_DENSE = 2048
+
+
+class PixelScale(nn.Module):
+    """[0, 1] to about zero mean and unit spread."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shift and scale."""
+        return (images - PIXEL_CENTRE) / PIXEL_SPREAD
+
+
+def build_network(spec: NetworkSpec) -> nn.Sequential:
+    """A freshly initialised network."""
+    network = build_detector(spec) if spec.family == "detector" else build_classifier(spec)
+    network.apply(_initialise)
+    return network
+
+
+def build_detector(spec: NetworkSpec) -> nn.Sequential:
+    """CNN3, CNN4 and CNN5: strided convolutions instead of pooling, output stride 4."""
+    layers: list[nn.Module] = [PixelScale()]
+    channels = 3
+    for row in DETECTOR_LAYERS:
+        filters = max(1, int(spec.gamma * row.filters + 1e-9))
+        layers += [
+            *_convolution(channels, filters, row.size, row.stride, spec.normalisation),
+            nn.LeakyReLU(LEAKY_SLOPE),
+        ]
+        channels = filters
+    return nn.Sequential(*layers, nn.Dropout(DROPOUT), nn.Conv2d(channels, 2, 1))
+
+
+def build_classifier(spec: NetworkSpec) -> nn.Sequential:
+    """CNN1 and CNN2: five pairs of convolution and max-pooling, then two dense layers (1 x 1 here)."""
+    layers: list[nn.Module] = [PixelScale()]
+    channels = 3
+    for filters in CLASSIFIER_FILTERS:
+        layers += [*_convolution(channels, filters, 3, 1, spec.normalisation), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = filters
+    dense = [
+        nn.Conv2d(channels, CLASSIFIER_DENSE, 1),
+        nn.ReLU(),
+        nn.Dropout(DROPOUT),
+        nn.Conv2d(CLASSIFIER_DENSE, 2, 1),
+    ]
+    return nn.Sequential(*layers, *dense)
+
+
+def probability(logits: Tensor) -> Tensor:
+    """Probability of class 1, (N, h, w), from logits (N, 2, h, w)."""
+    return torch.softmax(logits.float(), dim=1)[:, 1]
+
+
+def parameter_count(network: nn.Module) -> int:
+    """Trainable numbers."""
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+
+
+def fold_normalisation(network: nn.Sequential) -> nn.Sequential:
+    """The same function without batch normalisation and pixel scaling, for inference."""
+    layers: list[nn.Module] = []
+    for layer in network.eval():
+        if isinstance(layer, nn.BatchNorm2d):
+            layers[-1] = torch.nn.utils.fuse_conv_bn_eval(_convolution_of(layers), layer)
+        elif not isinstance(layer, PixelScale | nn.Dropout):
+            layers.append(layer)
+    first = _fold_pixel_scale(_convolution_of(layers[:1]))
+    return nn.Sequential(first, *layers[1:]).eval()
+
+
+def _convolution_of(layers: list[nn.Module]) -> nn.Conv2d:
+    layer = layers[-1]
+    if not isinstance(layer, nn.Conv2d):
+        raise TypeError(f"expected a convolution, found {type(layer).__name__}")
+    return layer
+
+
+def _fold_pixel_scale(conv: nn.Conv2d) -> nn.Conv2d:
+    folded = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride)  # type: ignore[arg-type]
+    folded = folded.to(conv.weight.device, conv.weight.dtype)
+    with torch.no_grad():
+        folded.weight.copy_(conv.weight / PIXEL_SPREAD)
+        bias = torch.zeros_like(conv.weight[:, 0, 0, 0]) if conv.bias is None else conv.bias
+        folded.bias.copy_(bias - conv.weight.sum((1, 2, 3)) * PIXEL_CENTRE / PIXEL_SPREAD)  # type: ignore[union-attr]
+    return folded
+
+
+def _convolution(
+    channels: int, filters: int, size: int, stride: int, normalisation: Normalisation
+) -> Iterable[nn.Module]:
+    if normalisation == "none":
+        return [nn.Conv2d(channels, filters, size, stride)]
+    return [nn.Conv2d(channels, filters, size, stride, bias=False), nn.BatchNorm2d(filters)]
+
+
+def _initialise(module: nn.Module) -> None:
+    """He initialisation: keeps the signal's size through a deep network without normalisation."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, a=LEAKY_SLOPE, nonlinearity="leaky_relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
