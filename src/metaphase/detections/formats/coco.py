@@ -1,0 +1,64 @@
+"""COCO JSON: many slides a file, boxes as [x, y, width, height] in level-0 pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.detections.formats.contract import Format, ReadContext, load_json
+from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
+from metaphase.tables import TableError
+
+
+def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- COCO names its slides itself
+    """Annotations by the centre of their boxes, `score` as probability; all images listed are covered."""
+    content = load_json(path)
+    try:
+        images = {image["id"]: image for image in content["images"]}
+        classes = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
+        rows = [_row(annotation, images, classes) for annotation in content["annotations"]]
+        boxes = np.array([annotation["bbox"] for annotation in content["annotations"]], float).reshape(-1, 4)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TableError(
+            f"holds an entry that is not of the COCO form ({error!r})",
+            path=path,
+            next_step="it needs images, and annotations with image_id and bbox [x, y, width, height]",
+        ) from error
+    _refuse_corners(boxes, [images[annotation["image_id"]] for annotation in content["annotations"]], path)
+    slides = tuple(str(image["file_name"]) for image in images.values())
+    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), slides, path)
+
+
+def _row(
+    annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str]
+) -> tuple[str, float, float, float | None, str]:
+    x, y, width, height = (float(value) for value in annotation["bbox"])
+    label = classes.get(annotation.get("category_id"), MITOSIS)
+    slide = str(images[annotation["image_id"]]["file_name"])
+    return slide, x + width / 2, y + height / 2, annotation.get("score"), label
+
+
+def _refuse_corners(boxes: np.ndarray[Any, np.dtype[np.float64]], images: list[Any], path: Path) -> None:
+    """MIDOG's files look like COCO and hold corners; read as sizes, such boxes reach past the image."""
+    if not len(boxes) or not all("width" in image and "height" in image for image in images):
+        return
+    limits = np.array([(image["width"], image["height"]) for image in images], float)
+    outside = ((boxes[:, :2] + boxes[:, 2:]) > limits * 1.01).any(axis=1).mean()
+    corners = (boxes[:, 2:] > boxes[:, :2]).all(axis=1).mean()
+    if outside > 0.1 and corners > 0.99:
+        raise TableError(
+            f"{outside:.0%} of its boxes reach beyond their images: they look like corners x1, y1, x2, y2, "
+            "as in MIDOG's files, and not like COCO's x, y, width, height",
+            path=path,
+            next_step="import MIDOG with `metaphase data import midog`, or convert the boxes",
+        )
+
+
+def _is_coco(content: Any) -> bool:
+    return isinstance(content, dict) and "images" in content and "annotations" in content
+
+
+COCO = Format("coco", (".json",), _is_coco, read)

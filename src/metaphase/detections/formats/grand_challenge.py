@@ -1,0 +1,41 @@
+"""Grand-Challenge "Multiple points" JSON: one file a slide, points in millimetres."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.detections.formats.contract import Format, ReadContext, load_json
+from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
+from metaphase.tables import TableError
+
+UM_PER_MM = 1000.0
+
+
+def read(path: Path, context: ReadContext) -> DetectionSet:
+    """Points by name and probability, brought from millimetres to level-0 pixels."""
+    points = load_json(path).get("points") or []
+    scale = UM_PER_MM / context.mpp_of(context.slide, path) if points else 0.0
+    try:
+        rows = [_row(point, scale, context.slide) for point in points]
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise TableError(
+            f"holds a point that is not of the Grand-Challenge form ({error!r})",
+            path=path,
+            next_step="a point is an object with point: [x, y, z] in millimetres",
+        ) from error
+    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+
+
+def _row(point: dict[str, Any], scale: float, slide: str) -> tuple[str, float, float, float | None, str]:
+    x, y = (float(value) * scale for value in point["point"][:2])
+    return slide, x, y, point.get("probability"), point.get("name") or MITOSIS
+
+
+def _is_multiple_points(content: Any) -> bool:
+    return isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points"
+
+
+GRAND_CHALLENGE = Format("grand-challenge", (".json",), _is_multiple_points, read)

@@ -1,0 +1,152 @@
+"""One-to-one matching of detections with truth within a radius.
+
+Both methods mark each detection as matched or not such that, for *every* threshold, the number of matched
+detections at or above it is the number of matches among those detections alone. One pass serves all:
+
+* greedy: detections in order of falling probability take the nearest free truth, for good;
+* optimal: detections join in the same order, and one counts when it makes a larger matching possible. The
+  sets that can be matched form a matroid, hence the count is the largest possible at each threshold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+Method = Literal["greedy", "optimal"]
+Points = npt.NDArray[np.float64]
+"""Shape (n, 2), columns x and y."""
+Indices = npt.NDArray[np.int64]
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All (detection, truth) pairs within the radius, as three parallel arrays."""
+
+    detection: Indices
+    truth: Indices
+    distance: npt.NDArray[np.float64]
+
+    def chosen(self, which: npt.NDArray[np.bool_] | Indices) -> Pairs:
+        """The pairs at `which`."""
+        return Pairs(self.detection[which], self.truth[which], self.distance[which])
+
+
+def match(
+    detections: Points,
+    probability: npt.NDArray[np.float64],
+    truths: Points,
+    radius: float,
+    method: Method = "greedy",
+) -> Indices:
+    """The truth matched to each detection, or -1, at most `radius` away (in the unit of the points)."""
+    pairs = pairs_within(detections, truths, radius)
+    if method == "greedy":
+        return _greedy(pairs, probability, len(truths))
+    return _optimal(pairs, probability, len(truths))
+
+
+def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
+    """Every detection and truth at most `radius` apart."""
+    if not len(detections) or not len(truths):
+        return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    found = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
+    return Pairs(found["i"].astype(np.int64), found["j"].astype(np.int64), found["v"].astype(np.float64))
+
+
+def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Indices:
+    """Equal probabilities are settled by distance, so that the order of rows does not matter."""
+    matched = np.full(len(probability), NOBODY, np.int64)
+    free = [True] * truth_count
+    order = np.lexsort((pairs.truth, pairs.detection, pairs.distance, -probability[pairs.detection]))
+    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
+        if free[truth] and matched[detection] == NOBODY:
+            matched[detection] = truth
+            free[truth] = False
+    return matched
+
+
+def _optimal(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Indices:
+    """The largest matching, of the most probable detections, with the least total distance among those."""
+    counted = np.zeros(len(probability), bool)
+    counted[list(_largest_matching(pairs, probability))] = True
+    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), truth_count)
+
+
+def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
+    """The truth of each detection that counts, after adding detections one by one along augmenting paths."""
+    order = np.lexsort((pairs.truth, pairs.distance, pairs.detection, -probability[pairs.detection]))
+    neighbours: dict[int, list[int]] = {}
+    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
+        neighbours.setdefault(detection, []).append(truth)
+    truth_of: dict[int, int] = {}
+    holder_of: dict[int, int] = {}
+    for detection in neighbours:
+        _augment(detection, neighbours, truth_of, holder_of)
+    return truth_of
+
+
+def _augment(
+    start: int, neighbours: dict[int, list[int]], truth_of: dict[int, int], holder_of: dict[int, int]
+) -> None:
+    """Give `start` a truth if moving earlier detections to other truths frees one (breadth first)."""
+    reached_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue:
+        detection = queue.popleft()
+        for truth in neighbours[detection]:
+            if truth in reached_from:
+                continue
+            reached_from[truth] = detection
+            if truth not in holder_of:
+                _shift_along(truth, start, reached_from, truth_of, holder_of)
+                return
+            queue.append(holder_of[truth])
+
+
+def _shift_along(
+    truth: int, start: int, reached_from: dict[int, int], truth_of: dict[int, int], holder_of: dict[int, int]
+) -> None:
+    """Walk back from the free `truth` to `start`; each detection on the way takes the next truth."""
+    detection = NOBODY
+    while detection != start:
+        detection = reached_from[truth]
+        left_behind = truth_of.get(detection, NOBODY)
+        truth_of[detection], holder_of[truth] = truth, detection
+        truth = left_behind
+
+
+def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Indices:
+    """Assign all detections in `pairs`, each component of the graph by itself, at least total distance."""
+    matched = np.full(detection_count, NOBODY, np.int64)
+    if not len(pairs.detection):
+        return matched
+    size = detection_count + truth_count
+    graph = coo_array(
+        (np.ones(len(pairs.detection)), (pairs.detection, detection_count + pairs.truth)), (size, size)
+    )
+    component = connected_components(graph, directed=False)[1][pairs.detection]
+    order = np.argsort(component, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
+        _assign(pairs.chosen(part), matched)
+    return matched
+
+
+def _assign(pairs: Pairs, matched: Indices) -> None:
+    """Least total distance within one component, whose detections can all be matched."""
+    rows, row = np.unique(pairs.detection, return_inverse=True)
+    columns, column = np.unique(pairs.truth, return_inverse=True)
+    forbidden = 1.0 + 2 * (pairs.distance.max() + 1) * len(rows)
+    cost = np.full((len(rows), len(columns)), forbidden)
+    cost[row, column] = pairs.distance
+    chosen_rows, chosen_columns = linear_sum_assignment(cost)
+    matched[rows[chosen_rows]] = columns[chosen_columns]

@@ -1,0 +1,110 @@
+"""The detection table: one row a point, `slide, x, y, probability, label`, in level-0 pixels.
+
+Truth, predictions and observers' points all have this form, so that any can be compared with any.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from metaphase.tables import TableError, as_text, named, require_columns, require_numbers
+
+COLUMNS = ("slide", "x", "y", "probability", "label")
+MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
+CERTAIN = 1.0
+"""Probability of a point whose source states none."""
+
+_DENIAL = re.compile(r"\bnon|\bnot\b|look.?a?like|negative|imposter|similar|ähnlich")
+_MITOSIS = re.compile(r"mitos|mitot")
+
+
+@dataclass(frozen=True)
+class DetectionSet:
+    """Points, and every slide that was looked at: a slide without points is an answer too."""
+
+    table: pd.DataFrame
+    """Columns `slide, x, y, probability, label` first, whatever else the source gave after them."""
+    slides: tuple[str, ...]
+    """All slides covered, those without a single point included."""
+    source: str = field(default="detections", compare=False)
+    """Where the points came from, for messages."""
+
+    def of_label(self, label: str) -> DetectionSet:
+        """The points of one label; the slides covered stay the same."""
+        kept = self.table[self.table["label"] == label].reset_index(drop=True)
+        return DetectionSet(kept, self.slides, self.source)
+
+
+def detection_set(
+    frame: pd.DataFrame, slides: tuple[str, ...] = (), source: str | Path = "detections"
+) -> DetectionSet:
+    """Check a table of points and bring it into the common form.
+
+    A missing probability is 1, a missing label is mitosis. A row that names a slide and leaves x and y empty
+    says that the slide was looked at and nothing was found.
+    """
+    require_columns(frame, ("slide", "x", "y"), source)
+    require_numbers(frame, ("x", "y", "probability"), source)
+    table = frame.assign(
+        slide=as_text(frame["slide"]),
+        x=pd.to_numeric(frame["x"]).astype(float),
+        y=pd.to_numeric(frame["y"]).astype(float),
+        probability=_probability(frame),
+        label=_labels(frame),
+    )
+    covered = tuple(dict.fromkeys((*slides, *table["slide"])))
+    table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
+    marker = (table["x"].isna() & table["y"].isna()).to_numpy()
+    _check(table[~marker], source)
+    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source))
+
+
+def common_label(name: str) -> str:
+    """The project's word for a class as published data sets and tools spell it.
+
+    >>> common_label("Mitotic figure"), common_label("non-mitotic figure"), common_label("hard negative")
+    ('mitosis', 'lookalike', 'lookalike')
+    """
+    plain = name.strip().lower().replace("_", " ")
+    if plain.startswith("ignore"):
+        return IGNORE
+    if _DENIAL.search(plain):
+        return LOOKALIKE
+    return MITOSIS if _MITOSIS.search(plain) else plain
+
+
+def _probability(frame: pd.DataFrame) -> pd.Series[float]:
+    if "probability" not in frame.columns:
+        return pd.Series(CERTAIN, index=frame.index, dtype=float)
+    return pd.to_numeric(frame["probability"]).astype(float).fillna(CERTAIN)
+
+
+def _labels(frame: pd.DataFrame) -> pd.Series[str]:
+    if "label" not in frame.columns:
+        return pd.Series(MITOSIS, index=frame.index, dtype=object)
+    labels = as_text(frame["label"])
+    return labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
+
+
+def _check(table: pd.DataFrame, source: str | Path) -> None:
+    if (table["slide"] == "").any():
+        raise TableError("some points name no slide", path=source, next_step="fill the column slide")
+    finite = np.isfinite(table[["x", "y"]].to_numpy()).all(axis=1)
+    if not finite.all():
+        raise TableError(
+            f"{int((~finite).sum())} points have no finite place, first in {named(table['slide'][~finite])}",
+            path=source,
+            next_step="give x and y in level-0 pixels, or leave both empty for a slide without findings",
+        )
+    wrong = ~table["probability"].between(0, 1)
+    if wrong.any():
+        raise TableError(
+            f"probability {table['probability'][wrong].iloc[0]:g} is not between 0 and 1",
+            path=source,
+            next_step="scale scores to 0..1 before comparing",
+        )

@@ -1,0 +1,119 @@
+"""MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, with corners instead of sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaphase.detections import common_label
+from metaphase.detections.formats.contract import load_json
+from metaphase.evaluation.datasets.contract import Collector, Dataset, images_by_stem
+from metaphase.tables import TableError, named
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """Images of consecutive numbers from one laboratory and scanner."""
+
+    last: int
+    tumour: str
+    scanner: str
+    centre: str
+
+
+_DOMAINS = (
+    _Domain(50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
+    _Domain(100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
+    _Domain(150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
+    _Domain(200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
+    _Domain(244, "canine lung cancer", "3D Histech", "VMU Vienna"),
+    _Domain(299, "canine lymphoma", "3D Histech", "VMU Vienna"),
+    _Domain(349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
+    _Domain(404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
+    _Domain(489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
+    _Domain(504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
+    _Domain(553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
+)
+UNLABELLED = range(151, 201)
+"""Images published without labels: they are not images without mitoses."""
+
+
+def read(folder: Path) -> Dataset:
+    """`MIDOG*.json` (or the file itself) and the images it names."""
+    path = _json(folder)
+    content = load_json(path)
+    images = images_by_stem(folder if folder.is_dir() else folder.parent)
+    collector = Collector("midog/")
+    try:
+        names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
+        classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
+        skipped = _note_annotations(collector, content["annotations"], names, classes, path)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TableError(
+            f"is not of MIDOG's form ({error!r})",
+            path=path,
+            next_step="it needs images, categories and annotations with image_id and bbox",
+        ) from error
+    left_out = [str(image["file_name"]) for image in content["images"] if names[image["id"]] is None]
+    if left_out:
+        collector.warnings.append(f"{len(left_out)} images published without labels are left out")
+    if skipped:
+        collector.warnings.append(f"{skipped} annotations of images left out are left out too")
+    return collector.dataset(path)
+
+
+def _json(folder: Path) -> Path:
+    if folder.is_file():
+        return folder
+    found = sorted(folder.rglob("MIDOG*.json"))
+    if len(found) != 1:
+        raise TableError(
+            f"holds {len(found)} files MIDOG*.json"
+            + (f": {named(path.name for path in found)}" if found else ""),
+            path=folder,
+            next_step="name the file itself instead of its folder",
+        )
+    return found[0]
+
+
+def _note_image(collector: Collector, image: dict[str, Any], images: dict[str, Path]) -> str | None:
+    stem = Path(str(image["file_name"])).stem
+    number = int(stem) if stem.isdigit() else 0
+    if number in UNLABELLED:
+        return None
+    domain = next((domain for domain in _DOMAINS if 0 < number <= domain.last), None)
+    collector.image(
+        stem,
+        images.get(stem),
+        centre=domain.centre if domain else "",
+        scanner=domain.scanner if domain else "",
+        tumour=image.get("tumor_type") or (domain.tumour if domain else ""),
+        width=image.get("width"),
+        height=image.get("height"),
+    )
+    return stem
+
+
+def _note_annotations(
+    collector: Collector,
+    annotations: list[dict[str, Any]],
+    names: dict[Any, str | None],
+    classes: dict[Any, str],
+    path: Path,
+) -> int:
+    skipped = 0
+    for annotation in annotations:
+        name = names[annotation["image_id"]]
+        x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
+        if x2 <= x1 or y2 <= y1:
+            raise TableError(
+                f"box {annotation['bbox']} is no pair of corners x1, y1, x2, y2: this file has other boxes",
+                path=path,
+                next_step="read it as COCO instead (x, y, width, height)",
+            )
+        if name is None:
+            skipped += 1
+        else:
+            collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
+    return skipped

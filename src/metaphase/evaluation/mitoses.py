@@ -1,0 +1,196 @@
+"""Task 3, mitosis location: from two files to numbers, tables, pictures and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.detections import read_detections
+from metaphase.errors import UsageError
+from metaphase.evaluation.bootstrap import drawn_rates, draws
+from metaphase.evaluation.card import load_tuned, refuse_reuse
+from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.config import BootstrapConfig, MatchingConfig
+from metaphase.evaluation.curves import Curve, curve, thinned
+from metaphase.evaluation.frames import check_frame
+from metaphase.evaluation.inputs import Comparison, compare, load_truth
+from metaphase.evaluation.metrics import DetectionMetrics, detection_metrics, slide_rows
+from metaphase.evaluation.regions import Regions, merged, point_regions, read_regions
+from metaphase.evaluation.scoring import Floats, Marked, mark
+from metaphase.tables import as_text, natural
+
+CURVE_POINTS = 400
+MAX_GROUPS = 100
+
+
+@dataclass(frozen=True)
+class MitosisResult:
+    """How well detections agree with truth."""
+
+    overall: DetectionMetrics
+    groups: dict[str, dict[str, DetectionMetrics]]
+    """Metrics of each value of each manifest column asked for."""
+    slides: pd.DataFrame
+    """One row a slide: `case, patient, truths, true, false, missed, f1`."""
+    curve: Curve
+    """Counts at a few hundred thresholds."""
+    f1_band: tuple[Floats, Floats]
+    """Lower and upper limit of F1 at the curve's thresholds; empty without bootstrap."""
+    area_mm2: float
+    threshold: float
+    settings: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def table(self) -> pd.DataFrame:
+        """All metrics, one row for all slides together and one a group."""
+        rows = [{"by": "all", "group": "all", **self.overall.row()}]
+        rows += [
+            {"by": column, "group": group, **metrics.row()}
+            for column, members in self.groups.items()
+            for group, metrics in members.items()
+        ]
+        return pd.DataFrame(rows)
+
+
+def evaluate_mitoses(
+    truth: str | Path,
+    predictions: str | Path,
+    output: str | Path | None = None,
+    *,
+    manifest: str | Path | None = None,
+    by: Sequence[str] = (),
+    split: str | None = None,
+    ignore: str | Path | None = None,
+    mpp: float | None = None,
+    card: str | Path | None = None,
+    matching: MatchingConfig | None = None,
+    bootstrap: BootstrapConfig | None = None,
+) -> MitosisResult:
+    """Compare detections with truth and, given `output`, write tables, JSON, pictures and `index.html` there.
+
+    `by` names manifest columns (centre, scanner, tumour) to report apart; `ignore` holds regions that do not
+    count; `card` is a model card whose tuned threshold is used, and refused on the cases it was tuned on.
+    """
+    matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
+    comparison, marked = load_marked(
+        truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
+    )
+    if card is not None:
+        matching = _tuned_threshold(card, comparison.cohort, matching)
+    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
+    result = summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
+    if output is not None:
+        from metaphase.evaluation.mitosis_report import write_mitosis_report
+
+        write_mitosis_report(result, Path(output))
+    return result
+
+
+def load_marked(
+    truth: str | Path,
+    predictions: str | Path,
+    *,
+    manifest: str | Path | None,
+    split: str | None,
+    ignore: str | Path | None,
+    mpp: float | None,
+    matching: MatchingConfig,
+) -> tuple[Comparison, Marked]:
+    """Read, check and match truth and predictions."""
+    cohort, true_points = load_truth(truth, manifest, mpp)
+    found = cohort.renamed(read_detections(predictions, mpp=cohort.mpp_by_name()))
+    comparison = compare(
+        cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
+    )
+    doubts = check_frame(comparison, matching.radius_um)
+    drawn: Regions = read_regions(ignore, cohort) if ignore is not None else {}
+    discs = point_regions(comparison.ignored, cohort, matching.ignore_radius_um)
+    comparison = replace(comparison, warnings=(*comparison.warnings, *doubts))
+    return comparison, mark(comparison, merged([drawn, discs]), matching)
+
+
+def summarise(
+    marked: Marked,
+    comparison: Comparison,
+    by: Sequence[str],
+    threshold: float | None,
+    bootstrap: BootstrapConfig,
+    settings: dict[str, Any],
+) -> MitosisResult:
+    """All results of marked detections; without a threshold all detections count."""
+    threshold = 0.0 if threshold is None else threshold
+    few = thinned(curve(marked), CURVE_POINTS)
+    return MitosisResult(
+        overall=detection_metrics(marked, threshold, bootstrap),
+        groups={name: _grouped(marked, comparison.cohort, name, threshold, bootstrap) for name in by},
+        slides=pd.DataFrame(slide_rows(marked, threshold)),
+        curve=few,
+        f1_band=_band(marked, few, bootstrap),
+        area_mm2=float(marked.area_mm2.sum()),
+        threshold=threshold,
+        settings=settings,
+        warnings=(*comparison.warnings, *_doubts(marked)),
+    )
+
+
+def _grouped(
+    marked: Marked, cohort: Cohort, column: str, threshold: float, bootstrap: BootstrapConfig
+) -> dict[str, DetectionMetrics]:
+    values = group_values(cohort.manifest, column, cohort.source)
+    return {
+        group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
+        for group in sorted(set(values), key=natural)
+    }
+
+
+def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """The group of each slide; a column that is absent, empty or all different is an error."""
+    if column not in manifest.columns:
+        raise UsageError(
+            f"there is no column {column} to report by",
+            path=source,
+            next_step=f"the manifest has {', '.join(manifest.columns)}",
+        )
+    values = as_text(manifest[column]).to_numpy(object, copy=True)
+    values[values == ""] = "unknown"
+    if len(set(values)) > MAX_GROUPS:
+        raise UsageError(
+            f"column {column} has {len(set(values))} values", path=source, next_step="choose one with fewer"
+        )
+    return values
+
+
+def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Floats, Floats]:
+    if not bootstrap.samples or not len(curve.threshold):
+        return np.zeros(0), np.zeros(0)
+    drawn = drawn_rates(marked, curve.threshold, draws(marked.patients, bootstrap))["f1"]
+    tail = (1 - bootstrap.confidence) / 2
+    low, high = np.quantile(np.nan_to_num(drawn), [tail, 1 - tail], axis=0)
+    return low, high
+
+
+def _doubts(marked: Marked) -> list[str]:
+    doubts = []
+    if not len(marked.probability):
+        doubts.append("there is not a single detection: precision is undefined, F1 is 0")
+    elif len(marked.probability) > 1 and marked.probability[0] == marked.probability[-1]:
+        doubts.append("all detections have the same probability: curves and average precision say nothing")
+    if not marked.truths.sum():
+        doubts.append("there is nothing to find: recall and average precision are undefined")
+    if len(set(marked.patients)) < 10:
+        doubts.append(f"{len(set(marked.patients))} patients only: the intervals are rough")
+    return doubts
+
+
+def _tuned_threshold(card: str | Path, cohort: Cohort, matching: MatchingConfig) -> MatchingConfig:
+    if matching.threshold is not None:
+        raise UsageError("both a threshold and a model card are given", next_step="give one of them")
+    tuned = load_tuned(card, "mitoses")
+    refuse_reuse(tuned, cohort)
+    return replace(matching, threshold=tuned.parameters["delta"])

@@ -1,0 +1,161 @@
+"""The observer study: how precise a detector is in the eyes of somebody blind to the truth.
+
+Detections are shuffled among distractors and exported as numbered patches; the key that tells which is which
+stays in another folder. The answers give the observer's precision and, with a recall, the alternative F1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.stats import binomtest
+
+from metaphase.detections import MITOSIS
+from metaphase.errors import UsageError
+from metaphase.evaluation.bootstrap import Estimate
+from metaphase.evaluation.curves import f1_of_rates
+from metaphase.tables import TableError, as_text, named, read_table, require_columns
+
+DETECTION, DISTRACTOR = "detection", "distractor"
+KEY_COLUMNS = ("item", "kind", "slide", "x", "y", "probability")
+YES = frozenset({"mitosis", "mitotic", "mitotic figure", "yes", "y", "1", "1.0", "true"})
+NO = frozenset({"not", "no", "n", "non-mitosis", "lookalike", "artefact", "artifact", "0", "0.0", "false"})
+UNSURE = frozenset({"unsure", "?", "maybe"})
+
+
+@dataclass(frozen=True, slots=True)
+class StudyConfig:
+    """What the observer gets to see."""
+
+    detections: int | None = None
+    """Detections drawn at random; None takes all."""
+
+    distractors: int | None = None
+    """Distractors drawn at random; None takes as many as there are detections, or all there are."""
+
+    patch_um: float = 32.0
+    """Side of a patch; 32 um are 128 px at 0.25 um/px."""
+
+    mpp: float = 0.25
+    """Resolution of the exported patches in um/px."""
+
+    seed: int = 0
+    """The same seed gives the same sample in the same order."""
+
+    def __post_init__(self) -> None:
+        for name in ("detections", "distractors"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name} is {value}", next_step="give a number of at least 0")
+        if not (self.patch_um > 0 and self.mpp > 0 and self.patch_um / self.mpp >= 8):
+            raise UsageError(
+                f"a patch of {self.patch_um} um at {self.mpp} um/px shows nothing",
+                next_step="give at least 8 pixels, both numbers above 0",
+            )
+
+
+@dataclass(frozen=True)
+class ObserverResult:
+    """What one observer, or the majority of several, said."""
+
+    observer: str
+    judged: int
+    """Detections with an answer; unsure ones count as not mitotic."""
+    confirmed: int
+    """Detections called mitosis."""
+    precision: Estimate
+    """Confirmed among judged, with its exact binomial interval."""
+    distractors: int
+    called_mitosis: int
+    """Distractors called mitosis: how freely the observer says yes."""
+    alternative_f1: float
+    """F1 of this precision and the recall given; NaN without one."""
+
+
+def plan_study(detections: pd.DataFrame, distractors: pd.DataFrame, config: StudyConfig) -> pd.DataFrame:
+    """The key: which numbered item is which point, drawn and shuffled so that the number says nothing."""
+    generator = np.random.default_rng(config.seed)
+    wanted = len(detections) if config.detections is None else config.detections
+    chosen = _drawn(detections, wanted, generator, DETECTION)
+    others = config.distractors if config.distractors is not None else min(len(chosen), len(distractors))
+    chosen = [*chosen, *_drawn(distractors, others, generator, DISTRACTOR)]
+    if not chosen:
+        raise UsageError("there is nothing to judge", next_step="give detections, or a lower threshold")
+    order = generator.permutation(len(chosen))
+    digits = max(4, len(str(len(chosen))))
+    rows = [(f"{number:0{digits}}", *chosen[index]) for number, index in enumerate(order, start=1)]
+    return pd.DataFrame(rows, columns=list(KEY_COLUMNS))
+
+
+def read_answers(path: str | Path, key: pd.DataFrame) -> pd.Series[bool]:
+    """Answers by item, True for mitosis; every item of the key has exactly one."""
+    frame = read_table(path)
+    require_columns(frame, ("item", "answer"), path)
+    items = frame["item"].astype(str).str.strip().str.zfill(len(str(key["item"].iloc[0])))
+    _refuse(items[items.duplicated()], "answered more than once", "keep one answer an item", path)
+    _refuse(items[~items.isin(key["item"])], "not of this study", "give the answers to this key", path)
+    said = as_text(frame["answer"]).str.strip().str.lower()
+    _refuse(key["item"][~key["item"].isin(items[said != ""])], "not answered", "answer them too", path)
+    odd = said[~said.isin(YES | NO | UNSURE)]
+    _refuse(odd, "no answer", f"answer {MITOSIS}, not or unsure", path)
+    answers = pd.Series(said.isin(YES).to_numpy(bool), index=items)
+    return answers.loc[key["item"]]
+
+
+def judge(
+    key: pd.DataFrame, answers: pd.Series[bool], recall: float | None = None, observer: str = "observer"
+) -> ObserverResult:
+    """The observer's precision of the detector, and the alternative F1 for a recall known otherwise."""
+    said = answers.to_numpy(bool)
+    real = (key["kind"] == DETECTION).to_numpy(bool)
+    precision = proportion(int(said[real].sum()), int(real.sum()))
+    if recall is not None and not 0 <= recall <= 1:
+        raise UsageError(f"recall is {recall}", next_step="give a number from 0 to 1")
+    return ObserverResult(
+        observer=observer,
+        judged=int(real.sum()),
+        confirmed=int(said[real].sum()),
+        precision=precision,
+        distractors=int((~real).sum()),
+        called_mitosis=int(said[~real].sum()),
+        alternative_f1=float("nan") if recall is None else f1_of_rates(precision.value, recall),
+    )
+
+
+def proportion(count: int, total: int, confidence: float = 0.95) -> Estimate:
+    """A share with its exact (Clopper-Pearson) interval; undefined of nothing.
+
+    >>> str(proportion(128, 181))
+    '0.707 [0.635, 0.772]'
+    """
+    if not total:
+        return Estimate(float("nan"))
+    interval = binomtest(count, total).proportion_ci(confidence)
+    return Estimate(count / total, float(interval.low), float(interval.high))
+
+
+def majority(answers: list[pd.Series[bool]]) -> pd.Series[bool]:
+    """Mitosis where more than half of the observers say so."""
+    votes = np.mean([said.to_numpy(float) for said in answers], axis=0)
+    return pd.Series(votes > 0.5, index=answers[0].index)
+
+
+def _drawn(
+    points: pd.DataFrame, count: int, generator: np.random.Generator, kind: str
+) -> list[tuple[str, str, float, float, float]]:
+    if count > len(points):
+        raise UsageError(
+            f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or give more"
+        )
+    rows: npt.NDArray[np.int64] = np.sort(generator.permutation(len(points))[:count])
+    columns = (points[name].to_numpy()[rows].tolist() for name in ("slide", "x", "y", "probability"))
+    return [(kind, slide, x, y, probability) for slide, x, y, probability in zip(*columns, strict=True)]
+
+
+def _refuse(names: pd.Series[str], what: str, next_step: str, path: str | Path) -> None:
+    if len(names):
+        raise TableError(f"{len(names)} items {what}: {named(names)}", path=path, next_step=next_step)

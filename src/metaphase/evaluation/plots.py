@@ -1,0 +1,117 @@
+"""Pictures of results as PNG bytes, made without global state: safe in threads and servers."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from metaphase.evaluation.bootstrap import Estimate
+from metaphase.evaluation.curves import Curve, ratio
+from metaphase.evaluation.scoring import Floats
+
+INK, MAIN, SECOND, THIRD, PALE = "#20242a", "#1f5fa8", "#c2571a", "#3b8554", "#dbe6f3"
+SIZE_INCHES = (5.2, 3.7)
+DPI = 160
+
+
+def f1_plot(curve: Curve, band: tuple[Floats, Floats], threshold: float) -> bytes:
+    """F1, precision and recall against the threshold, with the interval of F1."""
+    figure, axes = _figure("detection threshold", "", "F1, precision and recall against the threshold")
+    if len(band[0]):
+        axes.fill_between(curve.threshold, *band, color=PALE, linewidth=0, label="F1, interval")
+    axes.plot(curve.threshold, curve.recall, color=THIRD, linewidth=1.2, label="recall")
+    axes.plot(curve.threshold, curve.precision, color=SECOND, linewidth=1.2, label="precision")
+    axes.plot(curve.threshold, curve.f1, color=MAIN, linewidth=2.2, label="F1")
+    axes.axvline(threshold, color=INK, linewidth=1, linestyle=":", label=f"used: {threshold:.3g}")
+    axes.set_ylim(0, 1.02)
+    figure.legend(
+        *axes.get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=5
+    )
+    return _png(figure)
+
+
+def precision_recall_plot(curve: Curve, average_precision: float) -> bytes:
+    """Precision against recall, as the steps that average precision sums."""
+    title = f"Precision and recall, average precision {average_precision:.3f}"
+    figure, axes = _figure("recall", "precision", title)
+    axes.step(curve.recall, curve.precision, where="pre", color=MAIN, linewidth=2)
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.02)
+    return _png(figure)
+
+
+def froc_plot(curve: Curve, area_mm2: float) -> bytes:
+    """Sensitivity against false detections per mm2, on a logarithmic axis."""
+    figure, axes = _figure("false detections per mm²", "sensitivity", "FROC")
+    rate = ratio(curve.false, area_mm2)
+    shown = rate > 0
+    axes.step(rate[shown], curve.recall[shown], where="post", color=MAIN, linewidth=2)
+    axes.set_xscale("log")
+    if shown.any():
+        axes.set_xlim(max(rate[shown].min(), rate.max() / 1000), rate.max() * 1.2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.02)
+    return _png(figure)
+
+
+def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:
+    """A dot and its interval for each group, the first on top."""
+    figure, axes = _figure(label, "", title, height=max(1.6, 0.32 * len(values) + 1.1))
+    for place, (_, value) in enumerate(reversed(values.items())):
+        if not np.isnan(value.low):
+            axes.plot([value.low, value.high], [place, place], color=MAIN, linewidth=1.6)
+        axes.plot(value.value, place, "o", color=MAIN, markersize=6)
+    axes.set_yticks(range(len(values)), [name[:34] for name in reversed(values)])
+    axes.set_ylim(-0.6, len(values) - 0.4)
+    return _png(figure)
+
+
+def confusion_plot(table: npt.NDArray[np.int64]) -> bytes:
+    """Cases of each true and predicted grade; the shade is the share within the true grade."""
+    figure, axes = _figure("predicted grade", "true grade", "Confusion of grades", width=3.9)
+    share = np.nan_to_num(ratio(table, table.sum(axis=1, keepdims=True)))
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1.1)
+    for (row, column), count in np.ndenumerate(table):
+        colour = "white" if share[row, column] > 0.55 else INK
+        axes.text(column, row, f"{count}\n{share[row, column]:.0%}", ha="center", va="center", color=colour)
+    names = [str(grade) for grade in range(1, len(table) + 1)]
+    axes.set_xticks(range(len(table)), names)
+    axes.set_yticks(range(len(table)), names)
+    axes.grid(False)
+    return _png(figure)
+
+
+def scatter_plot(truth: Floats, predicted: Floats, correlation: Estimate) -> bytes:
+    """Predicted against true scores; few large predictions do not squeeze the rest."""
+    figure, axes = _figure("true score", "predicted score", f"Scores, Spearman {correlation}")
+    axes.plot(truth, predicted, "o", color=MAIN, markersize=3.5, alpha=0.45, markeredgewidth=0)
+    if predicted.min() >= 0 and predicted.max() > 20 * max(1.0, float(np.median(predicted))):
+        axes.set_yscale("symlog", linthresh=1)
+    return _png(figure)
+
+
+def _figure(
+    x: str, y: str, title: str, *, width: float = SIZE_INCHES[0], height: float = SIZE_INCHES[1]
+) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.grid(color="#e6e8eb", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=INK)
+    return figure, axes
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    FigureCanvasAgg(figure)
+    figure.savefig(stream, format="png")
+    return stream.getvalue()

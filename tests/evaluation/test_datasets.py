@@ -1,0 +1,211 @@
+"""Adapters: real folders where they are, else files written to the published descriptions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from metaphase.errors import UsageError
+from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
+from metaphase.evaluation.datasets import ADAPTERS, import_dataset, read_dataset
+from metaphase.tables import TableError, read_manifest
+from tests.detections.test_reading import write_sliderunner
+
+
+def write_image(path: Path, width: int = 64, height: int = 48) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((height, width, 3), 200, np.uint8)).save(path)
+    return path
+
+
+def points(folder: Path, name: str) -> list[list[object]]:
+    return read_dataset(name, folder).truth.table[["slide", "x", "y", "label"]].to_numpy().tolist()
+
+
+def test_tupac_auxiliary_lines_are_row_and_column(tmp_path: Path) -> None:
+    write_image(tmp_path / "mitoses_image_data_part_1/01/01.tif")
+    write_image(tmp_path / "mitoses_image_data_part_3/50/02.tif")
+    (tmp_path / "mitoses_ground_truth/01").mkdir(parents=True)
+    (tmp_path / "mitoses_ground_truth/01/01.csv").write_text("7,30\n40,2\n")
+    dataset = read_dataset("tupac-aux", tmp_path)
+    assert dataset.manifest["case"].tolist() == ["tupac-aux/01/01", "tupac-aux/50/02"]
+    assert dataset.manifest["centre"].tolist() == ["UMC Utrecht", "centre 3"]
+    assert dataset.manifest["patient"].tolist() == ["tupac-aux/01", "tupac-aux/50"]
+    assert dataset.truth.slides == ("tupac-aux/01/01", "tupac-aux/50/02")
+    assert dataset.truth.table[["x", "y"]].to_numpy().tolist() == [[30, 7], [2, 40]]
+
+
+def test_tupac_alternative_labels(tmp_path: Path) -> None:
+    for folder, text in (("mitoses_ground_truth", "1,2\n"), ("nonmitoses_ground_truth", "3,4\n5,6\n")):
+        (tmp_path / "TUPAC_AL" / folder / "07").mkdir(parents=True)
+        (tmp_path / "TUPAC_AL" / folder / "07/03.csv").write_text(text)
+    assert points(tmp_path, "tupac-alternative") == [
+        ["tupac-aux/07/03", 2, 1, "mitosis"],
+        ["tupac-aux/07/03", 4, 3, "lookalike"],
+        ["tupac-aux/07/03", 6, 5, "lookalike"],
+    ]
+    database = write_sliderunner(tmp_path / "TUPAC_alternativeLabels_training.sqlite")
+    assert points(database, "tupac-alternative")[0] == ["tupac-alternative/a", 10, 20, "mitosis"]
+
+
+def test_tupac_slides_take_their_line_number_as_name(tmp_path: Path) -> None:
+    (tmp_path / "training_ground_truth.csv").write_text("3,0.25\n1,-0.5\n2,0.1\n")
+    dataset = read_dataset("tupac", tmp_path)
+    assert dataset.manifest["case"].tolist() == ["TUPAC-TR-001", "TUPAC-TR-002", "TUPAC-TR-003"]
+    assert dataset.manifest["grade"].tolist() == [3, 1, 2]
+    assert dataset.manifest["proliferation"].tolist() == [0.25, -0.5, 0.1]
+    (tmp_path / "TUPAC-TR-002.svs").touch()
+    dataset = read_dataset("tupac", tmp_path)
+    assert dataset.manifest["case"].tolist() == ["TUPAC-TR-002"]
+    assert "2 slides" in dataset.warnings[0]
+
+
+def midog_json(folder: Path, box: list[float]) -> Path:
+    numbers = (1, 151, 245)
+    images = [{"id": n, "file_name": f"{n:03}.tiff", "width": 7000, "height": 5000} for n in numbers]
+    categories = [{"id": 1, "name": "mitotic figure"}, {"id": 2, "name": "hard negative"}]
+    annotations = [
+        {"id": 1, "image_id": 1, "category_id": 1, "bbox": box},
+        {"id": 2, "image_id": 1, "category_id": 2, "bbox": [200, 300, 250, 350]},
+    ]
+    path = folder / "MIDOG++.json"
+    path.write_text(json.dumps({"images": images, "categories": categories, "annotations": annotations}))
+    return path
+
+
+def test_midog_boxes_are_corners_and_unlabelled_images_are_left_out(tmp_path: Path) -> None:
+    path = midog_json(tmp_path, [4336, 346, 4386, 396])
+    dataset = read_dataset("midog", path)
+    assert points(tmp_path, "midog") == [
+        ["midog/001", 4361, 371, "mitosis"],
+        ["midog/001", 225, 325, "lookalike"],
+    ]
+    assert dataset.manifest["case"].tolist() == ["midog/001", "midog/245"]
+    assert dataset.manifest["scanner"].tolist() == ["Hamamatsu XR", "3D Histech"]
+    assert dataset.manifest["width"].tolist() == [7000, 7000]
+    assert "1 images published without labels" in dataset.warnings[0]
+    midog_json(tmp_path, [4336, 346, 50, 50])
+    with pytest.raises(TableError, match="no pair of corners"):
+        read_dataset("midog", tmp_path)
+
+
+def test_icpr2012_lines_are_pixels_of_one_mitosis(tmp_path: Path) -> None:
+    folder = tmp_path / "scanner_A/A00_v2"
+    write_image(folder / "A00_00.bmp")
+    write_image(folder / "A00_01.bmp")
+    (folder / "A00_00.csv").write_text("10,20,12,20,10,22,12,22\n30,31,32,33,\n")
+    assert points(tmp_path, "icpr2012") == [
+        ["icpr2012/A00_00", 11, 21, "mitosis"],
+        ["icpr2012/A00_00", 31, 32, "mitosis"],
+    ]
+    dataset = read_dataset("icpr2012", tmp_path)
+    assert dataset.manifest["mpp"].tolist() == [0.2456, 0.2456]
+    assert dataset.truth.slides == ("icpr2012/A00_00", "icpr2012/A00_01")
+    (folder / "A00_01.csv").write_text("1,2,3\n")
+    with pytest.raises(TableError, match="not pairs of x and y"):
+        read_dataset("icpr2012", tmp_path)
+
+
+def test_mitos_atypia14(tmp_path: Path) -> None:
+    write_image(tmp_path / "A03/frames/x40/A03_00Aa.tiff")
+    write_image(tmp_path / "A03/frames/x20/A03_00A.tiff")
+    (tmp_path / "A03/mitosis").mkdir()
+    (tmp_path / "A03/mitosis/A03_00Aa_mitosis.csv").write_text("30,20,0.8\n")
+    (tmp_path / "A03/mitosis/A03_00Aa_not_mitosis.csv").write_text("5,6,0.2\n")
+    dataset = read_dataset("mitos-atypia14", tmp_path)
+    assert dataset.manifest["case"].tolist() == ["mitos-atypia14/A03_00Aa"]
+    found = dataset.truth.table[["x", "y", "label", "confidence"]].to_numpy().tolist()
+    assert found == [[30, 20, "mitosis", 0.8], [5, 6, "lookalike", 0.2]]
+
+
+def test_brecahad_places_are_shares_of_the_image(tmp_path: Path) -> None:
+    write_image(tmp_path / "images/Case_1-01.tif", 200, 100)
+    (tmp_path / "groundTruth").mkdir()
+    truth = {"mitosis": [{"x": 0.5, "y": 0.1}], "apoptosis": [{"x": 0, "y": 1}], "tumor": []}
+    (tmp_path / "groundTruth/Case_1-01.json").write_text(json.dumps(truth))
+    assert points(tmp_path, "brecahad") == [
+        ["brecahad/Case_1-01", 100, 10, "mitosis"],
+        ["brecahad/Case_1-01", 0, 100, "lookalike"],
+    ]
+    (tmp_path / "groundTruth/Case_1-01.json").write_text('{"mitosis": [{"x": 120, "y": 0.1}]}')
+    with pytest.raises(TableError, match="no shares"):
+        read_dataset("brecahad", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ccmct", "cmc"])
+def test_sliderunner_data_sets(tmp_path: Path, name: str) -> None:
+    write_sliderunner(tmp_path / "MITOS_WSI_CCMCT_ODAEL.sqlite")
+    write_image(tmp_path / "WSI/a.tif")
+    dataset = read_dataset(name, tmp_path)
+    assert dataset.manifest["case"].tolist() == [f"{name}/a", f"{name}/b"]
+    assert dataset.manifest["width"].tolist() == [900, 900]
+    assert dataset.manifest["he"].iloc[0].endswith("a.tif")
+    write_sliderunner(tmp_path / "MITOS_WSI_CCMCT_MEL.sqlite")
+    with pytest.raises(TableError, match="2 databases"):
+        read_dataset(name, tmp_path)
+
+
+def test_simulated_cohorts(tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_text("case,he,phh3,centre,split\nc1,c1/he.tif,c1/phh3.tif,lab,train\n")
+    (tmp_path / "c1").mkdir()
+    (tmp_path / "c1/truth.csv").write_text(
+        "case,id,category,x_he,y_he\nc1,0,mitosis,5,6\nc1,1,artefact,7,8\n"
+    )
+    assert points(tmp_path, "simulated") == [["c1", 5, 6, "mitosis"], ["c1", 7, 8, "artefact"]]
+    assert read_dataset("simulated", tmp_path).manifest["centre"].tolist() == ["lab"]
+
+
+def test_import_round_trip_scores_perfectly(tmp_path: Path) -> None:
+    midog_json(tmp_path, [4336, 346, 4386, 396])
+    imported = import_dataset("midog", tmp_path, tmp_path / "out", mpp=0.25)
+    assert imported.labels == {"mitosis": 1, "lookalike": 1}
+    manifest = read_manifest(imported.manifest_path)
+    assert manifest[["case", "mpp"]].to_numpy().tolist() == [["midog/001", 0.25], ["midog/245", 0.25]]
+    result = evaluate_mitoses(tmp_path / "out", imported.truth_path, bootstrap=BootstrapConfig(samples=0))
+    assert (result.overall.true, result.overall.false, result.overall.slides) == (1, 0, 2)
+
+
+def test_unknown_names_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Known are"):
+        read_dataset("tupac17", tmp_path)
+    for adapter in ADAPTERS:
+        with pytest.raises(TableError):
+            read_dataset(adapter.name, tmp_path)
+    with pytest.raises(TableError, match="no such folder"):
+        read_dataset("midog", tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "images", "labels"),
+    [
+        ("icpr2012", "icpr2012-aperio", 35, {"mitosis": 216, "ignore": 10}),
+        ("icpr2012", "icpr2012-hamamatsu-painted", 35, {"ignore": 226}),
+        ("icpr2012", "icpr2012-aperio-eval-painted", 15, {"ignore": 101}),
+        ("midesec", "midesec", 35, {"mitosis": 109}),
+        ("mitos-atypia14", "mitos-atypia14-A03", 6, {"mitosis": 12, "lookalike": 30}),
+        ("midog-crops", "midog-mitoses", 7399, {"mitosis": 7399}),
+        ("tupac-crops", "tupac-lookalikes", 178, {"lookalike": 178}),
+    ],
+)
+def test_real_folders(real_data: Path, name: str, folder: str, images: int, labels: dict[str, int]) -> None:
+    dataset = read_dataset(name, real_data / folder)
+    assert len(dataset.manifest) == images
+    assert dataset.truth.table["label"].value_counts().to_dict() == labels
+    assert all(Path(path).is_file() for path in dataset.manifest["he"])
+    if name == "midog-crops":
+        assert dataset.manifest["tumour"].value_counts()["human breast cancer"] == 1269
+
+
+def test_real_fields_are_evaluated_with_their_painted_places_ignored(real_data: Path, tmp_path: Path) -> None:
+    imported = import_dataset("mitos-atypia14", real_data / "mitos-atypia14-A03", tmp_path / "t")
+    truth = pd.read_csv(imported.truth_path)
+    predictions = truth.assign(probability=np.where(truth["label"] == "mitosis", 0.9, 0.3), label="mitosis")
+    predictions.to_csv(tmp_path / "p.csv", index=False)
+    result = evaluate_mitoses(tmp_path / "t", tmp_path / "p.csv", bootstrap=BootstrapConfig(samples=10))
+    assert result.overall.best_f1 == 1
+    assert (result.overall.true, result.overall.false) == (12, 30)
