@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side; torch's threads would fight
+
 settings.register_profile(
     "project",
     deadline=None,

@@ -58,6 +58,7 @@ def test_it_learns_and_leaves_its_traces(stores: Path, tmp_path: Path) -> None:
     assert (card.mpp, card.classes, card.seed) == (0.25, ("other", "mitosis"), 5)
     assert card.metrics["validation"]["f1"] == 1.0
     assert card.recipe["epochs"] == 5
+    assert card.thresholds["patches"].cases == ("c",)
     history = pd.read_csv(tmp_path / "history.csv")
     assert list(history["epoch"]) == [1, 2, 3, 4, 5]
     assert history["loss"].iloc[-1] < history["loss"].iloc[0]

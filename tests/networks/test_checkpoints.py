@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaphase.errors import ModelError
-from metaphase.networks import ModelCard, NetworkSpec, build_network, load_model, save_model
+from metaphase.networks import ModelCard, NetworkSpec, TunedThreshold, build_network, load_model, save_model
 
 SPEC = NetworkSpec(gamma=0.05)
+TUNED = TunedThreshold(parameters={"delta": 0.9}, metric="F1", value=0.7, cases=("a", "b"))
 
 
 def card(**changes: object) -> ModelCard:
@@ -31,16 +32,16 @@ def card(**changes: object) -> ModelCard:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    save_model(tmp_path / "model", build_network(SPEC), card(thresholds={"F1": 0.9}))
+    save_model(tmp_path / "model", build_network(SPEC), card(seed=1))
     return tmp_path / "model.safetensors"
 
 
 def test_round_trip(tmp_path: Path) -> None:
     network = build_network(SPEC).eval()
-    save_model(tmp_path / "model.safetensors", network, card(thresholds={"F1": 0.9}, seed=3))
+    save_model(tmp_path / "model.safetensors", network, card(thresholds={"mitoses": TUNED}, seed=3))
     for name in ("model.safetensors", "model.json"):
         again, read = load_model(tmp_path / name)
-        assert (read.thresholds, read.seed, read.spec) == ({"F1": 0.9}, 3, SPEC)
+        assert (read.thresholds, read.seed, read.spec) == ({"mitoses": TUNED}, 3, SPEC)
         image = torch.rand(1, 3, 104, 100)
         assert torch.equal(again(image), network(image))
 

@@ -45,7 +45,7 @@ def write_tiff(path: Path, image: npt.NDArray[np.uint8], mpp: float | None = 0.2
 
 
 def write_leica(path: Path, image: npt.NDArray[np.uint8], *, corner: tuple[int, int], canvas: int) -> Path:
-    """A Leica SCN file at 0.5 um/px: a scanned area at `corner` of a larger, otherwise empty square canvas."""
+    """A Leica SCN file at 0.5 um/px: a scanned area at `corner` of a larger, empty, square canvas."""
     height, width = image.shape[:2]
     macro = _leica_image(0, (64, 64), (canvas, canvas), (0, 0), objective=0.6)
     scan = _leica_image(1, (width, height), (width, height), corner, objective=20)

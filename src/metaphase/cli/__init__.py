@@ -1,1 +1,1 @@
-"""TBD."""
+"""The `metaphase` command: parse, call a public function, print."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from metaphase.config import read_toml
 from metaphase.errors import UsageError
 from metaphase.networks import NetworkSpec
 from metaphase.stain.augmentation import AugmentationConfig, parse_recipe
@@ -93,14 +93,7 @@ class TrainingConfig:
 def read_config(path: str | Path) -> TrainingConfig:
     """Read TOML; store paths in it are relative to the file."""
     path = Path(path)
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML ({error})", path=path, next_step="correct that line") from error
+    values = read_toml(path)
     unknown = values.keys() - {field.name for field in fields(TrainingConfig)}
     if unknown:
         raise UsageError(

@@ -6,6 +6,7 @@ the same weights as one that was not, bit for bit on a CPU.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from metaphase.learning.validation import BestF1, best_f1
 from metaphase.networks import (
     PATCH_PX,
     ModelCard,
+    TunedThreshold,
     build_network,
     current_versions,
     parameter_count,
@@ -41,6 +43,9 @@ STATE_FILE = "last.safetensors"
 CHECK_EVERY = 50
 """Steps between looks at the loss and at the clock; each look makes the GPU wait."""
 VALIDATION_BATCH = 512
+AUGMENT_AT_ONCE = 1024
+"""Patches that are augmented together."""
+_AUGMENTATION, _DROPOUT = 0, 1
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class _Run:
         check_disjoint(train=self.patches.index["slide"], validation=self.held_out.index["slide"])
         self.targets = torch.from_numpy(
             _smoothed(self.patches.targets(config.target), config.label_smoothing)
-        )
+        ).to(team.device)
         torch.manual_seed(config.seed)
         self.network = build_network(config.network).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -133,19 +138,41 @@ class _Run:
             group["lr"] = config.learning_rate_at(epoch)
         self.model.train()
         clock = _Clock(config.checkpoint_minutes)
-        todo = batches[self.progress.step :]
-        for rows, pixels in zip(torch.from_numpy(todo).to(self.team.device), feed(todo), strict=True):
-            self._step(pixels, self.targets[rows])
+        for images, wanted in self._prepared(feed, batches):
+            self._step(images, wanted)
             self.progress.step += 1
             if self.progress.step % CHECK_EVERY == 0:
                 self._check(len(batches), clock)
         self._check(len(batches), clock)
         return len(batches)
 
-    def _step(self, pixels: Tensor, wanted: Tensor) -> None:
-        """Augment, forward, backward, update."""
-        self._seed()
-        images = centre_crop(pixels) if self.augment is None else self.augment(pixels, self.generator)
+    def _prepared(self, feed: Feeder, batches: Rows) -> Iterator[tuple[Tensor, Tensor]]:
+        """Augmented images and wanted answers of each step that is left.
+
+        Several steps are augmented at once, since small batches leave a GPU waiting for its next order; a run
+        that resumes within such a group makes the whole group again, with the same random numbers.
+        """
+        size = batches.shape[1]
+        group = max(1, AUGMENT_AT_ONCE // size)
+        first, done = self.progress.step // group, self.progress.step
+        rows = batches[first * group :].reshape(-1)
+        for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
+            images = self._augmented(pixels, number)
+            wanted = batches[number * group :][:group].reshape(-1)
+            answers = self.targets[torch.from_numpy(wanted).to(self.team.device)]
+            steps = zip(images.split(size), answers.split(size), strict=True)
+            yield from itertools.islice(steps, max(0, done - number * group), None)
+
+    def _augmented(self, pixels: Tensor, group: int) -> Tensor:
+        if self.augment is None:
+            return centre_crop(pixels)
+        self.generator.manual_seed(self._seed(_AUGMENTATION, group))
+        images: Tensor = self.augment(pixels, self.generator)
+        return images
+
+    def _step(self, images: Tensor, wanted: Tensor) -> None:
+        """Forward, backward, update."""
+        torch.manual_seed(self._seed(_DROPOUT, self.progress.step))
         loss = self.step_loss(images, wanted)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -157,12 +184,10 @@ class _Run:
             logits = self.model(images)[:, :, 0, 0]
         return functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
 
-    def _seed(self) -> None:
-        progress = self.progress
-        words = np.random.SeedSequence((self.config.seed, progress.epoch, progress.step, self.team.rank))
-        number = int(words.generate_state(1, np.uint64)[0] >> 1)
-        torch.manual_seed(number)
-        self.generator.manual_seed(number)
+    def _seed(self, purpose: int, number: int) -> int:
+        """A seed that depends on place and purpose alone, so that nothing random has to be saved."""
+        words = (self.config.seed, self.progress.epoch, purpose, number, self.team.rank)
+        return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
     def _check(self, steps: int, clock: _Clock) -> None:
         loss = float(self.loss_sum) / max(1, self.progress.step)
@@ -224,11 +249,20 @@ class _Run:
             mpp=self.patches.stores[0].mpp,
             patch_px=PATCH_PX,
             classes=config.classes,
-            thresholds={"validation F1": result.threshold},
+            thresholds={"patches": self._tuned(result)},
             recipe=config.to_dict(),
             metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
             seed=config.seed,
             versions=current_versions(),
+        )
+
+    def _tuned(self, result: BestF1) -> TunedThreshold:
+        return TunedThreshold(
+            parameters={"delta": result.threshold},
+            metric="F1",
+            value=result.f1,
+            cases=tuple(sorted(self.held_out.index["slide"].unique())),
+            source="validation patches",
         )
 
 

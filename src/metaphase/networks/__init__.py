@@ -10,7 +10,7 @@ from metaphase.networks.architectures import (
     parameter_count,
     probability,
 )
-from metaphase.networks.cards import ModelCard, TrainingData, current_versions
+from metaphase.networks.cards import ModelCard, TrainingData, TunedThreshold, current_versions
 from metaphase.networks.checkpoints import load_model, read_tensors, save_model
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ModelCard",
     "NetworkSpec",
     "TrainingData",
+    "TunedThreshold",
     "build_network",
     "current_versions",
     "fold_normalisation",

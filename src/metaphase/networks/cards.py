@@ -28,6 +28,19 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
+class TunedThreshold(BaseModel):
+    """An operating point: its parameters, and on which cases it was chosen (never to be tested on these)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parameters: dict[str, float]
+    metric: str
+    value: float
+    cases: tuple[str, ...] = ()
+    patients: tuple[str, ...] = ()
+    source: str = ""
+
+
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -41,8 +54,8 @@ class ModelCard(BaseModel):
     mpp: float = Field(gt=0, lt=20)
     patch_px: int = Field(gt=0, le=4096)
     classes: tuple[str, str]
-    thresholds: dict[str, float] = {}
-    """Operating points by what they were tuned for, for example {"F1": 0.92}."""
+    thresholds: dict[str, TunedThreshold] = {}
+    """Operating points by task: `patches` from training, others from `metaphase evaluate tune`."""
     recipe: dict[str, Any] = {}
     data: tuple[TrainingData, ...] = ()
     metrics: dict[str, Any] = {}

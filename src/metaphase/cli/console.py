@@ -1,0 +1,93 @@
+"""What all commands share: messages, progress, and going on after a bad slide."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from metaphase.artifacts import write_text
+from metaphase.errors import MetaphaseError, UsageError
+
+Result = TypeVar("Result")
+
+stdout = Console()
+stderr = Console(stderr=True, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """One error line on stderr."""
+    stderr.print(f"[bold red]error[/]: {escape(message)}")
+
+
+def warn(message: str) -> None:
+    """One warning line on stderr."""
+    stderr.print(f"[yellow]warning[/]: {escape(message)}")
+
+
+def print_json(value: Any) -> None:
+    """Machine-readable result on stdout, nothing else beside it."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def progress_bar(unit: str = "") -> Progress:
+    """A bar on stderr that is silent where nobody watches."""
+    count = TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        count,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
+
+
+def for_each_slide(
+    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path
+) -> tuple[list[Result], int]:
+    """Do `work` on every slide. A slide that fails is reported and the others go on.
+
+    Returns the results and the exit code. Tracebacks go to `errors.log` in `folder`, for a bug report.
+    """
+    paths = list(slides)
+    _refuse_same_names(paths)
+    results, failures = [], []
+    with progress_bar() as bar:
+        task = bar.add_task("slides", total=len(paths))
+        for path in paths:
+            bar.update(task, description=path.name)
+            try:
+                results.append(work(path))
+            except MetaphaseError as error:
+                complain(str(error))
+                failures.append(f"{path}\n{traceback.format_exc()}")
+            except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
+                complain(
+                    f"{path}: {type(error).__name__}: {error}. The traceback is in {folder / 'errors.log'}."
+                )
+                failures.append(f"{path}\n{traceback.format_exc()}")
+            bar.advance(task)
+    if failures:
+        write_text(folder / "errors.log", "\n".join(failures))
+    return results, int(bool(failures))
+
+
+def _refuse_same_names(paths: list[Path]) -> None:
+    """Outputs are named after the slide's stem, so stems must differ."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in seen:
+            raise UsageError(
+                f"its outputs would overwrite those of {seen[path.stem]}",
+                path=path,
+                next_step="name each slide once, and run slides of the same name into different folders",
+            )
+        seen[path.stem] = path

@@ -1,0 +1,209 @@
+"""`metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.cli.console import print_json, stdout, warn
+from metaphase.cli.options import Json, Mpp
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from metaphase.evaluation import Tuned
+
+evaluate = typer.Typer(help="Compare detections, grades and scores with the truth.", no_args_is_help=True)
+tune = typer.Typer(
+    help="Choose thresholds on a tuning set and keep them in a model card.", no_args_is_help=True
+)
+evaluate.add_typer(tune, name="tune")
+
+
+class Matching(StrEnum):
+    """How detections and truths are paired."""
+
+    greedy = "greedy"
+    optimal = "optimal"
+
+
+Truth = Annotated[Path, typer.Option(help="Truth: a table, or a folder that `metaphase data import` wrote.")]
+Predictions = Annotated[
+    Path, typer.Option(help="Predictions: a file or a folder, in any format that is read.")
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
+Manifest = Annotated[Path | None, typer.Option(help="Manifest, where it is not beside the truth.")]
+By = Annotated[list[str] | None, typer.Option(help="Manifest column to report apart; may be repeated.")]
+Split = Annotated[str | None, typer.Option(help="Use only this split of the manifest.")]
+Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
+Card = Annotated[Path | None, typer.Option(help="Model card whose tuned parameters are used.")]
+NewCard = Annotated[Path | None, typer.Option(help="Model card to keep the parameters in.")]
+SkipMissing = Annotated[bool, typer.Option(help="Leave cases without a prediction out, with a warning.")]
+RadiusUm = Annotated[float, typer.Option(help="Farthest distance of a match, in um.")]
+Method = Annotated[Matching, typer.Option(help="Most probable first, or as many matches as possible.")]
+MissingAsEmpty = Annotated[bool, typer.Option(help="Slides without predictions have no detections.")]
+Border = Annotated[float, typer.Option(help="Margin in um along the border in which nothing counts.")]
+Bootstrap = Annotated[int, typer.Option(help="Draws of the bootstrap; 0 for no intervals.")]
+
+
+@evaluate.command()
+def mitoses(
+    truth: Truth,
+    predictions: Predictions,
+    output: Output = None,
+    manifest: Manifest = None,
+    by: By = None,
+    split: Split = None,
+    threshold: Annotated[float | None, typer.Option(help="Least probability that counts.")] = None,
+    card: Card = None,
+    ignore: Ignore = None,
+    radius_um: RadiusUm = 7.5,
+    matching: Method = Matching.greedy,
+    border_um: Border = 0.0,
+    missing_as_empty: MissingAsEmpty = False,
+    bootstrap: Bootstrap = 1000,
+    mpp: Mpp = None,
+    as_json: Json = False,
+) -> None:
+    """Are the mitoses in the right places? Precision, recall, F1, average precision, FROC."""
+    from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+
+    rules = MatchingConfig(
+        radius_um=radius_um,
+        method=matching.value,
+        threshold=threshold,
+        border_um=border_um,
+        missing_as_empty=missing_as_empty,
+    )
+    result = evaluate_mitoses(
+        truth, predictions, output, manifest=manifest, by=by or (), split=split, ignore=ignore, mpp=mpp,
+        card=card, matching=rules, bootstrap=BootstrapConfig(samples=bootstrap),
+    )  # fmt: skip
+    _show(result.table(), result.warnings, output, as_json)
+
+
+@evaluate.command()
+def grade(
+    truth: Truth,
+    predictions: Predictions,
+    output: Output = None,
+    by: By = None,
+    split: Split = None,
+    card: Card = None,
+    skip_missing: SkipMissing = False,
+    bootstrap: Bootstrap = 1000,
+    as_json: Json = False,
+) -> None:
+    """Is the mitotic grade right? Quadratic weighted kappa."""
+    from metaphase.evaluation import BootstrapConfig, evaluate_grade
+
+    draws = BootstrapConfig(samples=bootstrap)
+    result = evaluate_grade(
+        truth,
+        predictions,
+        output,
+        by=by or (),
+        split=split,
+        card=card,
+        skip_missing=skip_missing,
+        bootstrap=draws,
+    )
+    _show(result.table(), result.warnings, output, as_json)
+
+
+@evaluate.command()
+def proliferation(
+    truth: Truth,
+    predictions: Predictions,
+    output: Output = None,
+    by: By = None,
+    split: Split = None,
+    skip_missing: SkipMissing = False,
+    bootstrap: Bootstrap = 1000,
+    as_json: Json = False,
+) -> None:
+    """Does the score follow proliferation? Spearman correlation."""
+    from metaphase.evaluation import BootstrapConfig, evaluate_proliferation
+
+    draws = BootstrapConfig(samples=bootstrap)
+    result = evaluate_proliferation(
+        truth, predictions, output, by=by or (), split=split, skip_missing=skip_missing, bootstrap=draws
+    )
+    _show(result.table(), result.warnings, output, as_json)
+
+
+@tune.command("mitoses")
+def tune_mitoses_command(
+    truth: Truth,
+    predictions: Predictions,
+    card: NewCard = None,
+    manifest: Manifest = None,
+    split: Split = None,
+    ignore: Ignore = None,
+    radius_um: RadiusUm = 7.5,
+    matching: Method = Matching.greedy,
+    missing_as_empty: MissingAsEmpty = False,
+    mpp: Mpp = None,
+    as_json: Json = False,
+) -> None:
+    """Choose delta, the probability threshold with the highest F1."""
+    from metaphase.evaluation import MatchingConfig, tune_mitoses
+
+    rules = MatchingConfig(radius_um=radius_um, method=matching.value, missing_as_empty=missing_as_empty)
+    _show_tuned(
+        tune_mitoses(
+            truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=rules
+        ),
+        as_json,
+    )
+
+
+@tune.command("proliferation")
+def tune_proliferation_command(
+    truth: Truth, predictions: Predictions, card: NewCard = None, split: Split = None, as_json: Json = False
+) -> None:
+    """Choose delta for Spearman, from a table of case, threshold and count."""
+    from metaphase.evaluation import tune_proliferation
+
+    _show_tuned(tune_proliferation(truth, predictions, card, split=split), as_json)
+
+
+@tune.command("grade")
+def tune_grade_command(
+    truth: Truth, predictions: Predictions, card: NewCard = None, split: Split = None, as_json: Json = False
+) -> None:
+    """Choose theta1 and theta2 for kappa, from a table of case and count."""
+    from metaphase.evaluation import tune_grade
+
+    _show_tuned(tune_grade(truth, predictions, card, split=split), as_json)
+
+
+def _show(table: pd.DataFrame, warnings: tuple[str, ...], output: Path | None, as_json: bool) -> None:
+    for warning in warnings:
+        warn(warning)
+    if as_json:
+        print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
+        return
+    shown = Table(*map(str, table.columns), box=None)
+    for row in table.itertuples(index=False):
+        shown.add_row(*map(_cell, row))
+    stdout.print(shown)
+    if output is not None:
+        stdout.print(str(output / "index.html"), markup=False)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+
+def _show_tuned(tuned: Tuned, as_json: bool) -> None:
+    values = {"task": tuned.task, **tuned.parameters, tuned.metric: tuned.value, "cases": len(tuned.cases)}
+    if as_json:
+        print_json(values)
+    else:
+        stdout.print(", ".join(f"{name} {_cell(value)}" for name, value in values.items()))

@@ -1,0 +1,61 @@
+"""Entry point: the table of commands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from metaphase import __version__
+from metaphase.cli.console import complain
+from metaphase.cli.data import data
+from metaphase.cli.evaluate import evaluate
+from metaphase.cli.info import info
+from metaphase.cli.observers import observers
+from metaphase.cli.simulate import simulate
+from metaphase.cli.stain import stain
+from metaphase.cli.tissue import tissue
+from metaphase.cli.train import model, train
+from metaphase.errors import MetaphaseError, UsageError
+
+app = typer.Typer(
+    help="Whole-slide mitosis detection for breast histology.",
+    epilog="Exit codes: 0 all fine, 1 some inputs failed, 2 wrong use.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(info)
+app.command()(tissue)
+app.command()(simulate)
+app.command()(train)
+app.add_typer(stain, name="stain")
+app.add_typer(data, name="data")
+app.add_typer(evaluate, name="evaluate")
+app.add_typer(observers, name="observers")
+app.add_typer(model, name="model")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"metaphase {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Whole-slide mitosis detection for breast histology."""
+
+
+def main() -> None:
+    """Run the command line; a foreseen error is one line on stderr, never a traceback."""
+    try:
+        app()
+    except MetaphaseError as error:
+        complain(str(error))
+        sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -1,0 +1,85 @@
+"""`metaphase train` and `metaphase model`: one network from patch stores, and what a model file is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.cli.console import print_json, progress_bar, stdout
+from metaphase.cli.options import Device, Folder, Json
+
+if TYPE_CHECKING:
+    from metaphase.learning.training import Update
+    from metaphase.networks import ModelCard
+
+model = typer.Typer(help="Look at trained models.", no_args_is_help=True)
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file; see docs/training.md.", metavar="CONFIG")],
+    output: Folder,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train one network from patch stores; run it again to go on after a stop.
+
+    For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
+    """
+    from metaphase.learning.config import read_config
+    from metaphase.learning.training import train as train_network
+
+    settings = read_config(config)
+    with progress_bar() as bar:
+        task = bar.add_task("loading", total=settings.epochs)
+
+        def show(update: Update) -> None:
+            facts = f"loss {update.loss:.4f}  best F1 {update.f1:.3f}  {update.patches_per_s:,.0f} patches/s"
+            bar.update(task, description=facts, completed=update.epoch + update.step / update.steps)
+
+        result = train_network(settings, output, device=device, watch=show)
+    if as_json:
+        print_json({"model": str(result.model), "f1": result.best, "history": result.history})
+    else:
+        stdout.print(f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}")
+
+
+@model.command("info")
+def model_info(
+    file: Annotated[Path, typer.Argument(help="A .safetensors file or its .json card.", metavar="FILE")],
+    as_json: Json = False,
+) -> None:
+    """Show what a model is, what it was trained on, and how good it is."""
+    from metaphase.networks import load_model, parameter_count
+
+    network, card = load_model(file)
+    if as_json:
+        print_json(card.model_dump(mode="json"))
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
+        table.add_row(f"[dim]{name}[/]", escape(value))
+    stdout.print(table)
+
+
+def _facts(card: ModelCard) -> list[tuple[str, str]]:
+    facts = [
+        ("name", card.name),
+        ("network", f"{card.family}, gamma {card.gamma:g}, normalisation {card.normalisation}"),
+        ("classes", ", ".join(card.classes)),
+        ("input", f"{card.patch_px} px at {card.mpp:g} um/px"),
+        ("use", card.intended_use),
+    ]
+    for task, tuned in card.thresholds.items():
+        parameters = ", ".join(f"{name} {value:.3f}" for name, value in tuned.parameters.items())
+        facts.append((f"tuned for {task}", f"{parameters} ({tuned.metric} {tuned.value:.3f} there)"))
+    facts += [("trained on", f"{data.name} ({data.terms})") for data in card.data]
+    validation = card.metrics.get("validation", {})
+    facts += [
+        (f"validation {key}", f"{value:.3f}") for key, value in validation.items() if key != "threshold"
+    ]
+    facts += [("known failure", failure) for failure in card.known_failures]
+    return [*facts, ("made by", ", ".join(" ".join(pair) for pair in card.versions.items()))]

@@ -1,0 +1,13 @@
+"""The paper's augmentations as batched torch operations, on the device where the batch lives.
+
+>>> augment = Augmentation("RCSEHBG")
+>>> generator = torch.Generator().manual_seed(1)
+>>> augment(torch.zeros(64, 128, 128, 3, dtype=torch.uint8), generator).shape
+torch.Size([64, 3, 100, 100])
+"""
+
+from metaphase.stain.augmentation.augment import Augmentation
+from metaphase.stain.augmentation.config import LETTERS, RECIPES, AugmentationConfig, parse_recipe
+from metaphase.stain.augmentation.draws import Draw
+
+__all__ = ["LETTERS", "RECIPES", "Augmentation", "AugmentationConfig", "Draw", "parse_recipe"]

@@ -1,0 +1,22 @@
+"""Make slides from different laboratories look alike: fit on a slide, save, apply to any region.
+
+Three methods with one interface: `hsd` (per slide, in hue-saturation-density space), and the usual
+baselines `macenko` and `reinhard`.
+"""
+
+from metaphase.stain.standardisation.sampling import SamplingConfig, sample_slide
+from metaphase.stain.standardisation.slides import fit_slide, standardise_slide, template_of_slide
+from metaphase.stain.standardisation.table import LookupTable
+from metaphase.stain.standardisation.transform import METHODS, Template, Transform
+
+__all__ = [
+    "METHODS",
+    "LookupTable",
+    "SamplingConfig",
+    "Template",
+    "Transform",
+    "fit_slide",
+    "sample_slide",
+    "standardise_slide",
+    "template_of_slide",
+]
