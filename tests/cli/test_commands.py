@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +12,7 @@ import pytest
 from PIL import Image
 
 from metaphase.slides import PyramidFormat, write_pyramid
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, far from any terminal."""
-    command = [sys.executable, "-m", "metaphase", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False
-    )
+from tests.cli.running import run
 
 
 @pytest.fixture(scope="module")
