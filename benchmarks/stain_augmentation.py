@@ -15,9 +15,9 @@ import argparse
 import importlib.util
 import json
 import multiprocessing as mp
-import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from metaphase.parallel import available_cores
 from metaphase.stain.augmentation import Augmentation
 
 RGB = npt.NDArray[np.uint8]
@@ -188,10 +189,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--cores", type=int, default=available_cores())
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement")
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     result: dict[str, Any] = {"torch": torch.__version__, "cores": options.cores, "batch": BATCH}
     result["cpu"] = on_cpu(options.cores, options.repeats, options.seconds)
@@ -208,8 +209,7 @@ def main() -> None:
             )
     print(json.dumps(result))
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(result, file, indent=1)
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

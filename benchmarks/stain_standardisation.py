@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 
 from metaphase.parallel import available_cores
-from metaphase.simulation import LABORATORIES, SimulationConfig, case_truth, cohort_cases, render_region
+from metaphase.simulation import LABORATORIES, SimulationConfig, cohort_cases, render_region, tissue_truth
 from metaphase.stain.pixels import RGB
 from metaphase.stain.standardisation import METHODS, Template, Transform
 
@@ -33,6 +33,7 @@ Laboratories = Mapping[str, list[RGB]]
 REAL = {"ICPR 2012 Aperio": "icpr2012-aperio/*.jpg", "MiDeSeC": "midesec/*.jpg"}
 FIELD_PX = 1024
 SIMULATED_PX = 512
+MASK_MPP = 4.0
 DIRECTIONS = 64
 PIXELS = 40_000
 
@@ -54,11 +55,11 @@ def real_fields(data: Path) -> Laboratories:
 
 
 def simulated_fields(cases: int) -> Laboratories:
-    """The same places of the same tumours, from every virtual laboratory."""
+    """The same places of the same tissue, from every virtual laboratory."""
     found: dict[str, list[RGB]] = {laboratory.name: [] for laboratory in LABORATORIES}
     for case in cohort_cases(SimulationConfig(cases=cases, width=2048, height=2048, centres=1, seed=3)):
-        truth = case_truth(case)
-        x, y = truth.loc[truth["category"] == "mitosis", ["x_he", "y_he"]].median().astype(int)
+        rows, columns = np.nonzero(tissue_truth(case, mpp=MASK_MPP))
+        x, y = (int(places[len(places) // 2] * MASK_MPP / 0.25) for places in (columns, rows))
         for laboratory in LABORATORIES:
             stained = dataclasses.replace(case, laboratory=laboratory)
             pixels = render_region(

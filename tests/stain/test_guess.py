@@ -55,6 +55,10 @@ def test_real_images(real_data, pattern, expected, reduction):
         assert (guess.name, guess.confidence > 0.6) == (expected, True), path.name
 
 
-def test_needs_no_torch():
-    code = "import sys, metaphase.stain.guess; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [("guess", "torch"), ("standardisation", "torch"), ("pictures", "torch"), ("augmentation", "openslide")],
+)
+def test_each_part_imports_only_what_it_needs(module, absent):
+    code = f"import sys, metaphase.stain.{module}; sys.exit({absent!r} in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

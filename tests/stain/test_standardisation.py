@@ -1,5 +1,6 @@
 import json
 
+import cv2
 import numpy as np
 import pytest
 
@@ -7,6 +8,7 @@ from metaphase.errors import UsageError
 from metaphase.slides import ArraySlide, open_slide
 from metaphase.stain.deconvolution import HE_RESIDUAL, StainMatrix
 from metaphase.stain.errors import StainFileError, TooLittleTissueError
+from metaphase.stain.pixels import rgb_uint8
 from metaphase.stain.standardisation import (
     METHODS,
     LookupTable,
@@ -144,8 +146,6 @@ def test_bad_images_can_be_mapped(transforms, method, image):
 
 @pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
 def test_nothing_is_fitted_on_bad_images(image):
-    from metaphase.stain.pixels import rgb_uint8
-
     rgb = rgb_uint8(image)
     with pytest.raises(TooLittleTissueError):
         fit_slide(ArraySlide(rgb))
@@ -208,8 +208,6 @@ def test_pictures_and_transforms_by_suffix(tmp_path, transforms):
 
 
 def test_real_laboratories_come_closer(real_data):
-    import cv2
-
     def field(name):
         return cv2.cvtColor(cv2.imread(str(real_data / name)), cv2.COLOR_BGR2RGB)[:800, :800]
 

@@ -86,8 +86,6 @@ def _unit_vector(vector: Sequence[float] | npt.NDArray[np.float64]) -> npt.NDArr
 HE_RESIDUAL = StainMatrix.of(HAEMATOXYLIN, EOSIN, names=("haematoxylin", "eosin", "residual"))
 H_DAB_RESIDUAL = StainMatrix.of(HAEMATOXYLIN, DAB, names=("haematoxylin", "dab", "residual"))
 HED = StainMatrix.of(HAEMATOXYLIN, EOSIN, DAB, names=("haematoxylin", "eosin", "dab"))
-MATRICES = {"he": HE_RESIDUAL, "hdab": H_DAB_RESIDUAL, "hed": HED}
-"""The matrices by the names that the command line knows."""
 
 
 def optical_density(image: npt.NDArray[Any], epsilon: float = EPSILON) -> Floats:

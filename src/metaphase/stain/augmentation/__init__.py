@@ -1,5 +1,6 @@
 """The paper's augmentations as batched torch operations, on the device where the batch lives.
 
+>>> import torch
 >>> augment = Augmentation("RCSEHBG")
 >>> generator = torch.Generator().manual_seed(1)
 >>> augment(torch.zeros(64, 128, 128, 3, dtype=torch.uint8), generator).shape

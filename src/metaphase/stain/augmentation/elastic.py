@@ -3,7 +3,7 @@
 A sum of some thousand uniform numbers is normal, and a field smoothed with sigma holds no detail finer
 than that. So the field is drawn from the distribution that it has: normal numbers on a coarse lattice
 of nodes, 0.75 sigma apart, each spread by the same Gaussian. Mean, variance and correlation agree
-with the smoothed pixel noise of an endless image to 1e-6, at a hundredth of the work, and there is no
+with the smoothed pixel noise of an endless image to 1e-6, at a tenth of the work, and there is no
 border effect. Two matrix products turn the nodes into the field.
 """
 

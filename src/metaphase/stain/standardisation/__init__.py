@@ -5,7 +5,11 @@ baselines `macenko` and `reinhard`.
 """
 
 from metaphase.stain.standardisation.sampling import SamplingConfig, sample_slide
-from metaphase.stain.standardisation.slides import fit_slide, standardise_slide, template_of_slide
+from metaphase.stain.standardisation.slides import (
+    fit_slide,
+    standardise_slide,
+    template_of_slide,
+)
 from metaphase.stain.standardisation.table import LookupTable
 from metaphase.stain.standardisation.transform import METHODS, Template, Transform
 

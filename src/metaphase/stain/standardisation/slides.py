@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from metaphase.errors import UsageError
@@ -27,15 +28,23 @@ def fit_slide(
     seed: int = 0,
 ) -> Transform:
     """Fit a transform on a slide's own tissue; the error for too little names the slide."""
-    try:
+    with _naming(slide):
         return Transform.fit(sample_slide(slide, sampling, seed), method, template)
-    except TooLittleTissueError as error:
-        raise TooLittleTissueError(error.problem, path=slide.info.path, next_step=error.next_step) from error
 
 
 def template_of_slide(slide: Slide, *, sampling: SamplingConfig = SAMPLING, seed: int = 0) -> Template:
     """Take a slide as the reference that others shall look like."""
-    return Template.of(sample_slide(slide, sampling, seed))
+    with _naming(slide):
+        return Template.of(sample_slide(slide, sampling, seed))
+
+
+@contextmanager
+def _naming(slide: Slide) -> Iterator[None]:
+    """Let the error for too little tissue name the slide."""
+    try:
+        yield
+    except TooLittleTissueError as error:
+        raise TooLittleTissueError(error.problem, path=slide.info.path, next_step=error.next_step) from error
 
 
 def standardise_slide(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from metaphase.errors import UsageError
 from metaphase.stain.pixels import RGB, rgb_uint8
@@ -18,7 +18,6 @@ from metaphase.stain.standardisation.plain import from_plain, read_plain, write_
 from metaphase.stain.standardisation.reinhard import ReinhardColours
 from metaphase.stain.standardisation.table import LookupTable
 
-MethodName = Literal["hsd", "macenko", "reinhard"]
 METHODS: Mapping[str, type[SlideColours]] = {
     colours.method: colours for colours in (HsdColours, MacenkoColours, ReinhardColours)
 }
