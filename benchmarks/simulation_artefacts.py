@@ -4,8 +4,8 @@
 
 Brown is the DAB channel of a plain colour deconvolution above 0.35 (optical density); components of at
 least 5 um2 count. A component belongs to the truth object nearest to it within 7.5 um (mitosis before
-brown nucleus); whatever belongs to neither is a trivial artefact. Also printed: the share of
-PHH3-positive mitoses that a component marks.
+brown nucleus); whatever belongs to neither is a trivial artefact. Also printed: how many PHH3-positive
+mitoses have brown of such a component within 7.5 um.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ VECTORS = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 THRESHOLD, SMALLEST_UM2, RADIUS_PX = 0.35, 5.0, 30.0
 
 
-def brown_components(picture: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-    """Centroids (n, 2) of brown components."""
+def brown_components(picture: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Centroids (n, 2) of brown components, and the mask of their pixels."""
     light = np.maximum(picture.astype(np.float32), 1) / 245
     inverse = np.linalg.inv(VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True))
     dab = -np.log(light) @ inverse[:, 2].astype(np.float32)
-    count, _, stats, centroids = cv2.connectedComponentsWithStats((dab > THRESHOLD).astype(np.uint8))
+    count, labels, stats, centroids = cv2.connectedComponentsWithStats((dab > THRESHOLD).astype(np.uint8))
     large = stats[1:count, cv2.CC_STAT_AREA] * 0.25**2 >= SMALLEST_UM2
-    return np.asarray(centroids[1:count][large])
+    return np.asarray(centroids[1:count][large]), np.concatenate([[False], large])[labels]
 
 
 def counted(case: Case) -> dict[str, Any]:
     """Components of a case by what they belong to."""
     picture = CaseRenderer(case).region("phh3", 0, 0, case.width, case.height)
-    centres = brown_components(picture)
+    centres, brown = brown_components(picture)
     truth = case_truth(case)
     truth = truth[truth["in_phh3"] & truth["phh3_positive"]]
     near = {
@@ -52,7 +52,9 @@ def counted(case: Case) -> dict[str, Any]:
         if category in near:
             owned[near[category].query(centres)[0] < RADIUS_PX] = category
     positive = truth.loc[truth["category"] == "mitosis", ["x_phh3", "y_phh3"]].to_numpy()
-    found = cKDTree(centres).query(positive)[0] < RADIUS_PX if len(positive) and len(centres) else np.zeros(0)
+    away = cv2.distanceTransform(1 - brown.astype(np.uint8), cv2.DIST_L2, 5)
+    column, row = positive.astype(int).T
+    found = away[row, column] < RADIUS_PX
     counts = pd.Series(owned).value_counts()
     return {
         "case": case.name,

@@ -257,6 +257,11 @@ def tinted(canvas: Canvas) -> None:
     canvas.glass = (232, 228, 212)
 
 
+def saturated(canvas: Canvas) -> None:
+    """A camera so bright that glass is pure white."""
+    canvas.glass = (258, 258, 258)
+
+
 def noisy(canvas: Canvas) -> None:
     """A noisy camera and strong compression."""
     canvas.noise, canvas.jpeg_quality = 8.0, 50
@@ -278,6 +283,7 @@ SLIDES: Mapping[str, tuple[Layer, ...]] = {
     "coverslip edge, dust": (_PHH3, coverslip, dust),
     "tinted glass": (_PHH3, tinted),
     "shaded glass": (_PHH3, shaded),
+    "saturated glass": (section("H&E", strength=0.1), saturated),
     "noisy": (_PHH3, noisy),
     "no glass, H&E": (section("H&E", shape=everywhere),),
     "no glass, PHH3": (section("PHH3", shape=everywhere),),

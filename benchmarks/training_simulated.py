@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=24)
     parser.add_argument("--centres", type=int, default=4)
     parser.add_argument("--side", type=int, default=4096)
+    parser.add_argument("--mitoses", type=float, default=60.0, help="per mm2 of tumour")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--gamma", type=float, default=0.6)
     parser.add_argument("--normalisation", default="none")
@@ -122,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     config = SimulationConfig(
         cases=options.cases, width=options.side, height=options.side, centres=options.centres,
-        mitoses_per_mm2=(60.0, 60.0), seed=11 + options.seed,
+        mitoses_per_mm2=(options.mitoses, options.mitoses), seed=11 + options.seed,
     )  # fmt: skip
     options.folder = options.folder.resolve()
     roles = write_stores(options.folder, config, options.processes)

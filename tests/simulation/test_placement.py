@@ -64,17 +64,16 @@ def test_nuclei_have_realistic_sizes(placement: Placement):
 
 
 def test_asked_rates_are_met():
-    low, high = (
-        sum(
-            (case_truth(case)["category"] == "mitosis").sum()
-            for case in cohort_cases(
-                SimulationConfig(cases=3, centres=1, width=3072, height=3072, mitoses_per_mm2=(rate, rate))
-            )
+    found = {}
+    for rate in (60, 480):
+        config = SimulationConfig(
+            cases=3, centres=1, width=3072, height=3072, mitoses_per_mm2=(rate, rate), lookalikes_per_mm2=0
         )
-        for rate in (20, 200)
-    )
-    assert 8 < low < 60
-    assert 6 < high / low < 15
+        truths = [case_truth(case) for case in cohort_cases(config)]
+        found[rate] = sum((truth["category"] == "mitosis").sum() for truth in truths)
+    tissue_mm2 = 3 * (3.072 / 4) ** 2
+    assert 0.3 * 60 < found[60] / tissue_mm2 < 1.1 * 60
+    assert 6 < found[480] / found[60] < 10.5
 
 
 def test_no_mitoses_where_none_are_asked_for():

@@ -29,6 +29,8 @@ from metaphase.simulation.randomness import (
 )
 
 Array = npt.NDArray[Any]
+_CENSUS_SIDE = 128
+"""Samples along the longer side of a slide when it is surveyed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class Architecture:
         rng = generator(case.seed, 22)
         self._heading = float(rng.uniform(0, np.pi))
         self._hotspot_spread = float(rng.uniform(0.3, 0.9))
+        self.tumour_fraction, self._hotspot_mean = self._census()
+        """Tumour per tissue, and the mean of the hot spots over tumour, as this slide has them."""
 
     def _noise(self, layer: int, wavelength: float, octaves: int = 1, gain: float = 0.5) -> Noise:
         return Noise(derived_seed(self.case.seed, 20, layer), wavelength, octaves, gain)
@@ -147,10 +151,25 @@ class Architecture:
         return angle
 
     def hotspot_at(self, box: Box, x: Array, y: Array) -> Array:
-        """Factor on the mitotic rate at points inside `box`, of mean 1 over the plane."""
+        """Factor on the mitotic rate at points inside `box`, of mean 1 over the slide's tumour."""
         field = sampled(box, self._hotspots.over(coarse_grid(box), COARSE_STEP), x, y)
-        factor: Array = np.exp(self._hotspot_spread * field - self._hotspot_spread**2 / 2)
+        factor: Array = np.exp(self._hotspot_spread * field) / self._hotspot_mean
         return factor
+
+    def _census(self) -> tuple[float, float]:
+        """Sample the slide coarsely: what share of its tissue is tumour, and how hot that is on average."""
+        slide = Box(0, 0, self.case.width, self.case.height)
+        step = max(slide.width, slide.height) / _CENSUS_SIDE
+        tissue = self.tissue_over(slide, step) > 0
+        tumour = tissue & (self._tumour_over(slide, step) > 0)
+        heat = np.exp(self._hotspot_spread * self._hotspots.over(slide, step))
+        mean = float(heat[tumour].mean()) if tumour.any() else 1.0
+        return float(tumour.sum() / max(1, tissue.sum())), mean
+
+    def _tumour_over(self, box: Box, step: float) -> Floats:
+        """Membership in a nest, every `step` pixels."""
+        nests = self._nests.over(box, step) - float(ndtri(1 - self.tumour.tumour_share))
+        return np.asarray(np.minimum(nests, 2.2 * np.abs(self._septa.over(box, step)) - 0.16), np.float32)
 
     def lymphocytes_at(self, box: Box, x: Array, y: Array) -> Array:
         """Membership in a cluster of lymphocytes at points inside `box`."""
@@ -170,8 +189,7 @@ class Architecture:
     def _coarse(self, grid: Box) -> Fields:
         t = self.tumour
         gaps = self._gaps.over(grid, COARSE_STEP)
-        nests, septa = self._nests.over(grid, COARSE_STEP), self._septa.over(grid, COARSE_STEP)
-        tumour = np.minimum(nests - float(ndtri(1 - t.tumour_share)), 2.2 * np.abs(septa) - 0.16)
+        tumour = self._tumour_over(grid, COARSE_STEP)
         fat_depth = self._fat.over(grid, COARSE_STEP) - float(ndtri(1 - 3 * t.fat_share))
         necrotic = self._necrosis.over(grid, COARSE_STEP) - float(ndtri(1 - max(t.necrosis_share, 1e-6)))
         return Fields(

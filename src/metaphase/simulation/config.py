@@ -47,7 +47,7 @@ class SimulationConfig:
     """Expected mitosis-like objects per mm2 of tumour in the H&E slide."""
     brown_nuclei_per_mitosis: float = 0.25
     """Weakly PHH3-positive nuclei without mitosis, relative to the expected mitoses."""
-    artefacts_per_mitosis: float = 3.0
+    artefacts_per_mitosis: float = 2.4
     """Trivial brown artefacts of the PHH3 slide, relative to the expected mitoses."""
     max_shift_um: float = 300.0
     """Longest global shift between the two slides ..."""
@@ -137,7 +137,7 @@ class Case:
     laboratory: Laboratory
     split: Split
     mitoses_per_mm2: float
-    """Expected density over tumour, before hot spots."""
+    """Expected density over the tumour of this slide."""
     displacement: Displacement
     config: SimulationConfig = field(repr=False)
 

@@ -97,7 +97,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
     ),
     Laboratory(  # fitted to TUPAC hard negatives
         name="fjord",
-        scanner=Scanner((240, 240, 248), 1.0, 0.8, 0.5, 1.2, 75),
+        scanner=Scanner((250, 240, 247), 1.0, 0.8, 0.5, 1.2, 75),
         haematoxylin=(0.62, 0.69, 0.38),
         eosin=(0.31, 0.79, 0.52),
         haematoxylin_gain=1.05,

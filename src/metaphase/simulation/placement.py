@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.geometry import Box
 from metaphase.simulation.architecture import Architecture, Fields
-from metaphase.simulation.config import PX_PER_UM, Case
+from metaphase.simulation.config import PX_PER_UM, Case, SimulationConfig
 from metaphase.simulation.randomness import generator
 
 CHUNK_PX = 1024
@@ -158,10 +158,9 @@ class Placement:
     def _tumour_cells(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
         tumour = self.architecture.tumour
         n = len(cells)
-        size = np.exp(rng.normal(0, 0.6 * tumour.pleomorphism + 0.05, n)) * np.where(
-            rng.random(n) < 0.03 * tumour.grade, 1.4, 1
-        )
-        cells["radius"] = np.clip(tumour.nuclear_radius_um * size, 2.8, 8) * PX_PER_UM
+        size = np.exp(rng.normal(0, 0.6 * tumour.pleomorphism + 0.05, n))
+        giant = np.where(rng.random(n) < 0.03 * tumour.grade, 1.4, 1)
+        cells["radius"] = np.clip(tumour.nuclear_radius_um * size * giant, 2.8, 8) * PX_PER_UM
         cells["aspect"] = 1 + np.abs(rng.normal(0.18, 0.25, n))
         keep = (fields.tumour > 0.03) & (rng.random(n) > 0.05) & ~_smothered(cells)
         dying = keep & (fields.necrosis > 0)
@@ -175,11 +174,11 @@ class Placement:
     ) -> None:
         """Turn some tumour cells into mitoses, brown nuclei and look-alikes."""
         config = self.case.config
-        cell_mm2 = (self.architecture.tumour.cell_spacing_um / 1000) ** 2
-        mitotic = (
-            self.case.mitoses_per_mm2 * cell_mm2 * self.architecture.hotspot_at(chunk, cells["x"], cells["y"])
-        )
-        brown = config.brown_nuclei_per_mitosis * self.case.mitoses_per_mm2 * cell_mm2
+        cell_mm2 = _mm2_per_site(self.architecture.tumour.cell_spacing_um)
+        cell_mm2 *= int((fields.tumour > 0).sum()) / max(1, int(eligible.sum()))
+        per_cell = self.case.mitoses_per_mm2 * cell_mm2
+        mitotic = per_cell * self.architecture.hotspot_at(chunk, cells["x"], cells["y"])
+        brown = config.brown_nuclei_per_mitosis * per_cell
         alike = config.lookalikes_per_mm2 * cell_mm2 * np.where(fields.necrosis > -0.5, 2.0, 1.0)
         draw = rng.random(len(cells))
         phases = rng.choice(MITOSES, len(cells), p=_PHASE_SHARES)
@@ -192,22 +191,15 @@ class Placement:
             [is_mitosis, is_brown, is_alike], [phases, Kind.BROWN_NUCLEUS, likes], cells["kind"]
         )
         cells["atypical"] = is_mitosis & (chance < config.atypical_share) & (phases != Kind.PROPHASE)
-        missed = np.select(
-            [phases == Kind.TELOPHASE, phases == Kind.ANAPHASE, phases == Kind.PROPHASE],
-            [config.missed_telophases, config.missed_telophases / 5, 0.25], 0.01,
-        )  # fmt: skip
-        cells["positive"] = is_brown | (is_mitosis & (late >= missed))
-        sharp = is_mitosis | is_alike
-        cells["focus"][sharp] = np.clip(cells["focus"][sharp] + 0.1, 0.55, 1)
+        cells["positive"] = is_brown | (is_mitosis & (late >= _missed_share(phases, config)))
 
     def _stroma_cells(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
         n = len(cells)
         cells["kind"] = Kind.FIBROBLAST
         cells["radius"] = np.clip(rng.normal(2.9, 0.5, n), 1.6, 4.5) * PX_PER_UM
         cells["aspect"] = np.clip(rng.normal(2.8, 0.8, n), 1.3, 5)
-        cells["angle"] = self.architecture.fibre_angle_at(chunk, cells["x"], cells["y"]) + rng.normal(
-            0, 0.22, n
-        )
+        fibres = self.architecture.fibre_angle_at(chunk, cells["x"], cells["y"])
+        cells["angle"] = fibres + rng.normal(0, 0.22, n)
         keep = (fields.tumour < -0.02) & (rng.random(n) < 0.62)
         return cells[keep]
 
@@ -226,10 +218,8 @@ class Placement:
         """Vacuoles and small lumens in tumour, capillaries with red cells in stroma."""
         n = len(cells)
         cells["kind"] = np.where(fields.tumour > 0, Kind.VACUOLE, Kind.RED_CELL)
-        cells["radius"] = (
-            np.exp(rng.normal(np.log(np.where(fields.tumour > 0, 2.6, 5.0)), 0.45, n)) * PX_PER_UM
-        )
-        cells["radius"] = np.minimum(cells["radius"], 43)
+        usual_um = np.where(fields.tumour > 0, 2.6, 5.0)
+        cells["radius"] = np.minimum(usual_um * np.exp(rng.normal(0, 0.45, n)), 10.7) * PX_PER_UM
         flow = self.architecture.fibre_angle_at(chunk, cells["x"], cells["y"]) - np.pi / 2
         cells["angle"] = np.where(fields.tumour > 0, cells["angle"], flow)
         often = 0.22 * self.architecture.tumour.clefts
@@ -239,17 +229,16 @@ class Placement:
     def _scattered(self, rng: np.random.Generator, chunk: Box) -> Array:
         """Brown artefacts of the PHH3 slide: anywhere in tissue, but those of the edge at the edge."""
         area_mm2 = (CHUNK_PX / PX_PER_UM / 1000) ** 2
-        share = self.architecture.tumour.tumour_share
-        expected = self.case.config.artefacts_per_mitosis * self.case.mitoses_per_mm2 * area_mm2 * share
-        n = int(rng.poisson(2 * expected))
+        mitoses = self.case.mitoses_per_mm2 * area_mm2 * self.architecture.tumour_fraction
+        expected = self.case.config.artefacts_per_mitosis * mitoses
+        n = int(rng.poisson(2 * expected))  # twice as many as wanted, so that the edge can have more
         spots = np.zeros(n, OBJECT)
         spots["kind"] = rng.choice(ARTEFACTS, n, p=_ARTEFACT_SHARES)
         spots["x"], spots["y"] = _within(chunk, rng.random((n, 2)) * CHUNK_PX).T
         spots["seed"] = rng.integers(0, 2**63, n)
         spots["angle"] = self.architecture.fibre_angle_at(chunk, spots["x"], spots["y"])
-        spots["focus"] = rng.uniform(0.3, 1, n)
         spots["radius"] = np.minimum(np.exp(rng.normal(np.log(3.0), 0.4, n)) * PX_PER_UM, 22)
-        spots["aspect"], spots["positive"] = 1, True
+        spots["aspect"], spots["focus"], spots["positive"] = 1, 1, True
         fields = self.architecture.at(chunk, spots["x"], spots["y"])
         tissue = np.where(fields.fat < 0, fields.tissue, -1)
         keep = (tissue > 0) & (rng.random(n) < 0.5)
@@ -263,9 +252,18 @@ class Placement:
 _KEPT_CHUNKS = 64
 
 
+def _sites_per_side(spacing_um: float) -> int:
+    """Columns, and rows, of the grid of a chunk; even, so that hexagonal rows fit those of the next chunk."""
+    return max(2, round(CHUNK_PX / (spacing_um * PX_PER_UM)) // 2 * 2)
+
+
+def _mm2_per_site(spacing_um: float) -> float:
+    return (CHUNK_PX / PX_PER_UM / 1000 / _sites_per_side(spacing_um)) ** 2
+
+
 def _jittered_grid(rng: np.random.Generator, chunk: Box, spacing_um: float, jitter: float) -> Array:
     """Blank objects near the nodes of a hexagonal grid that tiles the chunk."""
-    n = max(2, round(CHUNK_PX / (spacing_um * PX_PER_UM)) // 2 * 2)
+    n = _sites_per_side(spacing_um)
     column, row = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(n)))
     offset = rng.uniform(-jitter, jitter, (2, n * n))
     spots = np.zeros(n * n, OBJECT)
@@ -276,6 +274,13 @@ def _jittered_grid(rng: np.random.Generator, chunk: Box, spacing_um: float, jitt
     spots["focus"] = np.clip(rng.normal(0.95, 0.22, n * n), 0.2, 1)
     spots["aspect"] = 1
     return spots
+
+
+def _missed_share(phases: Array, config: SimulationConfig) -> Array:
+    """The share that PHH3 leaves unstained: late phases, and prophases that are still too early."""
+    late = config.missed_telophases
+    cases = [phases == Kind.TELOPHASE, phases == Kind.ANAPHASE, phases == Kind.PROPHASE]
+    return np.select(cases, [late, late / 5, 0.25], 0.01)
 
 
 def _within(chunk: Box, place: Array) -> Array:

@@ -123,7 +123,7 @@ class CaseRenderer:
         if kind in MITOSES or kind == Kind.BROWN_NUCLEUS:
             shown = thing.positive and stain == "phh3"
             picture[..., DAB] *= float(shown)
-            picture[..., HAEMATOXYLIN] *= _COUNTERSTAIN_UNDER_DAB if shown else 1.0
+            picture[..., HAEMATOXYLIN] *= _COUNTERSTAIN_UNDER_DAB if shown and kind in MITOSES else 1.0
         return picture
 
 

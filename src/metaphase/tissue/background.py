@@ -30,6 +30,10 @@ MIN_GLASS_SHARE = 0.001
 """With less glass than this share of the scanned area, its brightness is taken from the brightest pixels."""
 DIMMEST_ASSUMED_GLASS = 230.0
 """Where no glass is in view it is assumed to be at least this bright."""
+STRAIGHT_UM = 100.0
+MIN_FILLING_STRAIGHTNESS = 0.38
+"""Pure white is filling if this share of its edge lies on straight lines of `STRAIGHT_UM` or more. Drawn
+slides: 0.5 and more around filling, 0.25 and less around saturated glass."""
 SHADING_RANGE = 0.25
 """Shading beyond this absorbance is not believed."""
 MAX_SHADING_TINT = 0.03
@@ -69,7 +73,7 @@ def measure_appearance(rgb: RGB, mpp: float) -> Appearance:
     """Absorbance of each pixel of `rgb` (height, width, 3) relative to the glass around it, and the grain."""
     planes = np.ascontiguousarray(np.moveaxis(rgb, 2, 0))
     grain = _grain(planes, mpp)
-    unscanned = _unscanned_white(planes)
+    unscanned = _unscanned_white(planes, mpp)
     glass = _glass_pixels(planes, grain) & ~unscanned
     absorbance = np.log(_glass_colour(planes, glass, ~unscanned))[:, None, None] - _LOG_LEVELS[planes]
     density = np.asarray(absorbance.mean(axis=0), np.float32)
@@ -93,10 +97,27 @@ def _glass_pixels(planes: RGB, grain: Floats) -> Mask:
     return np.asarray((darkest > MIN_GLASS_LEVEL) & grey & (grain < MAX_GLASS_GRAIN), np.bool_)
 
 
-def _unscanned_white(planes: RGB) -> Mask:
-    """Areas of pure white (254 after JPEG), as scanners fill in what they did not scan."""
-    white = (planes.min(axis=0) >= 254).astype(np.uint8)
+def _unscanned_white(planes: RGB, mpp: float) -> Mask:
+    """Areas of pure white (254 after JPEG) that a scanner filled in, known by their straight edges.
+
+    Glass may be as white where the camera is saturated, but its edge then follows the tissue.
+    """
+    white = cv2.medianBlur((planes.min(axis=0) >= 254).astype(np.uint8), 5)
+    if _straightness(white, mpp) < MIN_FILLING_STRAIGHTNESS:
+        return np.zeros(white.shape, np.bool_)
     return cv2.erode(white, np.ones((3, 3), np.uint8)) > 0
+
+
+def _straightness(area: npt.NDArray[np.uint8], mpp: float) -> float:
+    """Share of the edge of `area` (0 and 1) that runs straight along rows or columns; 0 without an edge."""
+    line = np.ones((max(2, round(STRAIGHT_UM / mpp)), 1), np.uint8)
+    edge = straight = 0
+    padded = np.pad(area, 1, mode="edge")
+    for way in (padded, padded.T):
+        steps = np.ascontiguousarray(way[:, 1:] != way[:, :-1]).astype(np.uint8)
+        edge += int(np.count_nonzero(steps))
+        straight += int(np.count_nonzero(cv2.morphologyEx(steps, cv2.MORPH_OPEN, line)))
+    return straight / max(edge, 1)
 
 
 def _glass_colour(planes: RGB, glass: Mask, scanned: Mask) -> Floats:

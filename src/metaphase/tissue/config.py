@@ -13,7 +13,7 @@ class TissueConfig:
     """Settings of the tissue mask. The defaults serve H&E and immunohistochemistry alike."""
 
     mpp: float = 8.0
-    """Working resolution in um/px. Finer than 4 costs memory for nothing, coarser than 10 loses fat."""
+    """Working resolution in um/px; 4 holds faint fat a little better than 8, at four times the memory."""
 
     min_colour: float = 0.025
     """Least difference of absorbance (natural log) between colour channels that counts as stain."""
