@@ -31,8 +31,10 @@ Mask = npt.NDArray[np.bool_]
 Method = Callable[[RGB, float], Mask]
 
 ROOT = Path(__file__).resolve().parents[1]
-SEEDS = range(2)
-MUDDLED = 30
+SEEDS = range(100, 102)
+"""Seeds of the table; the settings were chosen on seeds below 100."""
+MUDDLED_SEEDS = range(1000, 1030)
+SIMULATION_SEED = 11
 KIDNEY_MPP = 10.0
 """Not stated; at this scale glomeruli and tubules have the size they have in rats."""
 GROUPS = {
@@ -88,7 +90,7 @@ def groups() -> Iterator[tuple[str, list[DrawnSlide]]]:
     """The drawn slides, group by group."""
     for group, names in GROUPS.items():
         yield group, [draw(SLIDES[name], seed) for name in names for seed in SEEDS]
-    yield "several troubles at once", [draw(muddled(seed), seed) for seed in range(MUDDLED)]
+    yield "several troubles at once", [draw(muddled(seed), seed) for seed in MUDDLED_SEEDS]
 
 
 def print_table() -> None:
@@ -107,7 +109,7 @@ def print_table() -> None:
 
 def print_simulated() -> None:
     """Overlap with the truth of simulated H&E slides, one from each of four laboratories."""
-    config = SimulationConfig(cases=4, centres=4, width=6400, height=5120, seed=3)
+    config = SimulationConfig(cases=4, centres=4, width=6400, height=5120, seed=SIMULATION_SEED)
     for case in cohort_cases(config):
         slide = ArraySlide(render_region(case, "he", 0, 0, case.width, case.height), SIMULATION_MPP)
         tissue = find_tissue(slide)

@@ -39,16 +39,6 @@ class SlideConformance:
     seam_tolerance = 1
     """Grey levels by which two reads of one place may differ (rounding)."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def slide(cls) -> Slide:
-        raise NotImplementedError
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def pixels(cls) -> Image:
-        raise NotImplementedError
-
     def test_levels_go_from_fine_to_coarse(self, slide: Slide, pixels: Image) -> None:
         assert (slide.height, slide.width) == pixels.shape[:2]
         downsamples = [level.downsample for level in slide.levels]

@@ -23,8 +23,8 @@ def tissue(slides: Slides, output: Folder, mpp: Mpp = None, as_json: Json = Fals
             mask = find_tissue(slide)
             files = [*save_tissue(mask, output, path.stem), save_overlay(slide, mask, output, path.stem)]
             whole_mm2 = slide.bounds.area * (slide.mpp / 1000) ** 2
-        if mask.is_empty:
-            warn(f"{path}: no tissue found")
+        for warning in mask.warnings:
+            warn(f"{path}: {warning}")
         return {
             "slide": str(path),
             "area_mm2": mask.area_mm2,
