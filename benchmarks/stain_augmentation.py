@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import multiprocessing as mp
 import time
@@ -30,6 +31,7 @@ from metaphase.stain.augmentation import Augmentation
 
 RGB = npt.NDArray[np.uint8]
 Rates = tuple[float, float]
+Step = tuple[Callable[[], object], int]
 RECIPE = "RCSEHBG"
 BATCH = 64
 GPU_BATCHES = (64, 256, 1024, 4096)
@@ -77,36 +79,47 @@ def opponent() -> Callable[[RGB], Any] | None:
     return lambda image: recipe(image=image)["image"]
 
 
-def opponent_worker(start: Any, done: Any, seconds: float) -> None:
-    """On each start signal, augment patches one by one for a while and report how many a second."""
+def opponent_step() -> Step:
+    """The opponent on one core: a patch a call."""
     cv2.setNumThreads(1)
-    recipe = opponent()
+    recipe, patches = opponent(), itertools.cycle(textured_patches(BATCH))
     if recipe is None:
-        return
-    patches = textured_patches(BATCH)
-    for patch in patches[:8]:
-        recipe(patch)
+        raise SystemExit("albumentations is not installed")
+    return lambda: recipe(next(patches)), 1
+
+
+def own_step() -> Step:
+    """This project on one core: a batch a call."""
+    torch.set_num_threads(1)
+    batch = torch.from_numpy(textured_patches(BATCH))
+    augment, generator = Augmentation(RECIPE), torch.Generator().manual_seed(0)
+    return lambda: augment(batch, generator), BATCH
+
+
+def worker(make_step: Callable[[], Step], start: Any, done: Any, seconds: float) -> None:
+    """On each start signal, augment for a while and report how many patches a second."""
+    step, patches = make_step()
+    for _ in range(4):
+        step()
     done.put((0.0, 0.0))
     while start.get():
         began, worked, count = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() - began < seconds:
-            recipe(patches[count % BATCH])
-            count += 1
+            step()
+            count += patches
         done.put((count / (time.perf_counter() - began), count / (time.process_time() - worked)))
 
 
-class Opponents:
+class Processes:
     """One process a core, each with the whole recipe."""
 
-    def __init__(self, cores: int, seconds: float) -> None:
+    def __init__(self, make_step: Callable[[], Step], cores: int, seconds: float) -> None:
         context = mp.get_context("spawn")
         self.start, self.done = context.Queue(), context.Queue()
-        arguments = (self.start, self.done, seconds)
-        self.workers = [
-            context.Process(target=opponent_worker, args=arguments, daemon=True) for _ in range(cores)
-        ]
-        for worker in self.workers:
-            worker.start()
+        arguments = (make_step, self.start, self.done, seconds)
+        self.workers = [context.Process(target=worker, args=arguments, daemon=True) for _ in range(cores)]
+        for process in self.workers:
+            process.start()
         for _ in self.workers:
             self.done.get()
 
@@ -121,8 +134,8 @@ class Opponents:
         """Let the processes end."""
         for _ in self.workers:
             self.start.put(False)
-        for worker in self.workers:
-            worker.join()
+        for process in self.workers:
+            process.join()
 
 
 def rates(batch: torch.Tensor, step: Callable[[torch.Tensor], object], seconds: float) -> Rates:
@@ -149,15 +162,16 @@ def on_cpu(cores: int, repeats: int, seconds: float) -> dict[str, dict[str, floa
     torch.set_num_threads(cores)
     batch = torch.from_numpy(textured_patches(BATCH))
     augment, generator = Augmentation(RECIPE), torch.Generator().manual_seed(0)
+    teams = {"metaphase, a process a core": Processes(own_step, cores, seconds)}
+    if opponent() is not None:
+        teams["albumentations + scikit-image, a process a core"] = Processes(opponent_step, cores, seconds)
     ways: dict[str, Callable[[], Rates]] = {
-        "metaphase": lambda: rates(batch, lambda patches: augment(patches, generator), seconds)
+        "metaphase, one process": lambda: rates(batch, lambda patches: augment(patches, generator), seconds),
+        **{name: team.rates for name, team in teams.items()},
     }
-    rivals = Opponents(cores, seconds) if opponent() is not None else None
-    if rivals is not None:
-        ways["albumentations + scikit-image"] = rivals.rates
     turns = [{name: measure() for name, measure in ways.items()} for _ in range(repeats)]
-    if rivals is not None:
-        rivals.close()
+    for team in teams.values():
+        team.close()
     return {
         name: {
             "patches/s": max(turn[name][0] for turn in turns),
@@ -198,7 +212,7 @@ def main() -> None:
     result["cpu"] = on_cpu(options.cores, options.repeats, options.seconds)
     print(f"CPU, {options.cores} cores, batch of {BATCH}: best of {options.repeats}")
     for name, found in result["cpu"].items():
-        print(f"  {name:32s}", "   ".join(f"{value:8,.0f} {unit}" for unit, value in found.items()))
+        print(f"  {name:50s}", "   ".join(f"{value:8,.0f} {unit}" for unit, value in found.items()))
     if torch.cuda.is_available():
         result["device"] = torch.cuda.get_device_name()
         result["gpu"] = on_gpu(options.seconds)
