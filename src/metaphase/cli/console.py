@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,8 +34,16 @@ def warn(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Machine-readable result on stdout, nothing else beside it."""
-    typer.echo(json.dumps(value, indent=2))
+    """Machine-readable result on stdout, nothing else beside it; undefined numbers are null."""
+    typer.echo(json.dumps(_without_nan(value), indent=2, allow_nan=False))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def progress_bar(unit: str = "") -> Progress:
@@ -75,8 +84,11 @@ def for_each_slide(
                 )
                 failures.append(f"{path}\n{traceback.format_exc()}")
             bar.advance(task)
+    log = folder / "errors.log"
     if failures:
-        write_text(folder / "errors.log", "\n".join(failures))
+        write_text(log, "\n".join(failures))
+    else:
+        log.unlink(missing_ok=True)
     return results, int(bool(failures))
 
 

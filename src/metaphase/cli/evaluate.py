@@ -187,7 +187,7 @@ def _show(table: pd.DataFrame, warnings: tuple[str, ...], output: Path | None, a
     for warning in warnings:
         warn(warning)
     if as_json:
-        print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
+        print_json(table.to_dict(orient="records"))
         return
     shown = Table(*map(str, table.columns), box=None)
     for row in table.itertuples(index=False):
