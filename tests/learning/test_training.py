@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -19,6 +20,7 @@ import torch
 from metaphase.errors import TrainingError, UsageError
 from metaphase.learning import training
 from metaphase.learning.config import TrainingConfig, read_config
+from metaphase.learning.patches import PatchWriter
 from metaphase.learning.training import Update, train
 from metaphase.networks import NetworkSpec, load_model
 from tests.learning.stores import write_store
@@ -173,14 +175,16 @@ def test_finished_run_is_left_alone(stores: Path, tmp_path: Path) -> None:
 def test_exploding_loss_keeps_the_last_good_state(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(config(stores, epochs=2), tmp_path, device="cpu")
+    def stop(update: Update) -> None:
+        if update.epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config(stores), tmp_path, device="cpu", watch=stop)
     good = (tmp_path / "last.safetensors").read_bytes()
-    monkeypatch.setattr(TrainingConfig, "learning_rate_at", lambda *_: 1e30)
-    longer = config(stores, epochs=2, learning_rate=1e-3)
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    with pytest.raises(TrainingError, match="not a number any more, in epoch"):
-        train(longer, broken, device="cpu")
+    monkeypatch.setattr(TrainingConfig, "learning_rate_at", lambda *_: 1e38)
+    with pytest.raises(TrainingError, match="not a number any more, in epoch 2"):
+        train(config(stores), tmp_path, device="cpu")
     assert (tmp_path / "last.safetensors").read_bytes() == good
 
 
@@ -208,6 +212,17 @@ def test_slide_in_two_splits(stores: Path, tmp_path: Path) -> None:
         train(config(stores, validation=(str(stores / "train"),)), tmp_path, device="cpu")
 
 
+def test_validation_of_one_class_or_another_kind(stores: Path, tmp_path: Path) -> None:
+    with PatchWriter(tmp_path / "one") as writer:
+        writer.add(np.zeros((128, 128, 3), np.uint8), label=1, slide="x", x=0, y=0, source="")
+    with pytest.raises(TrainingError, match="all of one class"):
+        train(config(stores, validation=(str(tmp_path / "one"),)), tmp_path / "a", device="cpu")
+    with PatchWriter(tmp_path / "other", mpp=0.5) as writer:
+        writer.add(np.zeros((128, 128, 3), np.uint8), label=1, slide="x", x=0, y=0, source="")
+    with pytest.raises(TrainingError, match="stores of one kind"):
+        train(config(stores, validation=(str(tmp_path / "other"),)), tmp_path / "b", device="cpu")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -217,6 +232,10 @@ def test_slide_in_two_splits(stores: Path, tmp_path: Path) -> None:
         ('train = ["a"]\nvalidation = ["b"]\nbatch = 0', "batch = 0"),
         ('train = ["a"]\nvalidation = ["b"]\naugment = "RXQ"', "unknown letters"),
         ('train = []\nvalidation = ["b"]', "no patch stores"),
+        ('train = "a"\nvalidation = ["b"]', "list of stores"),
+        ('train = ["a"]\nvalidation = ["b"]\nname = "last"', "cannot be called 'last'"),
+        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision = 'bf16'"),
+        ('train = ["a"]\nvalidation = ["b"]\nsamples_per_epoch = 3', "less than a batch"),
         ('train = ["a"]\nvalidation = ["b"]\n[network]\nwidth = 3', "misspelt"),
     ],
 )

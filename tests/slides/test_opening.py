@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +149,8 @@ def test_ome_tiff_with_levels_in_subifds(tmp_path: Path) -> None:
         options = {"tile": (64, 64), "photometric": "rgb"}
         physical = {"axes": "YXS", "PhysicalSizeX": 230.0, "PhysicalSizeXUnit": "nm"}
         physical |= {"PhysicalSizeY": 0.23, "PhysicalSizeYUnit": "µm"}
-        tiff.write(image, subifds=1, metadata=physical, **options)
+        stale = {"resolution": (72, 72), "resolutionunit": "INCH"}  # OME-XML knows better
+        tiff.write(image, subifds=1, metadata=physical, **options, **stale)
         tiff.write(halved(image), subfiletype=1, **options)
     with open_slide(path) as slide:
         assert slide.mpp == pytest.approx(0.23)
@@ -178,6 +181,30 @@ def test_sixteen_bit_is_refused_with_the_next_step(tmp_path: Path) -> None:
     tifffile.imwrite(path, blob_image().astype(np.uint16) * 200, tile=(64, 64), photometric="rgb")
     with pytest.raises(SlideError, match=r"16-bit.*8-bit RGB"):
         open_slide(path)
+
+
+@pytest.mark.parametrize("kind", ["palette", "separated", "miniswhite"])
+def test_other_colour_models_are_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "odd.tif"
+    pixels = noise_image(64, 64)
+    options = {"palette": {"colormap": np.zeros((3, 256), np.uint16)}}.get(kind, {})
+    data = np.dstack([pixels, pixels[..., :1]]) if kind == "separated" else pixels[..., 0]
+    tifffile.imwrite(path, data, photometric=kind, tile=(32, 32), **options)
+    with pytest.raises(SlideError, match="colour model"):
+        open_slide(path, mpp=0.25)
+
+
+def test_deep_and_enormous_images_are_refused(tmp_path: Path) -> None:
+    PillowImage.fromarray(np.full((20, 20), 3000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(SlideError, match="8-bit"):
+        open_slide(tmp_path / "deep.png", mpp=0.25)
+    PillowImage.new("L", (20, 20)).save(tmp_path / "huge.png")
+    data = bytearray((tmp_path / "huge.png").read_bytes())
+    data[16:24] = struct.pack(">II", 20_000, 20_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    (tmp_path / "huge.png").write_bytes(data)
+    with pytest.raises(SlideError, match="too many pixels"):
+        open_slide(tmp_path / "huge.png", mpp=0.25)
 
 
 def test_left_out_tiles_are_white(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_every_level_is_the_mean_of_the_finer_one(
             expected = halved(expected)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32])
 def test_labels_and_probabilities(tmp_path: Path, dtype: type) -> None:
     rng = np.random.default_rng(1)
     values = (rng.random((150, 210)) * 200).astype(dtype)
@@ -123,6 +123,18 @@ def test_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tifffile.TiffWriter, "write", full)
     with pytest.raises(OutputError, match=r"slide\.tif: cannot write \(No space left on device\)\. Free"):
         write(tmp_path / "slide.tif", noise_image(64, 64), PyramidFormat(mpp=0.25))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_numbers_and_kinds_of_tiles_are_refused(tmp_path: Path) -> None:
+    form, tile = PyramidFormat(mpp=0.25, tile_px=64), noise_image(64, 64)
+    for tiles, message in (
+        ([], "no tiles"),
+        ([tile] * 3, "more than 2"),
+        ([tile, tile[..., 0]], "unlike the first"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_pyramid(tmp_path / "a.tif", tiles, 128, 64, form)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,6 +110,8 @@ def standardise(
 
     with open_slide(slide, mpp=mpp) as opened:
         if transform is not None:
+            if template is not None:
+                raise UsageError("--transform has a template of its own", next_step="leave --template out")
             chosen = Transform.load(transform)
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
@@ -142,7 +145,7 @@ def _numbers(text: str, count: int, option: str, form: str) -> list[float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
-    if len(values) != count:
+    if len(values) != count or not all(map(math.isfinite, values)):
         raise UsageError(
             f"{option} {text!r} is not {form}", next_step=f"give {count} numbers with commas between"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,8 @@ def train(
             bar.update(task, description=facts, completed=update.epoch + update.step / update.steps)
 
         result = train_network(settings, output, device=device, watch=show)
+    if os.environ.get("RANK", "0") != "0":
+        return  # one of several processes tells
     if as_json:
         print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:

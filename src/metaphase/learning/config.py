@@ -71,6 +71,19 @@ class TrainingConfig:
                 f"label_smoothing = {self.label_smoothing}, l2 = {self.l2} in the training configuration",
                 next_step="give a smoothing in [0, 1) and an l2 of at least 0",
             )
+        if self.precision not in ("auto", "float32", "bfloat16") or len(self.classes) != 2 or self.seed < 0:
+            raise UsageError(
+                f"precision = {self.precision!r}, classes = {self.classes}, seed = {self.seed} cannot be",
+                next_step="give auto, float32 or bfloat16; two class names; a seed of at least 0",
+            )
+        if self.name in ("", "last") or Path(self.name).name != self.name:
+            raise UsageError(
+                f"a model cannot be called {self.name!r}", next_step="give a plain name, not `last`"
+            )
+        if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
+            raise UsageError(
+                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch", next_step="give more"
+            )
         if not self.train or not self.validation:
             raise UsageError(
                 "no patch stores in the training configuration", next_step="name train and validation"
@@ -99,10 +112,12 @@ def read_config(path: str | Path) -> TrainingConfig:
         raise UsageError(
             f"unknown setting {min(unknown)!r}",
             path=path,
-            next_step="see `metaphase train --help` for all",
+            next_step="docs/training.md names them",
         )
     try:
         for key in ("train", "validation"):
+            if not isinstance(values[key], list):
+                raise TypeError(f"{key} must be a list of stores")
             values[key] = tuple(str(path.parent / store) for store in values[key])
         values["classes"] = tuple(values.get("classes", ("other", "mitosis")))
         values["network"] = NetworkSpec(**values.get("network", {}))

@@ -103,10 +103,11 @@ def _fits(patches: PatchSet, device: torch.device) -> bool:
 
 
 def _load_whole(patches: PatchSet, device: torch.device) -> Tensor:
-    parts = [torch.from_numpy(np.array(shard)) for store in patches.stores for shard in store.shards]
-    whole = torch.empty((sum(map(len, parts)), *parts[0].shape[1:]), dtype=torch.uint8, device=device)
+    """All pixels on the device, copied shard by shard."""
+    side = patches.stores[0].side_px
+    whole = torch.empty((len(patches.index), side, side, 3), dtype=torch.uint8, device=device)
     start = 0
-    for part in parts:
-        whole[start : start + len(part)].copy_(part)
-        start += len(part)
+    for shard in (shard for store in patches.stores for shard in store.shards):
+        whole[start : start + len(shard)].copy_(torch.from_numpy(np.array(shard)))
+        start += len(shard)
     return whole

@@ -57,6 +57,8 @@ def join_team(device: str | None = None) -> Iterator[Team]:
     if size == 1:
         yield Team(0, 1, chosen)
         return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)  # collective operations use the current device
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Team(rank, size, chosen)
@@ -74,4 +76,4 @@ def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
         raise UsageError(f"there is no device {device!r}", next_step="try cpu, cuda or cuda:0") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("no NVIDIA GPU can be used here", next_step="take --device cpu, or check the driver")
-    return chosen
+    return torch.device("cuda", local_rank) if device == "cuda" else chosen

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from metaphase.errors import TrainingError
 from metaphase.learning.config import TrainingConfig
-from metaphase.learning.data import Feeder, open_set
+from metaphase.learning.data import Feeder, PatchSet, open_set
 from metaphase.learning.history import write_history
 from metaphase.learning.processes import Team, join_team
 from metaphase.learning.sampling import Rows, balanced_batches, check_disjoint
@@ -97,7 +97,7 @@ class _Run:
     def __init__(self, config: TrainingConfig, folder: Path, team: Team, watch: Watcher | None) -> None:
         self.config, self.folder, self.team, self.watch = config, folder, team, watch
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
-        check_disjoint(train=self.patches.index["slide"], validation=self.held_out.index["slide"])
+        _check_sets(config, team, self.patches, self.held_out)
         self.targets = torch.from_numpy(
             _smoothed(self.patches.targets(config.target), config.label_smoothing)
         ).to(team.device)
@@ -192,17 +192,20 @@ class _Run:
     def _check(self, steps: int, clock: _Clock) -> None:
         loss = float(self.loss_sum) / max(1, self.progress.step)
         if not np.isfinite(loss):
-            raise TrainingError(
-                f"the loss is not a number any more, in epoch {self.progress.epoch + 1}",
-                path=self.folder,
-                next_step=f"lower learning_rate (now {self.config.learning_rate:g}) and use a new folder",
-            )
+            raise self._diverged()
         if self.watch and self.team.leads:
             speed = self.config.batch * clock.steps_per_s(self.progress.step)
             best = max(0.0, self.progress.best_f1)
             self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
         if clock.is_time() and self.progress.step < steps:
             self._save()
+
+    def _diverged(self) -> TrainingError:
+        return TrainingError(
+            f"the loss or a weight is not a number any more, in epoch {self.progress.epoch + 1}",
+            path=self.folder,
+            next_step=f"lower learning_rate (now {self.config.learning_rate:g}) and use a new folder",
+        )
 
     @torch.inference_mode()
     def _validate(self, feed: Feeder) -> BestF1:
@@ -221,6 +224,7 @@ class _Run:
         return logits
 
     def _close_epoch(self, result: BestF1, steps: int, seconds: float) -> None:
+        self._refuse_spoilt_weights()
         progress = self.progress
         row = {"epoch": progress.epoch + 1, "loss": float(self.loss_sum) / steps, **asdict(result)}
         row |= {"learning_rate": self.config.learning_rate_at(progress.epoch), "train_seconds": seconds}
@@ -235,7 +239,13 @@ class _Run:
             write_history(self.folder, progress.history)
         self._save()
 
+    def _refuse_spoilt_weights(self) -> None:
+        """A last update may have spoilt the weights after a loss that was still a number."""
+        if not all(bool(tensor.isfinite().all()) for tensor in self.network.parameters()):
+            raise self._diverged()
+
     def _save(self) -> None:
+        self._refuse_spoilt_weights()
         if self.team.leads:
             save_state(self.folder / STATE_FILE, self.network, self.optimizer, self.loss_sum, self.progress)
 
@@ -285,6 +295,26 @@ class _Clock:
             return False
         self._saved = time.monotonic()
         return True
+
+
+def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:
+    """Refuse patches that would train or choose a network wrongly, before any work is done."""
+    check_disjoint(train=train.index["slide"], validation=validation.index["slide"])
+    kinds = [(patches.stores[0].side_px, patches.stores[0].mpp) for patches in (train, validation)]
+    if kinds[0] != kinds[1] or kinds[0][0] < PATCH_PX:
+        raise TrainingError(
+            f"patches for training and validation, (side px, um/px) = {kinds[0]} and {kinds[1]}",
+            next_step=f"use stores of one kind, with patches of at least {PATCH_PX} px",
+        )
+    if len(set(validation.labels.tolist())) < 2:
+        raise TrainingError(
+            "the validation patches are all of one class", next_step="add patches of the other class"
+        )
+    if config.batch % team.size:
+        raise TrainingError(
+            f"a batch of {config.batch} cannot be shared by {team.size} processes",
+            next_step=f"choose a multiple of {2 * team.size}",
+        )
 
 
 def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:

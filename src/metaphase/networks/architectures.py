@@ -40,7 +40,7 @@ class NetworkSpec:
     gamma: float = 1.0
     """Width factor of a detector: each layer has floor(gamma x filters) of the paper's filters."""
     normalisation: Normalisation = "none"
-    """`none` as in the paper; `batch` adds batch normalisation, folded away for inference."""
+    """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
         if self.family not in ("detector", "classifier") or self.normalisation not in ("none", "batch"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -26,8 +27,6 @@ Backend = Literal["auto", "openslide", "tiff", "image"]
 
 FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
-MAX_IMAGE_PX = 400_000_000
-"""Plain images are decoded whole; above this they should be pyramids."""
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -52,7 +51,9 @@ def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_ba
             return OpenSlideSlide(path, mpp)
         _check_readable(full, path)
         properties = _openslide_properties(path) if vendor else {}
-        resolution, warnings = choose_resolution(openslide_mpp(properties) or layout.mpp, mpp, path)
+        own, tags = openslide_mpp(properties), layout.mpp
+        stated = own or tags if vendor == "aperio" else tags or own
+        resolution, doubts = choose_resolution(stated, mpp, path)
         info = SlideInfo(
             levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
             resolution=resolution,
@@ -61,7 +62,7 @@ def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_ba
             bounds=Box(0, 0, full.imagewidth, full.imagelength),
             objective_power=objective_power(properties),
             path=path,
-            warnings=warnings,
+            warnings=doubts,
             properties=properties,
         )
         on_failure.pop_all()
@@ -78,14 +79,21 @@ def _check_readable(page: TiffPage, path: Path) -> None:
 
 def _open_image(path: Path, mpp: float | None) -> Slide:
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_IMAGE_PX:
+        with (
+            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+            Image.open(path) as image,
+        ):
+            if image.mode.startswith(("I", "F")):
                 raise SlideError(
-                    f"{image.width} x {image.height} pixels are too many for a plain image",
+                    f"pixels of type {image.mode} are not 8-bit",
                     path=path,
-                    next_step="export it as a tiled pyramidal TIFF",
+                    next_step="export it as 8-bit RGB",
                 )
             pixels = as_rgb(np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB")))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise SlideError(
+            "too many pixels for a plain image", path=path, next_step="export it as a tiled pyramidal TIFF"
+        ) from error
     except UnidentifiedImageError as error:
         raise SlideError(
             "neither a slide that OpenSlide knows, nor a TIFF, nor an image",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tifffile import COMPRESSION, TiffFile, TiffPage
+from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
 
 from metaphase.errors import SlideError
 from metaphase.geometry import Box
@@ -27,6 +27,7 @@ DECODABLE = frozenset(
     }
 )
 """Codecs whose result equals OpenSlide's, or that OpenSlide lacks; JPEG 2000 stays with OpenSlide."""
+COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
 """A single tile or strip above this would fill the memory; such files are refused."""
 ASPECT_TOLERANCE = 0.05
@@ -115,7 +116,12 @@ def not_bright_field(page: TiffPage) -> str | None:
     if page.dtype != np.uint8:
         return f"{page.bitspersample}-bit samples are not bright-field RGB"
     if page.samplesperpixel not in (1, 3, 4) or (page.samplesperpixel > 1 and page.planarconfig != 1):
-        return f"{page.samplesperpixel} samples per pixel, stored in planes, are not bright-field RGB"
+        layout = "interleaved" if page.planarconfig == 1 else "in planes"
+        return f"{page.samplesperpixel} samples per pixel, {layout}, are not bright-field RGB"
+    if page.photometric not in COLOUR_MODELS or (page.samplesperpixel == 4 and not page.extrasamples):
+        return f"colour model {PHOTOMETRIC(page.photometric).name} is not RGB or grey"
+    if page.photometric == PHOTOMETRIC.YCBCR and page.compression != COMPRESSION.JPEG:
+        return "YCbCr without JPEG compression is not supported"
     if page.chunks[0] * page.chunks[1] > MAX_CHUNK_PX:
         return f"one strip holds {page.chunks[1]} x {page.chunks[0]} pixels, too many to read in parts"
     return None

@@ -27,6 +27,7 @@ from metaphase.parallel import available_cores, ordered_map
 
 Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "nearest", "max"]
+_OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ def write_pyramid(
             f"an image of {width} x {height} pixels cannot be written", next_step="give at least 1 x 1"
         )
     source = iter(tiles)
-    first = next(source)
+    first = next(source, None)
+    if first is None:
+        raise ValueError("there are no tiles to write")
     sizes = _level_sizes(width, height, form.tile_px)
     workers = threads or available_cores()
     with atomic_path(path) as temporary, ExitStack() as spools:
@@ -92,7 +95,7 @@ def write_pyramid(
         for i in range(len(sizes) - 1, 0, -1):
             spool = spools.enter_context(temporary.with_name(f"level{i}").open("w+b"))
             coarser.insert(0, _CoarserLevel(spool, sizes[i - 1], sizes[i], form, coarser[:1]))
-        padded = _feed(chain([first], source), sizes[0], form.tile_px, coarser[:1])
+        padded = _feed(first, source, sizes[0], form.tile_px, coarser[:1])
         encoded = ordered_map(partial(_encode, form=form), padded, threads=workers, ahead=2 * workers)
         with TiffWriter(temporary, bigtiff=True) as tiff:
             for level, data in enumerate([encoded, *(level.encoded() for level in coarser)]):
@@ -149,9 +152,10 @@ class _CoarserLevel:
 
 
 def _feed(
-    tiles: Iterator[Pixels], size: tuple[int, int], side: int, coarser: list[_CoarserLevel]
+    first: Pixels, others: Iterator[Pixels], size: tuple[int, int], side: int, coarser: list[_CoarserLevel]
 ) -> Iterator[Pixels]:
     """Check and pad the level-0 tiles, show each to the next level, pass it on."""
+    tiles = chain([first], others)
     columns, rows = _grid(size, side)
     for index in range(columns * rows):
         row, column = divmod(index, columns)
@@ -160,11 +164,17 @@ def _feed(
         if tile is None or tile.shape[:2] not in (expected, (side, side)):
             found = "no tile" if tile is None else f"a tile of shape {tile.shape}"
             raise ValueError(f"{found} at column {column}, row {row}: expected {expected}")
+        if tile.dtype != first.dtype or tile.shape[2:] != first.shape[2:]:
+            raise ValueError(
+                f"a tile of {tile.dtype} {tile.shape} at column {column}, row {row}: unlike the first"
+            )
         padding = [(0, side - tile.shape[0]), (0, side - tile.shape[1]), *[(0, 0)] * (tile.ndim - 2)]
         padded = np.pad(tile, padding, mode="edge")
         for level in coarser:
             level.add(column, row, padded)
         yield padded
+    if next(others, None) is not None:
+        raise ValueError(f"more than {columns} x {rows} tiles")
 
 
 def _write_level(
@@ -216,7 +226,10 @@ def _reduce(tile: Pixels, reduction: Reduction) -> Pixels:
     if reduction == "max":
         quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])
         return np.asarray(quads.max(axis=(1, 3)))
-    return np.asarray(cv2.resize(tile, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
+    if tile.dtype.name in _OPENCV_MEANS:
+        return np.asarray(cv2.resize(tile, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
+    quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])
+    return np.asarray(quads.mean(axis=(1, 3)).round().astype(tile.dtype))
 
 
 def _level_sizes(width: int, height: int, tile_px: int) -> list[tuple[int, int]]:
