@@ -74,10 +74,13 @@ def test_real_slide(real_data: Path) -> None:
 def test_tissue_of_several_slides_with_a_bad_one(slide: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.svs"
     bad.write_text("not a slide")
-    result = run("tissue", bad, slide, "-o", tmp_path / "out", "--json")
+    worse = tmp_path / "worse.tif"
+    worse.write_bytes(b"II*\0garbage")
+    result = run("tissue", bad, worse, slide, "-o", tmp_path / "out", "--json")
     assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 2  # a line a bad slide
     assert "bad.svs: neither a slide" in result.stderr
+    assert "worse.tif: damaged or truncated TIFF (it holds no image)" in result.stderr
     (row,) = json.loads(result.stdout)
     assert row["area_mm2"] == pytest.approx(np.pi * 0.4**2, rel=0.05)
     assert all(Path(file).stat().st_size for file in row["files"])

@@ -189,9 +189,9 @@ def _show(table: pd.DataFrame, warnings: tuple[str, ...], output: Path | None, a
     if as_json:
         print_json(table.to_dict(orient="records"))
         return
-    shown = Table(*map(str, table.columns), box=None)
-    for row in table.itertuples(index=False):
-        shown.add_row(*map(_cell, row))
+    shown = Table("", *(str(group) for group in table["group"]), box=None)
+    for name in table.columns.drop(["by", "group"]):
+        shown.add_row(str(name), *map(_cell, table[name]))
     stdout.print(shown)
     if output is not None:
         stdout.print(str(output / "index.html"), markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -54,6 +55,7 @@ def options(
 
 def main() -> None:
     """Run the command line; a foreseen error is one line on stderr, never a traceback."""
+    logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
     try:
         app()
     except MetaphaseError as error:

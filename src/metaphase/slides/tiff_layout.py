@@ -81,6 +81,8 @@ def open_layout(path: Path) -> TiffLayout:
         file = on_failure.enter_context(path.open("rb"))
         try:
             tiff = TiffFile(file)
+            if not len(tiff.pages):
+                raise ValueError("it holds no image")
             pages = pyramid_pages(tiff)
             layout = TiffLayout(file, pages, stated_mpp(tiff))
             end = max(offset + size for page in pages for offset, size in _data_ranges(page))
