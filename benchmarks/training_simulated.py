@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,19 +33,17 @@ from metaphase.networks import load_model, probability
 from metaphase.simulation import Case, SimulationConfig, case_truth, cohort_cases, render_region
 from metaphase.slides import ArraySlide
 
-OTHERS_PER_CASE = 400
-"""Random places of each slide, besides its look-alikes, as negatives."""
 KEEP_AWAY_PX = 100
 """Negatives keep this distance from every mitosis (the paper's d)."""
 
 
-def case_patches(case: Case) -> tuple[Patches, pd.DataFrame]:
-    """All labelled patches of a case's H&E slide."""
+def case_patches(case: Case, others_per_case: int) -> tuple[Patches, pd.DataFrame]:
+    """All labelled patches of a case's H&E slide; negatives are its look-alikes and random places."""
     truth = case_truth(case)
     mitoses = truth.loc[truth["category"] == "mitosis", ["x_he", "y_he"]].to_numpy()
     lookalikes = truth.loc[truth["category"] == "lookalike", ["x_he", "y_he"]].to_numpy()
     rng = np.random.default_rng(case.seed % 2**32)
-    others = rng.uniform((0, 0), (case.width, case.height), (OTHERS_PER_CASE, 2))
+    others = rng.uniform((0, 0), (case.width, case.height), (others_per_case, 2))
     negatives = np.concatenate([lookalikes, others])
     distance = np.linalg.norm(negatives[:, None] - mitoses[None], axis=2).min(axis=1, initial=np.inf)
     kept = negatives[distance > KEEP_AWAY_PX]
@@ -56,12 +55,15 @@ def case_patches(case: Case) -> tuple[Patches, pd.DataFrame]:
     return patches, table
 
 
-def write_stores(folder: Path, config: SimulationConfig, processes: int) -> dict[str, list[str]]:
+def write_stores(
+    folder: Path, config: SimulationConfig, processes: int, others_per_case: int = 400
+) -> dict[str, list[str]]:
     """A store a case; returns the stores by role: train, validation, and `test NAME` for each laboratory."""
     roles: dict[str, list[str]] = {}
     cases = cohort_cases(config)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for case, (patches, table) in zip(cases, pool.map(case_patches, cases), strict=True):
+        found = pool.map(case_patches, cases, repeat(others_per_case))
+        for case, (patches, table) in zip(cases, found, strict=True):
             role = case.split if case.split != "test" else f"test {case.laboratory.name}"
             store = folder / "patches" / case.name
             roles.setdefault(role, []).append(str(store))

@@ -221,3 +221,13 @@ def test_overlay_outlines_the_tissue(tmp_path: Path) -> None:
 def test_overlay_of_a_blank_slide_is_drawn() -> None:
     slide = ArraySlide(np.full((200, 300, 3), 240, np.uint8), 4.0)
     assert draw_overlay(slide, find_tissue(slide), max_side=100).shape == (67, 100, 3)
+
+
+def test_contains_agrees_with_the_polygons() -> None:
+    rng = np.random.default_rng(3)
+    tissue = TissueMask(rng.random((6, 9)) > 0.5, 8.0, 100.0, -20.0, 32.0)
+    points = rng.uniform((60, -60), (450, 220), (400, 2))
+    outline = shapely.union_all(tissue.polygons())
+    expected = shapely.contains_xy(outline, points[:, 0], points[:, 1])
+    np.testing.assert_array_equal(tissue.contains(points), expected)
+    assert 0 < expected.sum() < len(points)

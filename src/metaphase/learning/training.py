@@ -38,6 +38,7 @@ from metaphase.networks import (
     save_model,
 )
 from metaphase.stain.augmentation import Augmentation
+from metaphase.stain.density import stained_density
 
 STATE_FILE = "last.safetensors"
 CHECK_EVERY = 50
@@ -45,6 +46,8 @@ CHECK_EVERY = 50
 VALIDATION_BATCH = 512
 AUGMENT_AT_ONCE = 1024
 """Patches that are augmented together."""
+COLOUR_SAMPLE = 500
+"""Training patches from which the model card's colour is taken."""
 _AUGMENTATION, _DROPOUT = 0, 1
 
 
@@ -260,11 +263,17 @@ class _Run:
             patch_px=PATCH_PX,
             classes=config.classes,
             thresholds={"patches": self._tuned(result)},
+            optical_density=self._colour(),
             recipe=config.to_dict(),
             metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
             seed=config.seed,
             versions=current_versions(),
         )
+
+    def _colour(self) -> tuple[float, float, float]:
+        rows = np.random.default_rng(0).integers(0, len(self.patches.labels), COLOUR_SAMPLE)
+        red, green, blue = stained_density(self.patches.take(np.sort(rows)))
+        return float(red), float(green), float(blue)
 
     def _tuned(self, result: BestF1) -> TunedThreshold:
         return TunedThreshold(

@@ -10,6 +10,7 @@ from metaphase.networks.architectures import (
     parameter_count,
     probability,
 )
+from metaphase.networks.bundled import bundled_model
 from metaphase.networks.cards import ModelCard, TrainingData, TunedThreshold, current_versions
 from metaphase.networks.checkpoints import load_model, read_tensors, save_model
 
@@ -22,6 +23,7 @@ __all__ = [
     "TrainingData",
     "TunedThreshold",
     "build_network",
+    "bundled_model",
     "current_versions",
     "fold_normalisation",
     "load_model",

@@ -56,6 +56,9 @@ class ModelCard(BaseModel):
     classes: tuple[str, str]
     thresholds: dict[str, TunedThreshold] = {}
     """Operating points by task: `patches` from training, others from `metaphase evaluate tune`."""
+    optical_density: tuple[float, float, float] | None = None
+    """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
+    is from what the network learned on."""
     recipe: dict[str, Any] = {}
     data: tuple[TrainingData, ...] = ()
     metrics: dict[str, Any] = {}

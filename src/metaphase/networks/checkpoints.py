@@ -18,10 +18,16 @@ from metaphase.networks.cards import ModelCard, parse_card
 Tensors = dict[str, torch.Tensor]
 
 
-def save_model(path: str | Path, network: nn.Module, card: ModelCard) -> ModelCard:
-    """Write weights and card; returns the card as written, with the weights' checksum."""
+def save_model(path: str | Path, network: nn.Module, card: ModelCard, *, half: bool = False) -> ModelCard:
+    """Write weights and card; returns the card as written, with the weights' checksum.
+
+    `half` stores 16-bit numbers, for models that travel with the package; they are read back as 32-bit.
+    """
     path = Path(path).with_suffix(".safetensors")
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()})
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    if half:
+        tensors = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
+    data = save(tensors)
     card = card.model_copy(update={"weights_sha256": hashlib.sha256(data).hexdigest()})
     write_bytes(path, data)
     write_text(path.with_suffix(".json"), card.model_dump_json(indent=2) + "\n")

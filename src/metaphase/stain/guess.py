@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.stain.pixels import WHITE, rgb_uint8
+from metaphase.stain.density import optical_density
+from metaphase.stain.pixels import rgb_uint8
 
 Floats = npt.NDArray[np.float32]
 
@@ -73,7 +74,7 @@ def _sample(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def _coloured_density(pixels: npt.NDArray[np.uint8]) -> Floats | None:
     """Optical density (n, 3) of the coloured pixels, or None where these cannot be tissue."""
-    density = -np.log10((pixels.astype(np.float32) + 1) / (WHITE + 1))
+    density = optical_density(pixels)
     mean = density.mean(axis=1)
     coloured = (mean > MIN_OD) & (mean < MAX_OD) & (np.ptp(density, axis=1) > MIN_CHROMA)
     if coloured.mean() < MIN_COLOURED or mean[coloured].std() < MIN_TEXTURE:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import shapely
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
@@ -69,6 +70,15 @@ class TissueMask:
     def warnings(self) -> tuple[str, ...]:
         """What a user should know before relying on the mask."""
         return ("no tissue found: is the slide blank, or its stain very pale?",) if self.is_empty else ()
+
+    def contains(self, points: npt.NDArray[np.float64]) -> Mask:
+        """Whether each level-0 point (n, 2) lies on tissue."""
+        cells = np.floor((points - (self.x, self.y)) / self.scale).astype(np.int64)
+        height, width = self.mask.shape
+        inside = (cells >= 0).all(axis=1) & (cells < (width, height)).all(axis=1)
+        columns, rows = np.clip(cells, 0, (width - 1, height - 1)).T
+        found: Mask = inside & self.mask[rows, columns]
+        return found
 
     @property
     def grid(self) -> MaskGrid:
