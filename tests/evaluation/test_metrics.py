@@ -28,6 +28,7 @@ from metaphase.evaluation.curves import (
     thinned,
 )
 from metaphase.evaluation.metrics import detection_metrics
+from metaphase.evaluation.plots import froc_line, froc_plot
 from metaphase.evaluation.scoring import Marked
 
 LEVELS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5001, 0.9, 1.0])
@@ -171,6 +172,22 @@ def test_undefined_values() -> None:
 def test_froc_takes_the_best_sensitivity_not_above_the_rate() -> None:
     marked = marked_of([0.9, 0.8, 0.7, 0.6], [True, False, True, False], [0, 0, 0, 0], [2])
     assert froc(curve(marked), 2.0, (0.25, 0.5, 1.0)) == {0.25: 0.25, 0.5: 0.5, 1.0: 0.5}
+
+
+def test_froc_line_without_false_detections_shows_what_is_found() -> None:
+    none = curve(marked_of([0.9, 0.8, 0.7], [True, True, True], [0, 0, 0], [1]))
+    rate, sensitivity, left, right = froc_line(none, 2.0)
+    assert sensitivity.tolist() == [0.75, 0.75]
+    assert 0 < left < right == rate[-1]
+    assert froc_plot(none, 2.0).startswith(b"\x89PNG")
+
+
+def test_froc_line_begins_with_what_is_found_before_the_first_false_detection() -> None:
+    marked = marked_of([0.9, 0.8, 0.7, 0.6], [True, False, True, False], [0, 0, 0, 0], [2])
+    rate, sensitivity, left, right = froc_line(curve(marked), 2.0)
+    assert rate.tolist() == [0.25, 0.5, 0.5, 1.0, 1.2]
+    assert sensitivity.tolist() == [0.25, 0.25, 0.5, 0.5, 0.5]
+    assert (left, right) == (0.25, 1.2)
 
 
 def test_thinning_keeps_true_points_of_the_curve() -> None:

@@ -10,6 +10,7 @@ import typer
 
 from metaphase import __version__
 from metaphase.cli.console import complain
+from metaphase.cli.convert import convert
 from metaphase.cli.data import data
 from metaphase.cli.evaluate import evaluate
 from metaphase.cli.info import info
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(info)
 app.command()(tissue)
 app.command()(simulate)
+app.command()(convert)
 app.command()(train)
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")

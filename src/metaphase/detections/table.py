@@ -39,6 +39,11 @@ class DetectionSet:
         kept = self.table[self.table["label"] == label].reset_index(drop=True)
         return DetectionSet(kept, self.slides, self.source)
 
+    def at_least(self, threshold: float) -> DetectionSet:
+        """The points from a probability on; the slides covered stay the same."""
+        kept = self.table[self.table["probability"] >= threshold].reset_index(drop=True)
+        return DetectionSet(kept, self.slides, self.source)
+
 
 def detection_set(
     frame: pd.DataFrame, slides: tuple[str, ...] = (), source: str | Path = "detections"

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from metaphase.evaluation.bootstrap import Estimate
 from metaphase.evaluation.curves import Curve, ratio
@@ -46,17 +47,39 @@ def precision_recall_plot(curve: Curve, average_precision: float) -> bytes:
 
 
 def froc_plot(curve: Curve, area_mm2: float) -> bytes:
-    """Sensitivity against false detections per mm2, on a logarithmic axis."""
+    """Sensitivity against false detections per mm2, on a logarithmic axis.
+
+    The line begins at the left edge with what is found before the first false detection; without any false
+    detection that is all there is, and the picture says so.
+    """
     figure, axes = _figure("false detections per mm²", "sensitivity", "FROC")
-    rate = ratio(curve.false, area_mm2)
-    shown = rate > 0
-    axes.step(rate[shown], curve.recall[shown], where="post", color=MAIN, linewidth=2)
+    rate, sensitivity, left, right = froc_line(curve, area_mm2)
+    axes.step(rate, sensitivity, where="post", color=MAIN, linewidth=2)
     axes.set_xscale("log")
-    if shown.any():
-        axes.set_xlim(max(rate[shown].min(), rate.max() / 1000), rate.max() * 1.2)
+    axes.set_xlim(left, right)
+    if not curve.false.any():
+        remark = f"no false detection at any threshold\nsensitivity {sensitivity[-1]:.3f}"
+        axes.text(0.5, 0.5, remark, transform=axes.transAxes, ha="center", va="center", color=INK)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
     return _png(figure)
+
+
+def froc_line(curve: Curve, area_mm2: float) -> tuple[Floats, Floats, float, float]:
+    """The steps of the FROC curve, and the left and right limits of an axis that has no zero."""
+    rate = ratio(curve.false, area_mm2)
+    shown = rate > 0
+    clean = curve.recall[~shown].max(initial=0.0)
+    single = 1 / area_mm2
+    lowest, highest = rate.min(where=shown, initial=np.inf), rate.max(initial=0.0)
+    if not shown.any():
+        lowest, highest = single, 10 * single
+    left, right = max(lowest / 2, highest / 1000), highest * 1.2
+    start = min(left, lowest / 2)
+    last = curve.recall[-1] if shown.any() else clean
+    return np.r_[start, rate[shown], right], np.r_[clean, curve.recall[shown], last], left, right
 
 
 def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:

@@ -1,1 +1,1 @@
-"""One module a file format; each turns a file into the detection table. `reading` chooses among them."""
+"""One module a file format; each turns a file into the detection table and back."""

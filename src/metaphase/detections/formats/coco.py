@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metaphase.detections.formats.contract import Format, ReadContext, load_json
+from metaphase.detections.formats.classes import name_of, ordered
+from metaphase.detections.formats.contract import (
+    MARKER_UM,
+    PLACE_DECIMALS,
+    Format,
+    ReadContext,
+    WriteContext,
+    load_json,
+    save_json,
+)
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
 from metaphase.tables import TableError
 
@@ -30,6 +39,41 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- C
     _refuse_corners(boxes, [images[annotation["image_id"]] for annotation in content["annotations"]], path)
     slides = tuple(str(image["file_name"]) for image in images.values())
     return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), slides, path)
+
+
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+    """Boxes of 12.5 um around the points, as MIDOG's; ids count from 1, `score` is the probability.
+
+    A box at the border of a slide reaches beyond it, so that its centre stays the point.
+    """
+    table = detections.table
+    image_ids = {slide: number for number, slide in enumerate(detections.slides, start=1)}
+    category_ids = {label: number for number, label in enumerate(ordered(table["label"].unique()), start=1)}
+    sides = {slide: MARKER_UM / context.mpp_of(slide, path, "a box") for slide in table["slide"].unique()}
+    rows = zip(*(table[name] for name in COLUMNS), strict=True)
+    annotations = [
+        {"id": number, "image_id": image_ids[slide], "category_id": category_ids[label]}
+        | _box(x, y, round(sides[slide], PLACE_DECIMALS))
+        | {"iscrowd": 0, "score": probability}
+        for number, (slide, x, y, probability, label) in enumerate(rows, start=1)
+    ]
+    content = {
+        "info": {"description": "detections of metaphase"},
+        "images": [_image(number, slide, context) for slide, number in image_ids.items()],
+        "categories": [{"id": number, "name": name_of(label)} for label, number in category_ids.items()],
+        "annotations": annotations,
+    }
+    save_json(path, content)
+
+
+def _image(number: int, slide: str, context: WriteContext) -> dict[str, Any]:
+    size = context.sizes.get(slide)
+    return {"id": number, "file_name": slide} | ({"width": size[0], "height": size[1]} if size else {})
+
+
+def _box(x: float, y: float, side: float) -> dict[str, Any]:
+    left, top = round(x - side / 2, PLACE_DECIMALS), round(y - side / 2, PLACE_DECIMALS)
+    return {"bbox": [left, top, side, side], "area": round(side * side, PLACE_DECIMALS)}
 
 
 def _row(
@@ -61,4 +105,4 @@ def _is_coco(content: Any) -> bool:
     return isinstance(content, dict) and "images" in content and "annotations" in content
 
 
-COCO = Format("coco", (".json",), _is_coco, read)
+COCO = Format("coco", (".json",), _is_coco, read, write)

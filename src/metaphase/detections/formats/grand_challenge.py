@@ -7,11 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.detections.formats.contract import Format, ReadContext, load_json
+from metaphase.detections.formats.classes import name_of
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, load_json, save_json
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
 from metaphase.tables import TableError
 
 UM_PER_MM = 1000.0
+MM_DECIMALS = 7
+"""A tenth of a nanometre: finer than the places other formats keep."""
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
@@ -29,6 +32,20 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
 
 
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+    """Points as the platform's schema has them: name, point and probability, and nothing else."""
+    table = detections.table
+    (slide,) = detections.slides
+    scale = context.mpp_of(slide, path, "a format in millimetres") / UM_PER_MM if len(table) else 0.0
+    places = (table[["x", "y"]].to_numpy() * scale).round(MM_DECIMALS).tolist()
+    points = [
+        {"name": name_of(label), "point": [*place, 0], "probability": probability}
+        for place, label, probability in zip(places, table["label"], table["probability"], strict=True)
+    ]
+    version = {"major": 1, "minor": 0}
+    save_json(path, {"type": "Multiple points", "name": "detections", "points": points, "version": version})
+
+
 def _row(point: dict[str, Any], scale: float, slide: str) -> tuple[str, float, float, float | None, str]:
     x, y = (float(value) * scale for value in point["point"][:2])
     return slide, x, y, point.get("probability"), point.get("name") or MITOSIS
@@ -38,4 +55,4 @@ def _is_multiple_points(content: Any) -> bool:
     return isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points"
 
 
-GRAND_CHALLENGE = Format("grand-challenge", (".json",), _is_multiple_points, read)
+GRAND_CHALLENGE = Format("grand-challenge", (".json",), _is_multiple_points, read, write, one_slide=True)

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import shapely
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
-from metaphase.detections.formats.contract import Format, ReadContext, load_json
+from metaphase.detections.formats.classes import colour_of, name_of
+from metaphase.detections.formats.contract import (
+    MARKER_UM,
+    PLACE_DECIMALS,
+    Format,
+    ReadContext,
+    WriteContext,
+    load_json,
+    resolution_of,
+    save_json,
+)
+from metaphase.detections.naming import identities
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
 from metaphase.tables import TableError
 
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability")
+MARKER_PX = 50.0
+"""Width of a circle where the resolution is unknown: it only has to be seen."""
+CORNERS = 8
+"""Corners of a circle; a multiple of 4, so that they reach its bounding box, by which QuPath draws it."""
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Every object by its centroid; a MultiPoint object is as many points."""
-    rows = []
-    for feature, geometry in features(path):
-        properties = feature.get("properties") or {}
-        label, probability = _class_name(properties), _probability(properties)
-        for part in getattr(geometry, "geoms", [geometry]):
-            centre = part.centroid
-            rows.append((context.slide, centre.x, centre.y, probability, label))
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    """Every object by its centroid; a MultiPoint object is as many points.
+
+    Other measurements and metadata become columns of their own.
+    """
+    found = features(path)
+    parts, owner = shapely.get_parts([geometry for _, geometry in found], return_index=True)
+    centres = shapely.get_coordinates(shapely.centroid(parts))
+    facts = [_facts(feature.get("properties") or {}, path) for feature, _ in found]
+    frame = pd.DataFrame(facts, columns=None if facts else ["probability", "label"])
+    frame = frame.iloc[owner].reset_index(drop=True)
+    frame = frame.assign(slide=context.slide, x=centres[:, 0], y=centres[:, 1])
     return detection_set(frame, (context.slide,), path)
 
 
@@ -51,18 +74,27 @@ def class_name(properties: dict[str, Any]) -> str | None:
     return str(classification) if classification else None
 
 
-def _class_name(properties: dict[str, Any]) -> str:
-    return class_name(properties) or MITOSIS
+def _facts(properties: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Probability, label and whatever else an object says of itself.
 
-
-def _probability(properties: dict[str, Any]) -> float | None:
-    """QuPath wrote measurements as a list of name and value before 0.4, as an object since."""
-    given = properties.get("measurements") or {}
-    if not isinstance(given, dict):
-        given = {entry.get("name"): entry.get("value") for entry in given}
-    measured = {str(name).strip().lower(): value for name, value in (properties | given).items()}
-    value = next((measured[name] for name in PROBABILITY_NAMES if name in measured), None)
-    return None if value is None else float(value)
+    QuPath wrote measurements as a list of name and value before 0.4, as an object since.
+    """
+    measured, metadata = properties.get("measurements") or {}, properties.get("metadata") or {}
+    try:
+        if not isinstance(measured, dict):
+            measured = {str(entry["name"]): entry.get("value") for entry in measured}
+        lowered = {str(name).strip().lower(): value for name, value in (properties | measured).items()}
+        stated = next((name for name in PROBABILITY_NAMES if name in lowered), None)
+        extra = {
+            name: value
+            for name, value in (metadata | measured).items()
+            if name.strip().lower() not in (stated, *COLUMNS)
+        }
+    except (TypeError, AttributeError, KeyError) as error:
+        raise TableError(
+            f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
+        ) from error
+    return {"probability": lowered.get(stated or ""), "label": class_name(properties) or MITOSIS} | extra
 
 
 def _valid(geometry: BaseGeometry) -> BaseGeometry:
@@ -71,9 +103,63 @@ def _valid(geometry: BaseGeometry) -> BaseGeometry:
     return geometry
 
 
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+    """A circle a detection. QuPath does not draw detections that are bare points when zoomed out."""
+    table = detections.table
+    (slide,) = detections.slides
+    mpp = resolution_of(context.mpp, slide)
+    circles = _circles(table[["x", "y"]].to_numpy(), MARKER_UM / mpp if mpp else MARKER_PX)
+    rows = zip(identities(table), circles, _properties(table), strict=True)
+    found = [
+        {
+            "type": "Feature",
+            "id": identity,
+            "geometry": {"type": "Polygon", "coordinates": [circle], "isEllipse": True},
+            "properties": properties,
+        }
+        for identity, circle, properties in rows
+    ]
+    save_json(path, {"type": "FeatureCollection", "features": found})
+
+
+def _circles(centres: npt.NDArray[np.float64], width: float) -> list[list[list[float]]]:
+    """Closed rings around the centres, anticlockwise as GeoJSON wants them."""
+    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
+    corners = centres.round(PLACE_DECIMALS)[:, None] + ring.round(PLACE_DECIMALS)
+    rings: list[list[list[float]]] = corners.round(PLACE_DECIMALS).tolist()
+    return rings
+
+
+def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """QuPath's measurements are numbers; text goes to the metadata."""
+    extra = [name for name in table.columns if name not in COLUMNS]
+    numbers = [name for name in extra if is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])]
+    texts = [name for name in extra if name not in numbers]
+    classes = {
+        label: {"name": name_of(label), "color": list(colour_of(label))} for label in table["label"].unique()
+    }
+    columns = (table["label"], _records(table, ["probability", *numbers]), _records(table, texts))
+    for label, measured, noted in zip(*columns, strict=True):
+        found = {"objectType": "detection", "classification": classes[label], "measurements": measured}
+        yield found | {"metadata": {name: str(value) for name, value in noted.items()}} if noted else found
+
+
+def _records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Each row's values that are there: JSON has neither NaN nor infinity."""
+    columns = [_present(table[name]) for name in names]
+    for values in zip(*columns, strict=True) if names else repeat((), len(table)):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _present(column: pd.Series[Any]) -> list[Any]:
+    kept = column.notna() & ~column.isin([math.inf, -math.inf])
+    return [value if there else None for value, there in zip(column.tolist(), kept.tolist(), strict=True)]
+
+
 def _is_geojson(content: Any) -> bool:
     first = content[0] if isinstance(content, list) and content else content
     return isinstance(first, dict) and first.get("type") in ("FeatureCollection", "Feature")
 
 
-GEOJSON = Format("qupath", (".geojson",), _is_geojson, read)
+GEOJSON = Format("qupath", (".geojson",), _is_geojson, read, write, one_slide=True)

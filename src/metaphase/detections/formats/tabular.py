@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from metaphase.detections.formats.contract import Format, ReadContext, never
-from metaphase.detections.table import DetectionSet, detection_set
-from metaphase.tables import TableError, read_table
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_integer_dtype, is_object_dtype
+
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
+from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
+from metaphase.tables import TableError, read_table, write_table
 
 SLIDE_COLUMNS = ("slide", "case", "image")
 """Columns that may name the slide, in order of preference."""
@@ -31,5 +35,27 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     return detection_set(frame, (), path)
 
 
-CSV = Format("csv", (".csv",), never, read)
-PARQUET = Format("parquet", (".parquet",), never, read)
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all
+    """All columns; a slide without points is a row that names it and leaves the rest empty."""
+    table = detections.table
+    extra = {name: _storable(table[name]) for name in table.columns if name not in COLUMNS}
+    filled = table.assign(**extra).reset_index(drop=True)
+    found = set(table["slide"])
+    empty = [slide for slide in detections.slides if slide not in found]
+    if empty:
+        filled = filled.reindex(range(len(table) + len(empty)))
+        filled["slide"] = [*table["slide"], *empty]
+    write_table(path, filled)
+
+
+def _storable(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Whole numbers and truths that may be missing; in a column of mixed things all become text."""
+    if is_bool_dtype(column):
+        return column.astype("boolean")
+    if is_integer_dtype(column):
+        return column.astype("Int64")
+    return column.map(str, na_action="ignore") if is_object_dtype(column) else column
+
+
+CSV = Format("csv", (".csv",), never, read, write)
+PARQUET = Format("parquet", (".parquet",), never, read, write)
