@@ -15,6 +15,7 @@ from metaphase.cli.data import data
 from metaphase.cli.evaluate import evaluate
 from metaphase.cli.info import info
 from metaphase.cli.observers import observers
+from metaphase.cli.score import score
 from metaphase.cli.simulate import simulate
 from metaphase.cli.stain import stain
 from metaphase.cli.tissue import tissue
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(info)
 app.command()(tissue)
 app.command()(simulate)
+app.command()(score)
 app.command()(convert)
 app.command()(train)
 app.add_typer(stain, name="stain")
