@@ -14,6 +14,7 @@ from metaphase.cli.convert import convert
 from metaphase.cli.data import data
 from metaphase.cli.evaluate import evaluate
 from metaphase.cli.info import info
+from metaphase.cli.label import label
 from metaphase.cli.observers import observers
 from metaphase.cli.score import score
 from metaphase.cli.simulate import simulate
@@ -35,6 +36,7 @@ app.command()(simulate)
 app.command()(score)
 app.command()(convert)
 app.command()(train)
+app.add_typer(label, name="label")
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")
 app.add_typer(evaluate, name="evaluate")
