@@ -85,3 +85,25 @@ def test_take_equals_fancy_indexing(tmp_path_factory: pytest.TempPathFactory, co
     store = open_store(folder)
     rows = np.random.default_rng(seed).integers(0, len(store), count)
     np.testing.assert_array_equal(store.take(rows), store.shards[0][rows])
+
+
+def test_draws_repeat_rows_and_leave_others_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = rng.integers(0, 4, 6)
+    with PatchWriter(tmp_path / "hard") as writer:
+        for number, count in enumerate(times):
+            patch = np.zeros((128, 128, 3), np.uint8)
+            writer.add(patch, label=0, x=number, y=0, slide="a", source="test", hard_0=int(count))
+    write_store(tmp_path / "positives", ["b"], count=4)
+    patches = open_set([str(tmp_path / "hard"), str(tmp_path / "positives")])
+    drawn = patches.drawn("hard_0")
+    assert np.bincount(drawn, minlength=10).tolist() == [*times.tolist(), 1, 1, 1, 1]
+    assert patches.drawn("").tolist() == list(range(10))
+    with pytest.raises(TrainingError, match="hard_1"):
+        patches.drawn("hard_1")
+
+
+def test_draws_that_are_no_counts_are_refused(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", ["a"], count=4, hard_0=0.5)
+    with pytest.raises(TrainingError, match="no counts"):
+        open_set([str(tmp_path / "a")]).drawn("hard_0")

@@ -121,3 +121,12 @@ def test_reader_can_be_left_early() -> None:
     reader.close()
     assert slide.reads < 10
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
+
+
+@given(width=st.integers(1, 300), height=st.integers(1, 300), mpp=st.sampled_from([0.2, 0.31, 0.5, 0.77]))
+def test_the_shape_of_a_read_leaves_pixels_alone(width: int, height: int, mpp: float) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (600, 600, 3), np.uint8)
+    slide = ArraySlide(pixels, mpp=0.25)
+    whole = slide.read(10, 20, 300, 300, mpp).astype(int)
+    part = slide.read(10, 20, width, height, mpp)
+    assert abs(whole[:height, :width] - part).max() <= 2  # each of the two passes may round the other way

@@ -33,6 +33,8 @@ class TrainingConfig:
     """Ranges of the letters."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
+    draws: str = ""
+    """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
     label_smoothing: float = 0.0
     """Share of the target spread over both classes; 0 as in the paper."""
     batch: int = 64

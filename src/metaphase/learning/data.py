@@ -56,6 +56,21 @@ class PatchSet:
             )
         return values
 
+    def drawn(self, column: str) -> Rows:
+        """Rows of the set, each as often as `column` says; patches of stores without it count once."""
+        rows = np.arange(len(self.index))
+        if not column:
+            return rows
+        if column not in self.index:
+            raise TrainingError(
+                f"the patch stores have no column {column!r}",
+                next_step=f"choose from {', '.join(self.index.columns)}",
+            )
+        times = self.index[column].fillna(1).to_numpy()
+        if not ((times >= 0) & (times == np.round(times))).all():
+            raise TrainingError(f"column {column!r} holds no counts", next_step="give whole numbers from 0 on")
+        return np.repeat(rows, times.astype(np.int64))
+
     def take(self, rows: Rows) -> Patches:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
         starts = np.cumsum([0, *map(len, self.stores)])

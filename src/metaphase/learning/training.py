@@ -101,6 +101,7 @@ class _Run:
         self.config, self.folder, self.team, self.watch = config, folder, team, watch
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
+        self.drawn = self.patches.drawn(config.draws)
         self.targets = torch.from_numpy(
             _smoothed(self.patches.targets(config.target), config.label_smoothing)
         ).to(team.device)
@@ -134,9 +135,11 @@ class _Run:
 
     def _train_epoch(self, feed: Feeder) -> int:
         epoch, config = self.progress.epoch, self.config
+        labels = self.patches.labels[self.drawn]
         batches = balanced_batches(
-            self.patches.labels, config.batch, seed=config.seed, epoch=epoch, samples=config.samples_per_epoch
+            labels, config.batch, seed=config.seed, epoch=epoch, samples=config.samples_per_epoch
         )[:, self.team.rank :: self.team.size]
+        batches = self.drawn[batches]
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate_at(epoch)
         self.model.train()

@@ -80,9 +80,11 @@ def _read_scaled(
 def _resample(
     pixels: RGB, source: Box, left: float, top: float, width: int, height: int, ratio: float
 ) -> RGB:
+    """Columns, then rows: left to itself, Pillow chooses the order by the shape, and roundings would differ."""
     x, y = left - source.x, top - source.y
-    box = (x, y, x + width * ratio, y + height * ratio)
-    return np.asarray(Image.fromarray(pixels).resize((width, height), KERNEL, box=box))
+    across = (x, 0, x + width * ratio, source.height)
+    narrowed = Image.fromarray(pixels).resize((width, source.height), KERNEL, box=across)
+    return np.asarray(narrowed.resize((width, height), KERNEL, box=(0, y, width, y + height * ratio)))
 
 
 def _source_box(left: float, top: float, width: int, height: int, ratio: float) -> Box:
