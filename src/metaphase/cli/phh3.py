@@ -1,0 +1,272 @@
+"""`metaphase phh3`: from PHH3 slides to the list of their mitoses."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from metaphase.cli.console import complain, print_json, progress_bar, stdout, warn
+from metaphase.cli.options import Device, Folder, Json
+from metaphase.config import read_toml
+from metaphase.errors import MetaphaseError, UsageError
+
+if TYPE_CHECKING:
+    from metaphase.learning.training import TrainingResult, Update
+    from metaphase.phh3.training import LearningConfig
+
+Result = TypeVar("Result")
+Row = dict[str, Any]
+
+phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
+
+Manifest = Annotated[
+    Path,
+    typer.Argument(help="CSV with case, phh3, split (and mpp where the files lack it).", metavar="MANIFEST"),
+]
+Workspace = Annotated[
+    Path, typer.Option("-w", "--workspace", help="Folder with a subfolder for each case; made if absent.")
+]
+Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
+Epochs = Annotated[int, typer.Option(help="Passes over the labels.")]
+Batch = Annotated[int, typer.Option(help="Patches a step.")]
+Samples = Annotated[int | None, typer.Option(help="Patches an epoch; by default as many as there are.")]
+Normalisation = Annotated[str, typer.Option(help="none (the paper) or batch.")]
+Augment = Annotated[str, typer.Option(help="Augmentation letters; C and H vary the stain, too.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+
+
+@phh3.command()
+def candidates(
+    manifest: Manifest,
+    workspace: Workspace,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any settings; see docs/phh3.md.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find every brown object of the PHH3 slides. Finished slides are skipped."""
+    from metaphase.phh3.config import CandidateConfig
+    from metaphase.phh3.records import case_folder
+    from metaphase.phh3.searching import search_case
+
+    settings = CandidateConfig.from_mapping(read_toml(config) if config else {})
+
+    def search(row: Row, show: Callable[[int, int], None]) -> Row:
+        folder = case_folder(workspace, row["case"])
+        found = search_case(row["phh3"], folder, settings, mpp=_mpp(row), force=force, progress=show)
+        for warning in found.warnings:
+            warn(f"{row['case']}: {warning}")
+        facts = {"case": row["case"], "candidates": len(found.table), "picture": str(found.picture)}
+        return {**facts, "warnings": list(found.warnings), "reused": found.reused}
+
+    results, code = _for_each_case(manifest, workspace, search)
+    _report(results, as_json, ("case", "candidates", "picture"))
+    raise typer.Exit(code)
+
+
+@phh3.command()
+def sample(
+    manifest: Manifest,
+    workspace: Workspace,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the new labelling project.")],
+    purpose: Annotated[
+        str, typer.Option("--for", help="cnn1: of all candidates; cnn2: of those CNN1 keeps.")
+    ] = "cnn1",
+    count: Annotated[int, typer.Option(help="Candidates to label.")] = 2000,
+    per_case: Annotated[bool, typer.Option("--per-case", help="Equally many from each case.")] = False,
+    active: Annotated[float, typer.Option(help="Share nearest to the network's decision line.")] = 0.0,
+    exclude: Annotated[
+        list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
+    from metaphase.phh3.drawing import draw_project
+    from metaphase.phh3.sampling import SampleConfig
+    from metaphase.tables import named, read_manifest
+
+    if purpose not in ("cnn1", "cnn2"):
+        raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
+    drawn = draw_project(
+        read_manifest(manifest),
+        workspace,
+        output,
+        cast(Literal["cnn1", "cnn2"], purpose),
+        SampleConfig(count, per_case, active, seed),
+        exclude=exclude or (),
+    )
+    if drawn.skipped:
+        warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
+    stdout.print(f"{len(drawn.items):,} items; label them with: metaphase label serve {escape(str(output))}")
+
+
+@phh3.command("train-cnn1")
+def train_cnn1(
+    project: Project,
+    output: Folder,
+    epochs: Epochs = 20,
+    batch: Batch = 64,
+    samples: Samples = None,
+    normalisation: Normalisation = "none",
+    augment: Augment = "REB",
+    seed: Seed = 0,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
+    from metaphase.phh3 import training
+
+    config = _learning(epochs, batch, samples, normalisation, augment, seed)
+    with progress_bar() as bar:
+        result = training.train_cnn1(project, output, config, device=device, watch=_watcher(bar, epochs))
+    _report_training(result, as_json)
+
+
+@phh3.command("train-cnn2")
+def train_cnn2(
+    project: Project,
+    output: Folder,
+    artefacts: Annotated[
+        list[Path] | None,
+        typer.Option(help="Labelled project whose artefacts are further negatives (CNN1's)."),
+    ] = None,
+    epochs: Epochs = 20,
+    batch: Batch = 64,
+    samples: Samples = None,
+    normalisation: Normalisation = "none",
+    augment: Augment = "REB",
+    seed: Seed = 0,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
+    from metaphase.phh3 import training
+
+    config = _learning(epochs, batch, samples, normalisation, augment, seed)
+    with progress_bar() as bar:
+        watch = _watcher(bar, epochs)
+        result = training.train_cnn2(
+            project, output, config, artefacts=artefacts or (), device=device, watch=watch
+        )
+    _report_training(result, as_json)
+
+
+@phh3.command()
+def classify(
+    manifest: Manifest,
+    workspace: Workspace,
+    cnn1: Annotated[Path | None, typer.Option(help="Model of train-cnn1.", metavar="MODEL")] = None,
+    cnn2: Annotated[Path | None, typer.Option(help="Model of train-cnn2.", metavar="MODEL")] = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Score every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
+    from metaphase.phh3.classification import classify_case, load_classifier
+    from metaphase.phh3.records import case_folder
+
+    given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
+    if not given:
+        raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
+    classifiers = [load_classifier(name, path, device) for name, path in given.items()]
+
+    def score(row: Row, show: Callable[[int, int], None]) -> Row:
+        folder = case_folder(workspace, row["case"])
+        scores, fresh = classify_case(
+            row["phh3"], folder, row["case"], classifiers, mpp=_mpp(row), progress=show
+        )
+        counts = {
+            {"cnn1": "objects", "cnn2": "mitoses"}[name]: int((scores.table[name] >= decision).sum())
+            for name, decision in scores.decisions.items()
+        }
+        return {"case": row["case"], "candidates": len(scores.table), **counts, "reused": not fresh}
+
+    results, code = _for_each_case(manifest, workspace, score)
+    _report(results, as_json, ("case", "candidates", "objects", "mitoses"))
+    raise typer.Exit(code)
+
+
+def _for_each_case(
+    manifest: Path, workspace: Path, work: Callable[[Row, Callable[[int, int], None]], Row]
+) -> tuple[list[Row], int]:
+    """Do `work` on every case that has a PHH3 slide; one that fails is reported and the others go on."""
+    from metaphase.artifacts import write_text
+    from metaphase.tables import read_manifest
+
+    table = read_manifest(manifest)
+    rows = [cast(Row, row) for row in table[table["phh3"] != ""].to_dict("records")]
+    if not rows:
+        raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
+    results, failures = [], []
+    with progress_bar("cases") as bar:
+        task = bar.add_task("", total=len(rows))
+        for number, row in enumerate(rows):
+            bar.update(task, description=row["case"], completed=number)
+
+            def show(done: int, total: int, number: int = number) -> None:
+                bar.update(task, completed=number + done / max(1, total))
+
+            try:
+                results.append(work(row, show))
+            except MetaphaseError as error:
+                complain(f"{row['case']}: {error}")
+                failures.append(f"{row['case']}\n{traceback.format_exc()}")
+            except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
+                log = workspace / "errors.log"
+                complain(f"{row['case']}: {type(error).__name__}: {error}. The traceback is in {log}.")
+                failures.append(f"{row['case']}\n{traceback.format_exc()}")
+    if failures:
+        write_text(workspace / "errors.log", "\n".join(failures))
+    else:
+        (workspace / "errors.log").unlink(missing_ok=True)
+    return results, int(bool(failures))
+
+
+def _mpp(row: Row) -> float | None:
+    """The manifest's own resolution of a slide, where it states one."""
+    value = row.get("mpp")
+    return float(value) if value is not None and value == value else None
+
+
+def _learning(
+    epochs: int, batch: int, samples: int | None, normalisation: str, augment: str, seed: int
+) -> LearningConfig:
+    from metaphase.phh3.training import LearningConfig
+
+    kind = cast(Literal["none", "batch"], normalisation)  # checked when the network is described
+    return LearningConfig(epochs, batch, samples, kind, augment, seed)
+
+
+def _watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
+    task = bar.add_task("cutting patches", total=epochs)
+
+    def show(update: Update) -> None:
+        facts = f"loss {update.loss:.4f}  best F1 {update.f1:.3f}  {update.patches_per_s:,.0f} patches/s"
+        bar.update(task, description=facts, completed=update.epoch + update.step / update.steps)
+
+    return show
+
+
+def _report_training(result: TrainingResult, as_json: bool) -> None:
+    if as_json:
+        print_json({"model": str(result.model), "f1": result.best, "history": result.history})
+    else:
+        stdout.print(f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}")
+
+
+def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
+    if as_json:
+        print_json(results)
+        return
+    table = Table(*columns, box=None)
+    for row in results:
+        table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
+    if results:
+        stdout.print(table)
