@@ -14,11 +14,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## a simulated pair of slides, what they are, where their tissue is; ends with pictures to open
-	$(BIN)/metaphase simulate demo --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
-	$(BIN)/metaphase info demo/case000/he.tif
-	$(BIN)/metaphase tissue demo/case000/he.tif demo/case000/phh3.tif -o demo/tissue
-	@echo "Open demo/tissue/he.tissue.jpg, and demo/case000/he.tif in QuPath or any slide viewer."
+demo: $(READY)  ## a simulated slide, its mitoses found by the bundled model, and a report to open
+	$(BIN)/metaphase simulate demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
+	$(BIN)/metaphase info demo/slides/case000/he.tif
+	$(BIN)/metaphase detect demo/slides/case000/he.tif -o demo/results
+	@echo "Open demo/results/he/report.html in a browser; demo/results/he/detections.geojson goes onto the slide in QuPath."
 
 test: $(READY)  ## all tests
 	$(BIN)/python -m pytest -n auto
@@ -38,6 +38,8 @@ bench: $(READY)  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/stain_augmentation.py
 	$(BIN)/python benchmarks/evaluation_speed.py
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
+	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/grading.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -9,6 +9,7 @@ import numpy as np
 
 from metaphase.geometry import Box
 from metaphase.slides import RGB, WORKING_MPP, Slide
+from metaphase.stain.glass import glass_colour, white_balanced
 from metaphase.stain.guess import StainGuess, guess_stain
 
 COARSE_SCAN_MPP = 0.4
@@ -49,7 +50,8 @@ class SlideReport:
 
 def inspect_slide(slide: Slide) -> SlideReport:
     """Look at a slide's metadata and at a small sample of its pixels."""
-    stain = guess_stain(_sample(slide))
+    sample = _sample(slide)
+    stain = guess_stain(white_balanced(sample, glass_colour(sample)))
     return SlideReport(
         slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide))
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
+from metaphase.errors import SlideError
 from metaphase.slides import RGB, WORKING_MPP, Slide
 from metaphase.stain.density import optical_density, stained_density
 from metaphase.tissue import TissueMask
@@ -43,7 +45,12 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: i
     reach = FIELD_PX / 2 * WORKING_MPP / slide.mpp
     xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - reach
     ys = tissue.y + (rows[chosen] + 0.5) * tissue.scale - reach
-    images = [slide.read(float(x), float(y), FIELD_PX, FIELD_PX) for x, y in zip(xs, ys, strict=True)]
+    images = []
+    for x, y in zip(xs, ys, strict=True):
+        with suppress(SlideError):  # who needs those pixels will say that they are damaged
+            images.append(slide.read(float(x), float(y), FIELD_PX, FIELD_PX))
+    if not images:
+        return Quality(0, 0.0, (0.0, 0.0, 0.0))
     blurred = float(np.mean([sharpness(image) < SHARP_FIELD for image in images]))
     red, green, blue = stained_density(np.stack(images))
     return Quality(len(images), blurred, (float(red), float(green), float(blue)))

@@ -12,13 +12,23 @@ from typing import Any, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from metaphase.artifacts import write_text
 from metaphase.errors import MetaphaseError, UsageError
 
 Result = TypeVar("Result")
 
+AREA = "mm2"
 stdout = Console()
 stderr = Console(stderr=True, soft_wrap=True)
 
@@ -46,13 +56,28 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class _Amount(ProgressColumn):
+    """How much is done, of how much, and how fast; a task's field `unit` overrides the bar's."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """One cell."""
+        unit = task.fields.get("unit", self._unit)
+        digits = 0 if (task.total or 0) >= 100 or unit != AREA else 1
+        total = "?" if task.total is None else f"{task.total:.{digits}f}"
+        speed = f" {task.speed:.2g} {unit}/s" if unit == AREA and task.speed else ""
+        return Text(f"{task.completed:.{digits}f}/{total} {unit}{speed}".rstrip())
+
+
 def progress_bar(unit: str = "") -> Progress:
     """A bar on stderr that is silent where nobody watches."""
-    count = TextColumn("{task.completed:.0f}/{task.total:.0f} " + unit)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        count,
+        _Amount(unit),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -60,17 +85,18 @@ def progress_bar(unit: str = "") -> Progress:
 
 
 def for_each_slide(
-    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path
+    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path, *, bar: Progress | None = None
 ) -> tuple[list[Result], int]:
     """Do `work` on every slide. A slide that fails is reported and the others go on.
 
-    Returns the results and the exit code. Tracebacks go to `errors.log` in `folder`, for a bug report.
+    Returns the results and the exit code. Tracebacks go to `errors.log` in `folder`, for a bug report. `work`
+    may show its own progress on `bar`.
     """
     paths = list(slides)
     _refuse_same_names(paths)
     results, failures = [], []
-    with progress_bar() as bar:
-        task = bar.add_task("slides", total=len(paths))
+    with bar or progress_bar() as bar:
+        task = bar.add_task("slides", total=len(paths), unit="slides")
         for path in paths:
             bar.update(task, description=path.name)
             try:

@@ -12,10 +12,12 @@ from metaphase import __version__
 from metaphase.cli.console import complain
 from metaphase.cli.convert import convert
 from metaphase.cli.data import data
+from metaphase.cli.detect import detect
 from metaphase.cli.evaluate import evaluate
 from metaphase.cli.info import info
 from metaphase.cli.label import label
 from metaphase.cli.observers import observers
+from metaphase.cli.phh3 import phh3
 from metaphase.cli.score import score
 from metaphase.cli.simulate import simulate
 from metaphase.cli.stain import stain
@@ -30,12 +32,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(detect)
 app.command()(info)
 app.command()(tissue)
 app.command()(simulate)
 app.command()(score)
 app.command()(convert)
 app.command()(train)
+app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")

@@ -7,7 +7,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from metaphase.geometry import Box
 from metaphase.parallel import ordered_map
@@ -15,6 +14,7 @@ from metaphase.phh3.brown import UNIT, BrownScale, amounts
 from metaphase.phh3.config import CandidateConfig
 from metaphase.phh3.plane import search_plane
 from metaphase.slides import RGB, Slide
+from metaphase.stain.glass import glass_colour, white_balanced
 from metaphase.stain.guess import StainGuess, guess_stain
 from metaphase.tissue import TissueMask, find_tissue
 
@@ -27,8 +27,6 @@ BLUEST_SHARE = 0.1
 NORMAL_5TH_PERCENTILE = 1.645
 """Standard deviations between the median and the 5th percentile of a normal distribution."""
 GLASS_THUMBNAIL_PX = 512
-DARKEST_GLASS, MAX_GLASS_TINT = 180, 0.2
-"""Glass is brighter than this in every channel, and its channels differ by no more than this share."""
 FEWEST_PIXELS = 1000
 """With fewer stained pixels nothing can be estimated."""
 
@@ -118,20 +116,6 @@ def stained(pixels: RGB) -> RGB:
     density = -np.log(np.maximum(np.arange(256), 1) / 255).astype(np.float32)
     kept: RGB = pixels[density[pixels].mean(axis=1) > STAINED_DENSITY]
     return kept
-
-
-def glass_colour(thumbnail: RGB) -> npt.NDArray[np.float32]:
-    """The median colour (3) of the brightest pixels; white where these are too dark or coloured for glass."""
-    pixels = thumbnail.reshape(-1, 3)
-    light = pixels.mean(axis=1)
-    glass = np.median(pixels[light >= np.percentile(light, 99)], axis=0).astype(np.float32)
-    believable = glass.min() > DARKEST_GLASS and np.ptp(glass) < MAX_GLASS_TINT * glass.max()
-    return glass if believable else np.full(3, 255, np.float32)
-
-
-def white_balanced(image: RGB, glass: npt.NDArray[np.float32]) -> RGB:
-    """The image as if glass were white: a tint of lamp or camera would pass for a stain."""
-    return np.minimum(image * (255 / glass), 255).astype(np.uint8)
 
 
 def _with_margin(tissue: TissueMask, margin_um: float) -> TissueMask:

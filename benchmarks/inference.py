@@ -1,0 +1,328 @@
+"""How fast and how exact the dense engine is, beside the same network called as it is, in the same run.
+
+Both compute the same tiles in turns, so that a shared machine disturbs both alike. Networks are
+He-initialised, without or with batch normalisation, and scaled so that their probabilities spread over 0
+to 1. Then a JPEG pyramid is written and detected end to end.
+
+    python benchmarks/inference.py [--device cuda] [--gamma 0.6 1.0] [--side 0] [--explore] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metaphase.inference import Engine, EngineConfig, detect_tiles, plan_detection
+from metaphase.inference.config import Precision
+from metaphase.inference.cpu import CpuDetector, Workers
+from metaphase.inference.folding import fold_detector
+from metaphase.networks import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, build_network, probability
+from metaphase.networks.architectures import Normalisation
+from metaphase.parallel import available_cores
+from metaphase.slides import RGB, PyramidFormat, open_slide, read_tiles, write_pyramid
+
+MPX_PER_MM2 = 16.0
+PLAIN_OUTPUTS = 160
+Row = dict[str, Any]
+
+
+def tissue(side: int, seed: int = 0) -> RGB:
+    """Cell-sized blobs in H&E colours with finer structure and sensor noise."""
+    rng = np.random.default_rng(seed)
+    field = np.zeros((side, side), np.float32)
+    for step, weight in ((4, 0.5), (12, 1.0), (40, 1.0)):
+        coarse = rng.normal(size=(side // step + 2, side // step + 2)).astype(np.float32)
+        field += weight * cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
+    mix = 1 / (1 + np.exp(-3 * field[..., None]))
+    blue, pink = np.array([95, 60, 140], np.float32), np.array([235, 190, 215], np.float32)
+    image = mix * blue + (1 - mix) * pink + rng.normal(0, 4, (side, side, 1))
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def spread_network(gamma: float, normalisation: Normalisation) -> nn.Sequential:
+    """A network whose logits on tissue have a mean of -1 and a spread of 3, as trained ones may."""
+    torch.manual_seed(0)
+    network = build_network(NetworkSpec(gamma=gamma, normalisation=normalisation))
+    images = pixels_of(tissue(300))[None]
+    with torch.no_grad():
+        if normalisation == "batch":
+            for _ in range(15):
+                network.train()(images[..., :180, :180])
+        logits = network.eval()(images)
+        difference = logits[:, 1] - logits[:, 0]
+        scale = 3 / difference.std()
+        weight, bias = network[-1].parameters()
+        weight.mul_(scale)
+        bias.copy_(torch.stack([torch.zeros(()), -1 - difference.mean() * scale]))
+    return network
+
+
+def pixels_of(image: RGB) -> Tensor:
+    """(3, height, width) in 0..1."""
+    return torch.from_numpy(image).permute(2, 0, 1).float() / 255
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Wall time of one call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+class Stopwatch:
+    """Wall and processor times of repeated work, a megapixel."""
+
+    def __init__(self, work: Callable[[], object], megapixels: float, device: torch.device) -> None:
+        self.work, self.megapixels, self.device = work, megapixels, device
+        self.wall: list[float] = []
+        self.processor: list[float] = []
+
+    def run(self, times: int = 1) -> None:
+        """Do the work and remember."""
+        for _ in range(times):
+            start = time.process_time()
+            self.wall.append(seconds(self.work, self.device) / self.megapixels)
+            self.processor.append((time.process_time() - start) / self.megapixels)
+
+    def row(self) -> Row:
+        """Best and middle speeds."""
+        return {
+            "megapixels_per_s": 1 / min(self.wall),
+            "median_megapixels_per_s": 1 / statistics.median(self.wall),
+            "seconds_per_mm2": min(self.wall) * MPX_PER_MM2,
+            "processor_s_per_megapixel": min(self.processor),
+        }
+
+
+@contextmanager
+def tensor_float(allowed: bool) -> Iterator[None]:
+    """Whether the plain network on a GPU rounds to TensorFloat-32, PyTorch's default for convolutions."""
+    torch.backends.cudnn.allow_tf32 = allowed
+    yield
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def plain_ways(network: nn.Sequential, images: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """The ways to call the network as it is, all cores at work."""
+
+    def contiguous() -> Tensor:
+        torch.set_num_threads(available_cores())
+        return probability(network.to(memory_format=torch.contiguous_format)(images.contiguous()))  # type: ignore[call-overload]
+
+    def channels_last() -> Tensor:
+        torch.set_num_threads(available_cores())
+        layout = torch.channels_last
+        return probability(network.to(memory_format=layout)(images.contiguous(memory_format=layout)))  # type: ignore[call-overload]
+
+    return {"contiguous": contiguous, "channels last": channels_last}
+
+
+def compare(
+    gamma: float, normalisation: Normalisation, config: EngineConfig, rounds: int
+) -> tuple[list[Row], Engine]:
+    """Rows of engine and plain on the same image, in turns; on a CPU plain gets a part of the tile."""
+    network = spread_network(gamma, normalisation)
+    engine = Engine([network], config)
+    device, outputs = engine.device, engine.tile_outputs
+    image = tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1), seed=1)
+    part = outputs if device.type == "cuda" else min(outputs, PLAIN_OUTPUTS)
+    cut = image[
+        : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1), : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1)
+    ]
+    batch = torch.from_numpy(image)[None].repeat(1 if device.type == "cpu" else config.batch, 1, 1, 1)
+    batch = batch.to(device)
+    with torch.inference_mode(), tensor_float(False):
+        ways = plain_ways(network.to(device), pixels_of(np.ascontiguousarray(cut))[None].to(device))
+        watches = {way: Stopwatch(work, covered(part), device) for way, work in ways.items()}
+        for watch in watches.values():
+            watch.run(1 if device.type == "cpu" else 2)
+        best = min(watches, key=lambda way: min(watches[way].wall))
+        fast = Stopwatch(lambda: engine.logits(batch), covered(outputs) * len(batch), device)
+        engine.logits(batch)
+        for _ in range(rounds):
+            fast.run(3)
+            watches[best].run()
+        rows = [{"way": "engine", **fast.row()}, {"way": f"plain float32, {best}", **watches[best].row()}]
+        expected = ways[best]()[0]
+        found = torch.sigmoid(engine.logits(batch)[0])[:part, :part]
+        if device.type == "cuda":
+            rows.append(
+                {"way": "plain TensorFloat-32", **tensor_float_row(ways[best], covered(part), device)}
+            )
+    rows[0] |= {
+        "arithmetic": engine.arithmetic,
+        "block_outputs": engine.block_outputs,
+        "times_plain": rows[0]["megapixels_per_s"] / rows[1]["megapixels_per_s"],
+        "largest_difference": float((found - expected).abs().max()),
+        "probabilities_5_to_95_percent": np.quantile(expected.cpu().numpy(), (0.05, 0.95)).round(2).tolist(),
+    }
+    return [{"gamma": gamma, "normalisation": normalisation, **row} for row in rows], engine
+
+
+def tensor_float_row(work: Callable[[], Tensor], megapixels: float, device: torch.device) -> Row:
+    """The plain network with PyTorch's default rounding."""
+    with tensor_float(True):
+        work()
+        watch = Stopwatch(work, megapixels, device)
+        watch.run(3)
+    return watch.row()
+
+
+def covered(outputs: int) -> float:
+    """Megapixels of a square of outputs."""
+    return (OUTPUT_STRIDE_PX * outputs) ** 2 / 1e6
+
+
+def end_to_end(engine: Engine, side: int) -> Row:
+    """A JPEG pyramid: decoding alone, computing alone, and both at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "slide.tiff"
+        sheet = tissue(2048)
+        tiles = (
+            sheet[:512, :512] if (x + y) % 3 else sheet[512:1024, 512:1024]
+            for y in range(-(-side // 512))
+            for x in range(-(-side // 512))
+        )
+        whole = -(-side // 512) * 512
+        write_pyramid(path, tiles, whole, whole, PyramidFormat(0.25))
+        with open_slide(path) as slide:
+            plan = plan_detection(slide, engine)
+            megapixels = whole**2 / 1e6
+            decode = seconds(lambda: [None for _ in read_tiles(slide, plan)], engine.device)
+            pixels = next(iter(read_tiles(slide, plan)))[1]
+            count = 1 if engine.device.type == "cpu" else engine.config.batch
+            batch = torch.from_numpy(np.stack([pixels] * count)).to(engine.device)
+            one = min(seconds(lambda: engine.logits(batch), engine.device) for _ in range(3)) / count
+            points = 0
+
+            def both() -> None:
+                nonlocal points
+                points = sum(len(result.points.x) for result in detect_tiles(engine, slide, plan))
+
+            together = seconds(both, engine.device)
+    compute = one * len(plan.tiles)
+    return {
+        "side_px": whole,
+        "tiles": len(plan.tiles),
+        "points": points,
+        "decode_megapixels_per_s": megapixels / decode,
+        "compute_megapixels_per_s": megapixels / compute,
+        "both_megapixels_per_s": megapixels / together,
+        "seconds_per_mm2": together / megapixels * MPX_PER_MM2,
+        "fraction_of_the_slower": max(decode, compute) / together,
+    }
+
+
+def explore(gamma: float, device: torch.device) -> list[Row]:
+    """Speeds of other settings: block sizes on the CPU, precisions and batches on a GPU."""
+    network = spread_network(gamma, "none")
+    return cpu_blocks(network) if device.type == "cpu" else gpu_settings(network)
+
+
+def cpu_blocks(network: nn.Sequential) -> list[Row]:
+    """Block sizes of the wide layer, whatever memory their spectra take."""
+    workers, folded, rows = Workers(available_cores()), fold_detector(network), []
+    for outputs in (16, 24, 32, 40, 48):
+        count = 240
+        with torch.inference_mode():
+            detector = CpuDetector(folded, outputs, workers)
+            rows.append(measured(f"blocks of {outputs}", detector.logits, count, 1, torch.device("cpu")))
+    return rows
+
+
+def gpu_settings(network: nn.Sequential) -> list[Row]:
+    """Precisions and numbers of tiles at once."""
+    rows = []
+    precisions: tuple[Precision, ...] = ("auto", "fast", "float32")
+    for precision in precisions:
+        for batch in (1, 2, 4, 8) if precision != "float32" else (1,):
+            engine = Engine([network], EngineConfig(device="cuda", precision=precision, batch=batch))
+            name = f"{precision}, batch {batch}"
+            rows.append(measured(name, engine.logits, engine.tile_outputs, batch, engine.device))
+            gc.collect()
+    return rows
+
+
+def measured(
+    name: str, logits: Callable[[Tensor], Tensor], outputs: int, batch: int, device: torch.device
+) -> Row:
+    """Best of three on tiles of `outputs` a side."""
+    image = torch.from_numpy(tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)))
+    tiles = image[None].repeat(batch, 1, 1, 1).to(device)
+    logits(tiles)
+    best = min(seconds(lambda: logits(tiles), device) for _ in range(3))
+    speed = batch * covered(outputs) / best
+    print(f"{name:24s} {speed:10.3f} Mpx/s", flush=True)
+    return {"setting": name, "megapixels_per_s": speed}
+
+
+def print_rows(rows: list[Row]) -> None:
+    """One line a way."""
+    for row in rows:
+        extra = ""
+        if "times_plain" in row:
+            extra = (
+                f"  {row['times_plain']:.1f}x plain, difference at most {row['largest_difference']:.1e}"
+                f" ({row['arithmetic']}, blocks of {row['block_outputs']})"
+            )
+        print(
+            f"gamma {row['gamma']:g} {row['normalisation']:5s} {row['way']:30s}"
+            f" {row['megapixels_per_s']:9.3f} Mpx/s {row['seconds_per_mm2']:9.3f} s/mm2"
+            f" {row['processor_s_per_megapixel']:7.2f} processor s/Mpx{extra}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure and print; with --json also write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--gamma", type=float, nargs="+", default=[0.6])
+    parser.add_argument("--networks", nargs="+", choices=["none", "batch"], default=["none", "batch"])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--side", type=int, help="px of the slide for the end-to-end run; 0 leaves it out")
+    parser.add_argument("--explore", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    config = EngineConfig(device=arguments.device, precision=arguments.precision)
+    results: Row = {"speed": [], "torch": torch.__version__}
+    engine = None
+    for gamma in arguments.gamma:
+        for normalisation in arguments.networks:
+            engine = None
+            gc.collect()
+            rows, engine = compare(gamma, normalisation, config, arguments.rounds)
+            print_rows(rows)
+            results["speed"] += rows
+    if engine is None:
+        parser.error("name at least one gamma and one kind of network")
+    side = arguments.side if arguments.side is not None else (4096 if engine.device.type == "cpu" else 30_000)
+    if side:
+        results["end_to_end"] = end_to_end(engine, side)
+        print({key: round(value, 3) for key, value in results["end_to_end"].items()}, flush=True)
+    if arguments.explore:
+        results["explore"] = explore(arguments.gamma[0], engine.device)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

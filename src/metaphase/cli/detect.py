@@ -1,0 +1,179 @@
+"""`metaphase detect`: mitoses of whole slides, with count, grade and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.cli.console import AREA, for_each_slide, print_json, progress_bar, stdout, warn
+from metaphase.cli.options import Device, Folder, Json, Mpp, Slides
+
+if TYPE_CHECKING:
+    from metaphase.pipeline.detection import Detector, Findings, SlideOutcome
+    from metaphase.web.slide_report import CohortRow
+
+REPORT, INDEX = "report.html", "index.html"
+
+
+def detect(
+    slides: Slides,
+    output: Folder,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A .safetensors model; several are averaged. By default the bundled one.", metavar="FILE"
+        ),
+    ] = None,
+    device: Device = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Probability from which a peak counts; by default the model's own, else 0.8."),
+    ] = None,
+    mpp: Mpp = None,
+    tissue: Annotated[
+        str, typer.Option(help="A mask from `metaphase tissue`, or `whole` to search everything.")
+    ] = "",
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Also write: qupath (the default), csv, asap, coco, ..."),
+    ] = None,
+    probability_map: Annotated[
+        bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
+    ] = False,
+    theta1: Annotated[float, typer.Option(help="Counts up to this are grade 1.")] = 6.0,
+    theta2: Annotated[float, typer.Option(help="Counts above this are grade 3.")] = 20.0,
+    suppress_um: Annotated[
+        float, typer.Option(help="Of two detections nearer than this, the weaker one goes.")
+    ] = 25.0,
+    floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
+    any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
+    tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
+    batch: Annotated[int, typer.Option(help="Tiles at once on a GPU.")] = 4,
+    precision: Annotated[str, typer.Option(help="auto, float32 or fast (half, GPU only).")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
+
+    A run that was stopped goes on where it stopped, and finished slides are left as they are.
+    """
+    from metaphase.grading import GradingConfig
+    from metaphase.inference import Engine, EngineConfig, PeakConfig
+    from metaphase.pipeline.detection import DetectionConfig, detect_slide, load_detector
+
+    config = DetectionConfig(
+        threshold=threshold,
+        mpp=mpp,
+        tissue=tissue,
+        any_stain=any_stain,
+        tile_px=tile,
+        probability_map=probability_map,
+        formats=tuple(formats or ("qupath",)),
+        peaks=PeakConfig(floor=floor, suppress_um=suppress_um),
+        grading=GradingConfig(theta1=theta1, theta2=theta2),
+    )
+    settings = EngineConfig(device=device or "auto", precision=precision, batch=batch)  # type: ignore[arg-type]
+    detector = load_detector(model or ())
+    engine = Engine(detector.networks, settings)
+    rows: list[CohortRow] = []
+    bar = progress_bar(AREA)
+
+    def search(path: Path) -> SlideOutcome:
+        task = bar.add_task(escape(path.name), total=None)
+
+        def show(done: float, total: float) -> None:
+            bar.update(task, completed=done, total=total)
+
+        try:
+            outcome = detect_slide(
+                path,
+                output / path.stem,
+                detector,
+                engine,
+                config,
+                progress=show,
+                report=lambda folder, findings: _report(folder, findings, detector),
+            )
+        except Exception as error:
+            rows.append(_row(path.stem, error=str(error)))
+            raise
+        finally:
+            bar.remove_task(task)
+        for warning in outcome.warnings:
+            warn(f"{path.name}: {warning}")
+        rows.append(_row(path.stem, outcome))
+        return outcome
+
+    outcomes, code = for_each_slide(slides, search, output, bar=bar)
+    _finish(outcomes, rows, output, as_json)
+    raise typer.Exit(code)
+
+
+def _report(folder: Path, findings: Findings, detector: Detector) -> str:
+    from metaphase.networks import current_versions
+    from metaphase.web.slide_report import ReportInput, write_slide_report
+
+    content = ReportInput(
+        tissue=findings.tissue,
+        detections=findings.peaks,
+        score=findings.score,
+        card=detector.card,
+        threshold=findings.threshold,
+        warnings=findings.warnings,
+        timings=findings.timings,
+        stain=findings.stain,
+        versions=current_versions(),
+    )
+    return write_slide_report(folder / REPORT, findings.slide, content).name
+
+
+def _row(name: str, outcome: SlideOutcome | None = None, error: str = "") -> CohortRow:
+    from metaphase.web.slide_report import CohortRow
+
+    if outcome is None:
+        return CohortRow(name, error=error)
+    score = outcome.summary["score"]
+    return CohortRow(
+        name,
+        report=outcome.folder / REPORT,
+        count=score["count"],
+        count_interval=tuple(score["count_interval"]),
+        grade=score["grade"],
+        proliferation=score["proliferation"],
+        area_mm2=outcome.summary["tissue_mm2"],
+        warnings=outcome.warnings,
+    )
+
+
+def _finish(outcomes: list[SlideOutcome], rows: list[CohortRow], output: Path, as_json: bool) -> None:
+    """The table at the end, and the page that leads to the reports."""
+    from metaphase.web.slide_report import write_cohort_index
+
+    if rows:
+        write_cohort_index(output / INDEX, rows)
+    if as_json:
+        print_json([{"folder": str(outcome.folder), **outcome.summary} for outcome in outcomes])
+    elif outcomes:
+        stdout.print(_table(outcomes))
+        stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
+
+
+def _table(outcomes: list[SlideOutcome]) -> Table:
+    table = Table("slide", "tissue", "found", "count", "95 %", "grade", "s/mm2", box=None, pad_edge=False)
+    for outcome in outcomes:
+        table.add_row(escape(outcome.folder.name), *_cells(outcome.summary, outcome.resumed))
+    return table
+
+
+def _cells(summary: dict[str, Any], resumed: bool) -> list[str]:
+    score, area = summary["score"], summary["tissue_mm2"]
+    low, high = score["count_interval"]
+    chance = score["grade_probabilities"][score["grade"] - 1]
+    sure = "" if chance is None else f" ({chance:.0%})"
+    interval = "" if low is None else f"{low:.0f} to {high:.0f}"
+    speed = "done before" if resumed else f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}"
+    cells = [f"{area:.2f} mm2", str(score["detections"]), f"{score['count']:.1f}", interval]
+    return [*cells, f"{score['grade']}{sure}", speed]

@@ -1,0 +1,207 @@
+"""The dense engine: one network or an ensemble over tiles of pixels, on the CPU or a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from metaphase.errors import MetaphaseError, ModelError, UsageError
+from metaphase.inference.config import EngineConfig
+from metaphase.inference.cpu import CpuDetector, Workers
+from metaphase.inference.folding import FoldedDetector, fold_detector
+from metaphase.inference.peaks import BORDER
+from metaphase.inference.portable import PortableDetector
+from metaphase.networks import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.parallel import available_cores
+from metaphase.slides import RGB
+
+CPU_OUTPUTS = (32, 24, 16)
+"""Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
+SPECTRA_BYTES = 900_000_000
+CPU_TILE_OUTPUTS = 320
+GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
+"""Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
+TOLERANCE = 0.02
+"""Largest difference in logits to plain float32 with which the fused kernels are used (`fast`: 20 times)."""
+
+Probabilities = npt.NDArray[np.float32]
+_log = logging.getLogger(__name__)
+
+
+class DeviceError(MetaphaseError):
+    """A device cannot do the work."""
+
+
+class Detector(Protocol):
+    """A prepared network."""
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
+
+
+class Engine:
+    """Applies detectors to tiles; several networks give the mean of their probabilities.
+
+    Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
+    """
+
+    def __init__(self, networks: Sequence[nn.Sequential], config: EngineConfig | None = None) -> None:
+        if not networks:
+            raise UsageError("an engine needs at least one network", next_step="name a model")
+        self.config = config or EngineConfig()
+        self.device = choose_device(self.config.device)
+        folded = [fold_detector(network) for network in networks]
+        with torch.inference_mode(), self.active():
+            self._detectors, self.block_outputs, self.arithmetic = self._prepare(folded)
+
+    def _prepare(self, folded: list[FoldedDetector]) -> tuple[list[Detector], int, str]:
+        """Detectors, the outputs a side of their blocks, and the arithmetic in words."""
+        if self.device.type == "cpu":
+            outputs = cpu_block_outputs(folded)
+            workers = Workers(self.config.workers or available_cores())
+            return [CpuDetector(detector, outputs, workers) for detector in folded], outputs, "float32"
+        if self.device.type == "cuda" and self.config.precision != "float32":
+            fused = self._fused(folded)
+            if fused is not None:
+                return fused, GPU_OUTPUTS, "float16" if self.config.precision == "fast" else "float16 pairs"
+        portable = [PortableDetector(detector, self.device, GPU_OUTPUTS) for detector in folded]
+        return list(portable), GPU_OUTPUTS, "float32"
+
+    def _fused(self, folded: list[FoldedDetector]) -> list[Detector] | None:
+        """The fused kernels where they run here and agree with plain float32, else None."""
+        if importlib.util.find_spec("triton") is None:
+            return None
+        from metaphase.inference.gpu import GpuDetector
+
+        planes = 1 if self.config.precision == "fast" else 2
+        try:
+            detectors = [GpuDetector(detector, self.device, GPU_OUTPUTS, planes) for detector in folded]
+            difference = max(map(self._difference, detectors, folded))
+        except Exception as error:  # noqa: BLE001 -- a compiler, a driver or a small GPU may refuse in many ways
+            _log.warning("the fused GPU kernels do not run here (%s); using plain float32", error)
+            return None
+        if not difference <= TOLERANCE * (20 if planes == 1 else 1):
+            _log.warning("the fused GPU kernels are off by %.2g here; using plain float32", difference)
+            return None
+        return list(detectors)
+
+    def _difference(self, detector: Detector, folded: FoldedDetector) -> float:
+        """Largest difference in logits to `PortableDetector` on a small image."""
+        side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * GPU_OUTPUTS
+        generator = torch.Generator().manual_seed(0)
+        image = torch.randint(100, 256, (1, side, side, 3), dtype=torch.uint8, generator=generator)
+        image = image.to(self.device)
+        exact = PortableDetector(folded, self.device, GPU_OUTPUTS).logits(image)
+        return float((detector.logits(image) - exact).abs().max())
+
+    def active(self) -> AbstractContextManager[object]:
+        """Makes the engine's GPU the current one, as kernels and events expect."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    @property
+    def tile_outputs(self) -> int:
+        """Outputs a side of the tiles that run fastest."""
+        return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest: its outputs and a border of one fill whole blocks."""
+        return OUTPUT_STRIDE_PX * (self.tile_outputs - 2 * BORDER)
+
+    def probability_map(self, tile: RGB) -> Probabilities:
+        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
+        logits = self.logits(torch.from_numpy(np.array(tile))[None])
+        check_finite(logits)
+        return torch.sigmoid(logits[0]).cpu().numpy()
+
+    @torch.inference_mode()
+    def logits(self, tiles: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) on the engine's device; a batch too large for it is halved."""
+        if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
+            raise UsageError(
+                f"tiles of shape {tuple(tiles.shape)} cannot be computed",
+                next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
+            )
+        try:
+            with self.active():
+                image = tiles.to(self.device, non_blocking=True)
+                return combine([detector.logits(image) for detector in self._detectors])
+        except torch.OutOfMemoryError as error:
+            return self._halved(tiles, error)
+        except RuntimeError as error:
+            if self.device.type == "cpu":
+                raise
+            raise DeviceError(
+                f"the device {self.device} failed ({_first_line(error)})",
+                next_step="run again, finished tiles and slides are kept; or use --device cpu",
+            ) from error
+
+    def _halved(self, tiles: Tensor, error: Exception) -> Tensor:
+        if len(tiles) == 1:
+            raise DeviceError(
+                f"the device {self.device} has too little memory for one tile",
+                next_step="close other programs on it, or use --device cpu",
+            ) from error
+        torch.cuda.empty_cache()
+        middle = len(tiles) // 2
+        return torch.cat([self.logits(tiles[:middle]), self.logits(tiles[middle:])])
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"there is no device {name!r}", next_step="give auto, cpu or cuda") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"this machine has no device {name}",
+            next_step=f"it has {torch.cuda.device_count()} GPUs; use --device auto or cpu",
+        )
+    return device
+
+
+def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
+    """Outputs a side of a block: larger ones are faster, and their spectra need more memory."""
+    for outputs in CPU_OUTPUTS:
+        total = 0
+        for detector in folded:
+            filters, channels, kernel, _ = detector.wide.weight.shape
+            size = outputs + kernel - 1
+            total += size * (size // 2 + 1) * channels * filters * 3 * 4
+        if total <= SPECTRA_BYTES:
+            return outputs
+    return CPU_OUTPUTS[-1]
+
+
+def combine(logits: list[Tensor]) -> Tensor:
+    """The logit of the mean probability, without rounding certain ones to 1."""
+    if len(logits) == 1:
+        return logits[0]
+    stacked = torch.stack(logits)
+    yes = torch.logsumexp(torch.nn.functional.logsigmoid(stacked), 0)
+    no = torch.logsumexp(torch.nn.functional.logsigmoid(-stacked), 0)
+    return yes - no
+
+
+def check_finite(logits: Tensor) -> None:
+    """Raise `ModelError` where a network gave NaN or infinity."""
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError(
+            "the network gives NaN or infinite probabilities",
+            next_step="try --precision float32; if that fails too, train or fetch the model again",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]

@@ -1,0 +1,62 @@
+"""Local maxima of logit maps, on whatever device the maps are, so that only points leave it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+BORDER = 1
+"""Outputs around a tile's own that its maxima are compared with."""
+_EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Local maxima of a batch of maps: index of the map, place in outputs (with fractions), probability."""
+
+    map_index: npt.NDArray[np.int64]
+    row: npt.NDArray[np.float64]
+    column: npt.NDArray[np.float64]
+    probability: npt.NDArray[np.float32]
+
+
+def is_peak(logits: Tensor, floor: float) -> Tensor:
+    """Which places of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
+
+    Of equal neighbours the first one (by row, then column) wins. Logits do not saturate as probabilities
+    do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
+    """
+    inner = _shifted(logits, 0, 0)
+    peak = inner >= float(torch.logit(torch.tensor(floor, dtype=torch.float64)))
+    for dy, dx in _EARLIER:
+        peak &= inner > _shifted(logits, dy, dx)
+        peak &= inner >= _shifted(logits, -dy, -dx)
+    return torch.nn.functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
+
+
+def collect(logits: Tensor, peak: Tensor) -> Peaks:
+    """The peaks as arrays; a parabola through the neighbours places each between outputs."""
+    index, row, column = peak.nonzero(as_tuple=True)
+    middle = logits[index, row, column]
+    down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
+    right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
+    table = torch.stack(
+        [index.double(), row + down.double(), column + right.double(), torch.sigmoid(middle.double())]
+    )
+    values = table.cpu().numpy()
+    return Peaks(values[0].astype(np.int64), values[1], values[2], values[3].astype(np.float32))
+
+
+def _shifted(logits: Tensor, dy: int, dx: int) -> Tensor:
+    height, width = logits.shape[1:]
+    return logits[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
+
+
+def _offset(before: Tensor, middle: Tensor, after: Tensor) -> Tensor:
+    """Where the parabola through three neighbours has its top, -0.5 to 0.5."""
+    bend = 2 * middle - before - after
+    return torch.where(bend > 0, (after - before) / (2 * bend), 0.0).clamp(-0.5, 0.5)

@@ -1,0 +1,246 @@
+"""From a slide to detections: tiles are decoded ahead, computed, and leave only points behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.ndimage import binary_dilation
+from torch import Tensor
+
+from metaphase.errors import ModelError, UsageError
+from metaphase.geometry import Box
+from metaphase.inference.config import PeakConfig
+from metaphase.inference.engine import Engine, Probabilities, check_finite
+from metaphase.inference.peaks import BORDER, collect, is_peak
+from metaphase.inference.suppression import suppress
+from metaphase.networks import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.slides import RGB, WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
+
+LEAD_PX = PATCH_PX // 2 + BORDER * OUTPUT_STRIDE_PX
+"""How far a tile's pixels begin before its core: half a patch, and a border of outputs to compare with."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Places in level-0 pixels with the probability of a mitosis at each."""
+
+    x: Floats
+    y: Floats
+    probability: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TileResult:
+    """What one tile gave: the local maxima inside its core, and its probability map where asked for.
+
+    The map has one value for every 4 x 4 px of the core.
+    """
+
+    tile: Tile
+    points: Points
+    probabilities: Probabilities | None = None
+
+
+def plan_detection(
+    slide: Slide,
+    engine: Engine,
+    *,
+    mpp: float = WORKING_MPP,
+    tile_px: int | None = None,
+    mask: MaskGrid | None = None,
+) -> TilePlan:
+    """Tiles of one size over the slide, their outputs on one lattice of 4 px from the slide's first pixel on.
+
+    With a mask, tiles whose core does not touch it are left out.
+    """
+    tile_px = engine.tile_px if tile_px is None else tile_px
+    if tile_px % OUTPUT_STRIDE_PX or tile_px < OUTPUT_STRIDE_PX:
+        raise UsageError(
+            f"tiles of {tile_px} px do not join without a seam",
+            next_step=f"give a multiple of {OUTPUT_STRIDE_PX} px",
+        )
+    touched = None if mask is None else _grown(mask, OUTPUT_STRIDE_PX * mpp / slide.mpp)
+    plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=tile_px, mask=touched)
+    outputs = tile_px // OUTPUT_STRIDE_PX + 2 * BORDER
+    side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)
+    tiles = (
+        Tile(tile.core, Box(tile.core.x - LEAD_PX, tile.core.y - LEAD_PX, side, side)) for tile in plan.tiles
+    )
+    return dataclasses.replace(plan, tiles=tuple(tiles))
+
+
+def detect_tiles(
+    engine: Engine,
+    slide: Slide,
+    plan: TilePlan,
+    config: PeakConfig | None = None,
+    *,
+    maps: bool = False,
+    threads: int | None = None,
+) -> Iterator[TileResult]:
+    """The local maxima of each tile of a plan from `plan_detection`, in its order.
+
+    Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
+    """
+    floor = (config or PeakConfig()).floor
+    size = engine.config.batch if engine.device.type != "cpu" else 1
+    waiting: _Batch | None = None
+    for tiles, pixels in _batches(read_tiles(slide, plan, threads=threads), size):
+        started = _Batch(engine, tiles, pixels, floor)
+        if waiting is not None:
+            yield from waiting.results(plan, maps)
+        waiting = started
+    if waiting is not None:
+        yield from waiting.results(plan, maps)
+
+
+def detect_slide(
+    engine: Engine,
+    slide: Slide,
+    config: PeakConfig | None = None,
+    *,
+    mpp: float = WORKING_MPP,
+    tile_px: int | None = None,
+    mask: MaskGrid | None = None,
+    threads: int | None = None,
+    progress: Callable[[TileResult], None] | None = None,
+) -> Points:
+    """All detections of a slide from the floor on, most probable first, double ones suppressed.
+
+    With a mask, only points where it is true. `progress` sees every tile as it is finished.
+    """
+    config = config or PeakConfig()
+    plan = plan_detection(slide, engine, mpp=mpp, tile_px=tile_px, mask=mask)
+    found: list[Points] = []
+    count = 0
+    for result in detect_tiles(engine, slide, plan, config, threads=threads):
+        points = result.points if mask is None else inside(result.points, mask)
+        found.append(points)
+        count += len(points.x)
+        _check_count(count, config)
+        if progress is not None:
+            progress(result)
+    return suppress_points(_joined(found), config.suppress_um / slide.mpp)
+
+
+def suppress_points(points: Points, distance: float) -> Points:
+    """The points without double detections, most probable first; `distance` in level-0 pixels."""
+    return _taken(points, suppress(points.x, points.y, points.probability.astype(np.float64), distance))
+
+
+def inside(points: Points, mask: MaskGrid) -> Points:
+    """The points at which the mask is true."""
+    column = np.floor((points.x - mask.x) / mask.scale).astype(np.int64)
+    row = np.floor((points.y - mask.y) / mask.scale).astype(np.int64)
+    rows, columns = mask.mask.shape
+    known = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    known[known] = mask.mask[row[known], column[known]]
+    return _taken(points, np.flatnonzero(known))
+
+
+class _Batch:
+    """Tiles on their way through the device."""
+
+    def __init__(self, engine: Engine, tiles: list[Tile], pixels: list[RGB], floor: float) -> None:
+        self._tiles, self._engine = tiles, engine
+        self._cuda = engine.device.type == "cuda"
+        with torch.inference_mode(), engine.active():
+            self._logits = engine.logits(_stacked(pixels, pinned=self._cuda))
+            self._peak = is_peak(self._logits, floor) & _cores(tiles, self._logits)
+            if self._cuda:
+                self._done = torch.cuda.Event()
+                self._done.record()
+
+    def results(self, plan: TilePlan, maps: bool) -> list[TileResult]:
+        """Wait for the batch, and fetch its points while the device works on the next one."""
+        if not self._cuda:
+            return self._fetch(plan, maps)
+        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
+            stream.wait_event(self._done)
+            results = self._fetch(plan, maps)
+            stream.synchronize()
+        return results
+
+    @torch.inference_mode()
+    def _fetch(self, plan: TilePlan, maps: bool) -> list[TileResult]:
+        check_finite(self._logits)
+        peaks = collect(self._logits, self._peak)
+        images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
+        results = []
+        for index, tile in enumerate(self._tiles):
+            mine = peaks.map_index == index
+            x, y = (
+                origin + PATCH_PX / 2 + OUTPUT_STRIDE_PX * place[mine]
+                for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
+            )
+            points = Points(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
+            results.append(
+                TileResult(tile, points, None if images is None else _core_map(images[index], tile))
+            )
+        return results
+
+
+def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[list[Tile], list[RGB]]]:
+    """Up to `size` neighbours of one shape at once."""
+    source = iter(tiles)
+    while group := list(islice(source, size)):
+        yield [tile for tile, _ in group], [pixels for _, pixels in group]
+
+
+def _stacked(pixels: list[RGB], *, pinned: bool) -> Tensor:
+    """(tiles, rows, columns, 3); pinned memory travels to a GPU beside its work."""
+    out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
+    for target, tile in zip(out.numpy(), pixels, strict=True):
+        target[...] = tile
+    return out
+
+
+def _cores(tiles: list[Tile], logits: Tensor) -> Tensor:
+    """Which outputs lie in the core of their tile: a core at the slide's edge is smaller than the others."""
+    places = torch.arange(max(logits.shape[1:]), device=logits.device) - BORDER
+    heights, widths = (
+        torch.tensor(sides, device=logits.device)[:, None]
+        for sides in zip(*((tile.core.height, tile.core.width) for tile in tiles), strict=True)
+    )
+    rows, columns = ((places >= 0) & (places * OUTPUT_STRIDE_PX < sides) for sides in (heights, widths))
+    return rows[:, : logits.shape[1], None] & columns[:, None, : logits.shape[2]]
+
+
+def _core_map(probabilities: Probabilities, tile: Tile) -> Probabilities:
+    rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (tile.core.height, tile.core.width))
+    return probabilities[BORDER : BORDER + rows, BORDER : BORDER + columns]
+
+
+def _grown(mask: MaskGrid, margin: float) -> MaskGrid:
+    """The mask with `margin` level-0 pixels more: a peak may lie a little beside the output that found it."""
+    reach = 2 * math.ceil(margin / mask.scale) + 1
+    padded = np.pad(mask.mask, reach // 2)
+    grown = binary_dilation(padded, np.ones((reach, reach), bool))
+    offset = reach // 2 * mask.scale
+    return MaskGrid(grown, mask.x - offset, mask.y - offset, mask.scale)
+
+
+def _joined(found: list[Points]) -> Points:
+    if not found:
+        return Points(np.empty(0), np.empty(0), np.empty(0, np.float32))
+    return Points(*(np.concatenate([getattr(p, name) for p in found]) for name in ("x", "y", "probability")))
+
+
+def _taken(points: Points, index: npt.NDArray[np.int64]) -> Points:
+    return Points(points.x[index], points.y[index], points.probability[index])
+
+
+def _check_count(count: int, config: PeakConfig) -> None:
+    if count > config.max_peaks:
+        raise ModelError(
+            f"more than {config.max_peaks:,} places reach a probability of {config.floor:g}",
+            next_step="check that model and slide fit together, or raise the floor",
+        )

@@ -1,0 +1,1 @@
+"""Whole jobs made of stages: resumable, one slide or a cohort at a time."""

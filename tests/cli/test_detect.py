@@ -1,0 +1,69 @@
+"""`metaphase detect` from the outside: files, exit codes, one bad slide among good ones, kill and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from tests.cli.running import run
+from tests.pipeline.conftest import he_slide, model
+
+__all__ = ["he_slide", "model"]  # fixtures shared with the pipeline's tests
+
+
+def test_one_bad_slide_does_not_stop_the_others(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    bad = tmp_path / "bad.tif"
+    bad.write_bytes(he_slide.read_bytes()[:5000])
+    out = tmp_path / "out"
+    result = run(
+        "detect", bad, he_slide, "-o", out, "--model", model, "--device", "cpu", "--threshold", "0.9"
+    )
+    assert result.returncode == 1
+    assert "bad.tif" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "he " in result.stdout
+    assert (out / "errors.log").is_file()
+    assert (out / "he" / "report.html").stat().st_size > 10_000
+    index = (out / "index.html").read_text()
+    assert "bad" in index
+    assert "he/report.html" in index
+
+
+def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    result = run(
+        "detect", he_slide, "-o", tmp_path, "--model", model, "--format", "csv", "--format", "asap", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    (summary,) = json.loads(result.stdout)
+    assert summary["mpp_source"] == "metadata"
+    assert summary["model"]["name"] == "tiny"
+    assert {"detections.csv", "detections.xml", "report.html"} <= set(summary["files"])
+    assert summary["seconds"]["detection"] > 0
+
+
+def test_wrong_use_is_exit_code_2(tmp_path: Path, he_slide: Path) -> None:
+    assert run("detect", he_slide, "-o", tmp_path, "--threshold", "7").returncode == 2
+    assert run("detect", he_slide, "-o", tmp_path, "--device", "cuda:9").returncode == 2
+
+
+def test_kill_and_run_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    options = ["--model", str(model), "--tile", "64", "--device", "cpu"]
+    run("detect", he_slide, "-o", tmp_path / "whole", *options)
+    command = [sys.executable, "-m", "metaphase", "detect", str(he_slide), "-o", str(tmp_path / "killed")]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    journal = tmp_path / "killed" / "he" / "tiles.journal"
+    while not (journal.exists() and journal.stat().st_size > 500) and process.poll() is None:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "he" / "summary.json").exists()
+    assert run("detect", he_slide, "-o", tmp_path / "killed", *options).returncode == 0
+    tables = [pd.read_parquet(tmp_path / name / "he" / "candidates.parquet") for name in ("whole", "killed")]
+    pd.testing.assert_frame_equal(*tables)

@@ -1,0 +1,248 @@
+"""Detecting a whole slide: same result whatever the tiles and interruptions, clear answers to bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tifffile
+from PIL import Image
+
+from metaphase.detections import read_detections
+from metaphase.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
+from metaphase.inference import Engine, EngineConfig
+from metaphase.pipeline.detection import DetectionConfig, Detector, SlideOutcome, detect_slide, load_detector
+from metaphase.pipeline.detection import journal as journal_module
+from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.slides import open_slide
+from tests.pipeline.conftest import HEIGHT, WIDTH, tiny_model, write_slide
+
+CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
+
+
+@pytest.fixture(scope="module")
+def detector(model: Path) -> Detector:
+    return load_detector([model])
+
+
+@pytest.fixture(scope="module")
+def engine(detector: Detector) -> Engine:
+    return Engine(detector.networks, EngineConfig(device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, he_slide: Path, detector: Detector, engine: Engine
+) -> SlideOutcome:
+    return detect_slide(he_slide, tmp_path_factory.mktemp("whole"), detector, engine, CONFIG)
+
+
+def _candidates(outcome: SlideOutcome) -> pd.DataFrame:
+    return pd.read_parquet(outcome.folder / "candidates.parquet")
+
+
+def test_the_files_agree_with_each_other(whole: SlideOutcome) -> None:
+    candidates, summary = _candidates(whole), whole.summary
+    detections = read_detections(whole.folder / "detections.parquet").table
+    qupath = read_detections(whole.folder / "detections.geojson").table
+    assert 0 < len(detections) < len(candidates)
+    assert (detections["probability"] >= 0.9).all()
+    assert summary["score"]["detections"] == len(detections) == len(qupath)
+    places = (np.sort(table[["x", "y"]].to_numpy(), axis=0) for table in (qupath, detections))
+    np.testing.assert_allclose(*places, atol=0.01)
+    assert candidates["x"].between(0, WIDTH).all()
+    assert candidates["y"].between(0, HEIGHT).all()
+    assert json.loads((whole.folder / "summary.json").read_text())["files"] == summary["files"]
+    assert not list(whole.folder.glob(".*"))
+    assert not list(whole.folder.glob("*.journal"))
+
+
+@pytest.mark.parametrize("tile_px", [64, 332, None])
+def test_tiles_change_nothing(
+    tmp_path: Path,
+    he_slide: Path,
+    detector: Detector,
+    engine: Engine,
+    whole: SlideOutcome,
+    tile_px: int | None,
+) -> None:
+    config = DetectionConfig(threshold=0.9, tile_px=tile_px)
+    other = _candidates(detect_slide(he_slide, tmp_path, detector, engine, config))
+    expected = _candidates(whole)
+    assert len(other) == len(expected)
+    np.testing.assert_allclose(other[["x", "y"]], expected[["x", "y"]], atol=0.05)
+    np.testing.assert_allclose(other["probability"], expected["probability"], atol=1e-4)
+
+
+def test_a_stopped_run_goes_on(
+    tmp_path: Path, he_slide: Path, detector: Detector, engine: Engine, whole: SlideOutcome
+) -> None:
+    shares: list[float] = []
+
+    def stop(done: float, total: float) -> None:
+        shares.append(done / total)
+        if len(shares) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        detect_slide(he_slide, tmp_path, detector, engine, CONFIG, progress=stop)
+    resumed: list[float] = []
+    outcome = detect_slide(
+        he_slide,
+        tmp_path,
+        detector,
+        engine,
+        CONFIG,
+        progress=lambda done, total: resumed.append(done / total),
+    )
+    assert len(shares) + len(resumed) == 12
+    assert min(resumed) > max(shares)
+    pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
+
+
+def test_a_finished_slide_is_left_alone(
+    tmp_path: Path, he_slide: Path, detector: Detector, engine: Engine
+) -> None:
+    detect_slide(he_slide, tmp_path, detector, engine, CONFIG)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = detect_slide(he_slide, tmp_path, detector, engine, DetectionConfig(threshold=0.9, tile_px=128))
+    assert again.resumed
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    changed = detect_slide(he_slide, tmp_path, detector, engine, DetectionConfig(threshold=0.8, tile_px=256))
+    assert not changed.resumed
+
+
+def test_probability_map_shows_the_peaks(
+    tmp_path: Path, he_slide: Path, detector: Detector, engine: Engine
+) -> None:
+    config = DetectionConfig(threshold=0.9, tile_px=256, probability_map=True, tissue="whole")
+    outcome = detect_slide(he_slide, tmp_path, detector, engine, config)
+    pixels = tifffile.imread(tmp_path / "probability.tif")
+    assert pixels.shape == (HEIGHT // 4, WIDTH // 4)
+    candidates = _candidates(outcome)
+    places = (candidates[["y", "x"]].to_numpy() / 4).round().astype(int)
+    inside = (places < pixels.shape).all(axis=1)
+    seen = pixels[tuple(places[inside].T)] / 255
+    np.testing.assert_allclose(seen, candidates["probability"][inside], atol=0.01)
+
+
+def test_an_ensemble_is_the_mean(tmp_path: Path, he_slide: Path, model: Path, engine: Engine) -> None:
+    twice = load_detector([model, model])
+    both = Engine(twice.networks, EngineConfig(device="cpu"))
+    with open_slide(he_slide) as slide:
+        tile = slide.read(100, 100, 200, 200)
+    np.testing.assert_allclose(both.probability_map(tile), engine.probability_map(tile), atol=1e-5)
+    assert twice.fingerprint != load_detector([model]).fingerprint
+
+
+def _white(path: Path, colour: tuple[int, int, int] = (245, 245, 245)) -> Path:
+    tifffile.imwrite(
+        path,
+        np.full((600, 600, 3), colour, np.uint8),
+        tile=(256, 256),
+        photometric="rgb",
+        resolution=(40_000, 40_000),
+        resolutionunit="CENTIMETER",
+    )
+    return path
+
+
+def test_no_tissue_names_the_next_step(tmp_path: Path, detector: Detector, engine: Engine) -> None:
+    slide = _white(tmp_path / "white.tif")
+    with pytest.raises(SlideError, match=r"white\.tif: no tissue.*--tissue whole"):
+        detect_slide(slide, tmp_path / "out", detector, engine, CONFIG)
+
+
+def test_immunohistochemistry_is_refused_unless_wanted(
+    tmp_path: Path, detector: Detector, engine: Engine
+) -> None:
+    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+    slide = tmp_path / "phh3.png"
+    Image.fromarray(render_region(case, "phh3", 500, 600, 600, 600)).save(slide)
+    with pytest.raises(SlideError, match=r"immunohistochemistry.*--any-stain"):
+        detect_slide(slide, tmp_path, detector, engine, DetectionConfig(mpp=0.5, tissue="whole"))
+    forced = DetectionConfig(mpp=0.5, tissue="whole", any_stain=True)
+    outcome = detect_slide(slide, tmp_path, detector, engine, forced)
+    assert any("immunohistochemistry" in warning for warning in outcome.warnings)
+    assert any("20x" in warning for warning in outcome.warnings)
+
+
+def test_missing_resolution_is_an_error(tmp_path: Path, detector: Detector, engine: Engine) -> None:
+    Image.fromarray(np.full((300, 300, 3), 200, np.uint8)).save(tmp_path / "field.png")
+    with pytest.raises(MetaphaseError, match="--mpp"):
+        detect_slide(tmp_path / "field.png", tmp_path / "out", detector, engine, CONFIG)
+
+
+def test_a_damaged_tile_keeps_what_was_finished(
+    tmp_path: Path, he_slide: Path, detector: Detector, engine: Engine
+) -> None:
+    with open_slide(he_slide) as slide:
+        pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 3, 1))  # wide: overviews read a coarser level
+    damaged = write_slide(tmp_path / "wide.tif", pixels)
+    with tifffile.TiffFile(damaged) as file:
+        page = file.pages[0]
+        start, length = page.dataoffsets[-1], page.databytecounts[-1]  # type: ignore[union-attr]
+    data = bytearray(damaged.read_bytes())
+    data[start : start + length] = bytes(length)
+    damaged.write_bytes(data)
+    config = DetectionConfig(tissue="whole", tile_px=256)
+    with pytest.raises(SlideError, match=r"wide\.tif"):
+        detect_slide(damaged, tmp_path / "out", detector, engine, config)
+    assert (tmp_path / "out" / "tiles.journal").stat().st_size > 500
+
+
+def test_a_full_disk_is_said_and_resumed(
+    tmp_path: Path,
+    he_slide: Path,
+    detector: Detector,
+    engine: Engine,
+    whole: SlideOutcome,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add, calls = journal_module.TileJournal.add, []
+
+    def full(self: journal_module.TileJournal, tile: int, points: journal_module.Points) -> None:
+        calls.append(tile)
+        if len(calls) == 4:
+            raise OutputError("cannot write (No space left on device)", path=self.path)
+        add(self, tile, points)
+
+    monkeypatch.setattr(journal_module.TileJournal, "add", full)
+    with pytest.raises(OutputError, match="No space"):
+        detect_slide(he_slide, tmp_path, detector, engine, CONFIG)
+    monkeypatch.undo()
+    outcome = detect_slide(he_slide, tmp_path, detector, engine, CONFIG)
+    pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
+
+
+def test_models_that_do_not_fit_are_refused(tmp_path: Path, model: Path) -> None:
+    classifier = tiny_model(tmp_path / "classifier.safetensors", family="classifier")
+    with pytest.raises(ModelError, match="not a detector"):
+        load_detector([classifier])
+    coarse = tiny_model(tmp_path / "coarse.safetensors", mpp=0.5)
+    with pytest.raises(ModelError, match=r"0\.5 um/px"):
+        load_detector([model, coarse])
+
+
+def test_a_model_of_another_resolution_sees_that_resolution(tmp_path: Path, he_slide: Path) -> None:
+    coarse = load_detector([tiny_model(tmp_path / "coarse.safetensors", mpp=0.5)])
+    engine = Engine(coarse.networks, EngineConfig(device="cpu"))
+    outcome = detect_slide(he_slide, tmp_path / "out", coarse, engine, DetectionConfig(probability_map=True))
+    assert tifffile.imread(tmp_path / "out" / "probability.tif").shape == (-(-HEIGHT // 8), -(-WIDTH // 8))
+    assert outcome.summary["model"]["mpp"] == 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"tile_px": 8}, {"formats": ("word",)}])
+def test_settings_without_sense(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        DetectionConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
+    bundled = load_detector()
+    assert bundled.cards[0].weights_sha256
+    assert bundled.optical_density is not None
+    assert "simulated" in bundled.cards[0].intended_use
