@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from rich.text import Text
 from metaphase.artifacts import write_text
 from metaphase.errors import MetaphaseError, UsageError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AREA = "mm2"
@@ -85,32 +86,37 @@ def progress_bar(unit: str = "") -> Progress:
 
 
 def for_each_slide(
-    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path, *, bar: Progress | None = None
+    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path
 ) -> tuple[list[Result], int]:
-    """Do `work` on every slide. A slide that fails is reported and the others go on.
+    """Do `work` on every slide file, as `for_each` does; their names must differ, for outputs carry them."""
+    paths = list(slides)
+    refuse_same_names(paths)
+    return for_each({str(path): path for path in paths}, work, folder)
+
+
+def for_each(
+    items: Mapping[str, Item], work: Callable[[Item], Result], folder: Path, *, bar: Progress | None = None
+) -> tuple[list[Result], int]:
+    """Do `work` on every named item. One that fails is reported and the others go on.
 
     Returns the results and the exit code. Tracebacks go to `errors.log` in `folder`, for a bug report. `work`
     may show its own progress on `bar`.
     """
-    paths = list(slides)
-    _refuse_same_names(paths)
     results, failures = [], []
+    log = folder / "errors.log"
     with bar or progress_bar() as bar:
-        task = bar.add_task("slides", total=len(paths), unit="slides")
-        for path in paths:
-            bar.update(task, description=path.name)
+        task = bar.add_task("slides", total=len(items), unit="slides")
+        for name, item in items.items():
+            bar.update(task, description=escape(Path(name).name))
             try:
-                results.append(work(path))
+                results.append(work(item))
             except MetaphaseError as error:
                 complain(str(error))
-                failures.append(f"{path}\n{traceback.format_exc()}")
+                failures.append(f"{name}\n{traceback.format_exc()}")
             except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
-                complain(
-                    f"{path}: {type(error).__name__}: {error}. The traceback is in {folder / 'errors.log'}."
-                )
-                failures.append(f"{path}\n{traceback.format_exc()}")
+                complain(f"{name}: {type(error).__name__}: {error}. The traceback is in {log}.")
+                failures.append(f"{name}\n{traceback.format_exc()}")
             bar.advance(task)
-    log = folder / "errors.log"
     if failures:
         write_text(log, "\n".join(failures))
     else:
@@ -118,7 +124,7 @@ def for_each_slide(
     return results, int(bool(failures))
 
 
-def _refuse_same_names(paths: list[Path]) -> None:
+def refuse_same_names(paths: list[Path]) -> None:
     """Outputs are named after the slide's stem, so stems must differ."""
     seen: dict[str, Path] = {}
     for path in paths:

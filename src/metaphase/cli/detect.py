@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import AREA, for_each_slide, print_json, progress_bar, stdout, warn
-from metaphase.cli.options import Device, Folder, Json, Mpp, Slides
+from metaphase.cli.console import AREA, for_each, print_json, progress_bar, refuse_same_names, stdout, warn
+from metaphase.cli.options import Device, Folder, Json, Mpp
+from metaphase.errors import UsageError
 
 if TYPE_CHECKING:
     from metaphase.pipeline.detection import Detector, Findings, SlideOutcome
@@ -20,8 +21,15 @@ REPORT, INDEX = "report.html", "index.html"
 
 
 def detect(
-    slides: Slides,
     output: Folder,
+    slides: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE..."),
+    ] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Search the H&E slides of a cohort instead, named by their cases.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
     model: Annotated[
         list[Path] | None,
         typer.Option(
@@ -75,14 +83,16 @@ def detect(
         peaks=PeakConfig(floor=floor, suppress_um=suppress_um),
         grading=GradingConfig(theta1=theta1, theta2=theta2),
     )
+    found = _slides(slides or [], manifest, split)
     settings = EngineConfig(device=device or "auto", precision=precision, batch=batch)  # type: ignore[arg-type]
     detector = load_detector(model or ())
     engine = Engine(detector.networks, settings)
     rows: list[CohortRow] = []
     bar = progress_bar(AREA)
 
-    def search(path: Path) -> SlideOutcome:
-        task = bar.add_task(escape(path.name), total=None)
+    def search(item: tuple[str, Path]) -> SlideOutcome:
+        name, path = item
+        task = bar.add_task(escape(name), total=None)
 
         def show(done: float, total: float) -> None:
             bar.update(task, completed=done, total=total)
@@ -90,26 +100,44 @@ def detect(
         try:
             outcome = detect_slide(
                 path,
-                output / path.stem,
+                output / name,
                 detector,
                 engine,
                 config,
+                name=name,
                 progress=show,
                 report=lambda folder, findings: _report(folder, findings, detector),
             )
         except Exception as error:
-            rows.append(_row(path.stem, error=str(error)))
+            rows.append(_row(name, error=str(error)))
             raise
         finally:
             bar.remove_task(task)
         for warning in outcome.warnings:
-            warn(f"{path.name}: {warning}")
-        rows.append(_row(path.stem, outcome))
+            warn(f"{name}: {warning}")
+        rows.append(_row(name, outcome))
         return outcome
 
-    outcomes, code = for_each_slide(slides, search, output, bar=bar)
+    outcomes, code = for_each(found, search, output, bar=bar)
     _finish(outcomes, rows, output, as_json)
     raise typer.Exit(code)
+
+
+def _slides(paths: list[Path], manifest: Path | None, split: str) -> dict[str, tuple[str, Path]]:
+    """Slides by what their results are called."""
+    from metaphase.tables import read_manifest
+
+    if bool(paths) == (manifest is not None):
+        raise UsageError("slides or a manifest", next_step="give SLIDE... or --manifest, one of the two")
+    if manifest is None:
+        refuse_same_names(paths)
+        return {path.stem: (path.stem, path) for path in paths}
+    table = read_manifest(manifest)
+    table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
+    if table.empty:
+        raise UsageError("no H&E slide to search", path=manifest, next_step="check the columns he and split")
+    pairs = zip(table["case"], table["he"], strict=True)
+    return {case: (case, Path(path)) for case, path in pairs}
 
 
 def _report(folder: Path, findings: Findings, detector: Detector) -> str:
@@ -125,6 +153,7 @@ def _report(folder: Path, findings: Findings, detector: Detector) -> str:
         warnings=findings.warnings,
         timings=findings.timings,
         stain=findings.stain,
+        name=findings.name,
         versions=current_versions(),
     )
     return write_slide_report(folder / REPORT, findings.slide, content).name
@@ -150,10 +179,13 @@ def _row(name: str, outcome: SlideOutcome | None = None, error: str = "") -> Coh
 
 def _finish(outcomes: list[SlideOutcome], rows: list[CohortRow], output: Path, as_json: bool) -> None:
     """The table at the end, and the page that leads to the reports."""
+    from metaphase.pipeline.detection import write_cohort_tables
     from metaphase.web.slide_report import write_cohort_index
 
     if rows:
         write_cohort_index(output / INDEX, rows)
+    if outcomes:
+        write_cohort_tables(output, outcomes)
     if as_json:
         print_json([{"folder": str(outcome.folder), **outcome.summary} for outcome in outcomes])
     elif outcomes:

@@ -64,20 +64,23 @@ def detect_slide(
     engine: Engine,
     config: DetectionConfig,
     *,
+    name: str = "",
     progress: Progress | None = None,
     report: Reporter | None = None,
 ) -> SlideOutcome:
     """Search one slide, score it, and write everything into `folder`; a finished slide is left untouched.
 
-    A run that was stopped goes on at the tile where it stopped.
+    A run that was stopped goes on at the tile where it stopped. `name` is what tables call the slide, by
+    default its file's stem.
     """
     path, folder = Path(path), Path(folder)
     with open_slide(path, mpp=config.mpp) as slide:
-        key = job_key(file_fingerprint(path), slide.mpp, detector.fingerprint, config.result_settings())
+        settings = config.result_settings() | {"name": name or path.stem}
+        key = job_key(file_fingerprint(path), slide.mpp, detector.fingerprint, settings)
         done = finished(folder, key)
         if done is not None:
             return done
-        search = _Search(slide, folder, key, detector, engine, config)
+        search = _Search(slide, name or path.stem, folder, key, detector, engine, config)
         with TileJournal(folder / JOURNAL, job_key(key, search.plan.tiles)) as journal:
             findings = search.findings(journal, progress)
             with search.clock.step("writing"):
@@ -96,13 +99,15 @@ class _Search:
     def __init__(
         self,
         slide: Slide,
+        name: str,
         folder: Path,
         key: str,
         detector: Detector,
         engine: Engine,
         config: DetectionConfig,
     ) -> None:
-        self.slide, self.detector, self.engine, self.config = slide, detector, engine, config
+        self.slide, self.name = slide, name
+        self.detector, self.engine, self.config = detector, engine, config
         self.clock = _Clock()
         self.stain, warnings = _inspect(slide, config)
         with self.clock.step("tissue"):
@@ -121,12 +126,20 @@ class _Search:
         config = self.config
         threshold = self.detector.threshold if config.threshold is None else config.threshold
         with self.clock.step("scoring"):
-            peaks = _peak_table(journal.points(), self.slide, self.tissue, config)
+            peaks = _peak_table(journal.points(), self.name, self.slide, self.tissue, config)
             grading = replace(config.grading, threshold=threshold)
             score = score_slide(peaks, mpp=self.slide.mpp, tissue=self.tissue, config=grading)
         seconds = self.clock.seconds
         return Findings(
-            self.slide, self.tissue, peaks, score, threshold, self.stain.name, self.warnings, seconds
+            self.name,
+            self.slide,
+            self.tissue,
+            peaks,
+            score,
+            threshold,
+            self.stain.name,
+            self.warnings,
+            seconds,
         )
 
     def _search_tiles(self, journal: TileJournal, progress: Progress | None) -> None:
@@ -184,11 +197,12 @@ def _tissue(slide: Slide, config: DetectionConfig) -> TissueMask:
     return tissue
 
 
-def _peak_table(points: Points, slide: Slide, tissue: TissueMask, config: DetectionConfig) -> pd.DataFrame:
+def _peak_table(
+    points: Points, name: str, slide: Slide, tissue: TissueMask, config: DetectionConfig
+) -> pd.DataFrame:
     """Peaks on tissue, double ones suppressed, the most probable first, as a detection table."""
     points = points[tissue.contains(points[:, :2])]
     x, y, probability = points.T
     kept = suppress(x, y, probability, config.peaks.suppress_um / slide.mpp)
     columns = {"x": x[kept], "y": y[kept], "probability": probability[kept]}
-    name = Path(slide.name).stem
     return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from metaphase import __version__
 from metaphase.artifacts import explained
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections import DetectionSet, joined, write_detections
 from metaphase.geometry import Box
 from metaphase.inference import Engine
 from metaphase.networks import OUTPUT_STRIDE_PX
 from metaphase.pipeline.detection.config import DetectionConfig
 from metaphase.pipeline.detection.models import Detector
-from metaphase.pipeline.detection.result import Findings
+from metaphase.pipeline.detection.result import Findings, SlideOutcome
 from metaphase.slides import PyramidFormat, TilePlan, write_pyramid
-from metaphase.tables import write_table
+from metaphase.tables import read_table, write_table
 from metaphase.tissue import save_tissue
 
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
@@ -43,8 +43,7 @@ def write_files(
     counted = findings.peaks[findings.peaks["probability"] >= findings.threshold].reset_index(drop=True)
     write_table(folder / CANDIDATES, findings.peaks)
     write_table(folder / DETECTIONS, counted)
-    slide = findings.slide
-    name = Path(slide.name).stem
+    slide, name = findings.slide, findings.name
     detections = DetectionSet(counted, (name,), name)
     names = [CANDIDATES, DETECTIONS]
     for form in config.formats:
@@ -65,6 +64,7 @@ def summary_of(
     resolution = slide.info.resolution
     return {
         "job": key,
+        "name": findings.name,
         "slide": str(slide.info.path),
         "width": slide.width,
         "height": slide.height,
@@ -82,6 +82,16 @@ def summary_of(
         "versions": {"metaphase": __version__, "python": platform.python_version()},
         "files": files,
     }
+
+
+def write_cohort_tables(folder: Path, outcomes: Sequence[SlideOutcome]) -> None:
+    """Detections and candidates of all slides as one table each; slides without any are named in them too."""
+    for file in (DETECTIONS, CANDIDATES):
+        parts = [
+            DetectionSet(read_table(outcome.folder / file), (str(outcome.summary["name"]),))
+            for outcome in outcomes
+        ]
+        write_detections(joined(parts, folder / file), folder / file, "parquet")
 
 
 class ProbabilityMap:

@@ -23,6 +23,8 @@ _SAMPLE_BYTES = 1 << 20
 class Findings:
     """A slide's result in memory, for reports."""
 
+    name: str
+    """What tables call the slide."""
     slide: Slide
     tissue: TissueMask
     peaks: pd.DataFrame
