@@ -67,3 +67,18 @@ def test_kill_and_run_again(tmp_path: Path, he_slide: Path, model: Path) -> None
     assert run("detect", he_slide, "-o", tmp_path / "killed", *options).returncode == 0
     tables = [pd.read_parquet(tmp_path / name / "he" / "candidates.parquet") for name in ("whole", "killed")]
     pd.testing.assert_frame_equal(*tables)
+
+
+def test_a_cohort_is_searched_by_its_manifest(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    for case in ("a", "b"):
+        (tmp_path / case).mkdir()
+        (tmp_path / case / "he.tif").write_bytes(he_slide.read_bytes())
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text("case,he,split\na,a/he.tif,train\nb,b/he.tif,test\nc,,test\n")
+    out = tmp_path / "out"
+    result = run("detect", "--manifest", manifest, "--split", "test", "-o", out, "--model", model)
+    assert result.returncode == 0, result.stderr
+    assert set(pd.read_parquet(out / "candidates.parquet")["slide"]) == {"b"}
+    assert not (out / "a").exists()
+    assert run("detect", he_slide, "--manifest", manifest, "-o", out).returncode == 2
+    assert run("detect", "--manifest", manifest, "--split", "none", "-o", out).returncode == 2

@@ -18,6 +18,7 @@ from metaphase.cli.info import info
 from metaphase.cli.label import label
 from metaphase.cli.observers import observers
 from metaphase.cli.phh3 import phh3
+from metaphase.cli.register import register
 from metaphase.cli.score import score
 from metaphase.cli.simulate import simulate
 from metaphase.cli.stain import stain
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(detect)
 app.command()(info)
 app.command()(tissue)
+app.command()(register)
 app.command()(simulate)
 app.command()(score)
 app.command()(convert)

@@ -16,9 +16,11 @@ _EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
 
 @dataclass(frozen=True)
 class Peaks:
-    """Local maxima of a batch of maps: index of the map, place in outputs (with fractions), probability."""
+    """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
 
     map_index: npt.NDArray[np.int64]
+    output: npt.NDArray[np.int64]
+    """(n, 2): row and column of the output that is the maximum."""
     row: npt.NDArray[np.float64]
     column: npt.NDArray[np.float64]
     probability: npt.NDArray[np.float32]
@@ -44,11 +46,11 @@ def collect(logits: Tensor, peak: Tensor) -> Peaks:
     middle = logits[index, row, column]
     down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
     right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
-    table = torch.stack(
-        [index.double(), row + down.double(), column + right.double(), torch.sigmoid(middle.double())]
-    )
-    values = table.cpu().numpy()
-    return Peaks(values[0].astype(np.int64), values[1], values[2], values[3].astype(np.float32))
+    rows = [index, row, column, down, right, torch.sigmoid(middle.double())]
+    values = torch.stack([values.double() for values in rows]).cpu().numpy()
+    output = values[1:3].T.astype(np.int64)
+    y, x = values[1:3] + values[3:5]
+    return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
 
 
 def _shifted(logits: Tensor, dy: int, dx: int) -> Tensor:

@@ -18,7 +18,7 @@ from metaphase.errors import ModelError, UsageError
 from metaphase.geometry import Box
 from metaphase.inference.config import PeakConfig
 from metaphase.inference.engine import Engine, Probabilities, check_finite
-from metaphase.inference.peaks import BORDER, collect, is_peak
+from metaphase.inference.peaks import BORDER, Peaks, collect, is_peak
 from metaphase.inference.suppression import suppress
 from metaphase.networks import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.slides import RGB, WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
@@ -154,7 +154,7 @@ class _Batch:
         self._cuda = engine.device.type == "cuda"
         with torch.inference_mode(), engine.active():
             self._logits = engine.logits(_stacked(pixels, pinned=self._cuda))
-            self._peak = is_peak(self._logits, floor) & _cores(tiles, self._logits)
+            self._peak = is_peak(self._logits, floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -176,7 +176,7 @@ class _Batch:
         images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
         results = []
         for index, tile in enumerate(self._tiles):
-            mine = peaks.map_index == index
+            mine = _in_core(peaks, index, tile)
             x, y = (
                 origin + PATCH_PX / 2 + OUTPUT_STRIDE_PX * place[mine]
                 for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
@@ -203,15 +203,12 @@ def _stacked(pixels: list[RGB], *, pinned: bool) -> Tensor:
     return out
 
 
-def _cores(tiles: list[Tile], logits: Tensor) -> Tensor:
-    """Which outputs lie in the core of their tile: a core at the slide's edge is smaller than the others."""
-    places = torch.arange(max(logits.shape[1:]), device=logits.device) - BORDER
-    heights, widths = (
-        torch.tensor(sides, device=logits.device)[:, None]
-        for sides in zip(*((tile.core.height, tile.core.width) for tile in tiles), strict=True)
-    )
-    rows, columns = ((places >= 0) & (places * OUTPUT_STRIDE_PX < sides) for sides in (heights, widths))
-    return rows[:, : logits.shape[1], None] & columns[:, None, : logits.shape[2]]
+def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:
+    """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
+    place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
+    inside = (place < (tile.core.height, tile.core.width)).all(axis=1)
+    found: npt.NDArray[np.bool_] = inside & (peaks.map_index == index)
+    return found
 
 
 def _core_map(probabilities: Probabilities, tile: Tile) -> Probabilities:
