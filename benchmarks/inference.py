@@ -35,6 +35,7 @@ from metaphase.networks.architectures import Normalisation
 from metaphase.parallel import available_cores
 from metaphase.slides import RGB, PyramidFormat, open_slide, read_tiles, write_pyramid
 
+GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
 PLAIN_OUTPUTS = 160
 Row = dict[str, Any]
@@ -147,7 +148,7 @@ def compare(
     cut = image[
         : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1), : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1)
     ]
-    batch = torch.from_numpy(image)[None].repeat(1 if device.type == "cpu" else config.batch, 1, 1, 1)
+    batch = torch.from_numpy(image)[None].repeat(1 if device.type == "cpu" else GPU_BATCH, 1, 1, 1)
     batch = batch.to(device)
     with torch.inference_mode(), tensor_float(False):
         ways = plain_ways(network.to(device), pixels_of(np.ascontiguousarray(cut))[None].to(device))
@@ -208,7 +209,7 @@ def end_to_end(engine: Engine, side: int) -> Row:
             megapixels = whole**2 / 1e6
             decode = seconds(lambda: [None for _ in read_tiles(slide, plan)], engine.device)
             pixels = next(iter(read_tiles(slide, plan)))[1]
-            count = 1 if engine.device.type == "cpu" else engine.config.batch
+            count = engine.batch
             batch = torch.from_numpy(np.stack([pixels] * count)).to(engine.device)
             one = min(seconds(lambda: engine.logits(batch), engine.device) for _ in range(3)) / count
             points = 0

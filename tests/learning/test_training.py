@@ -16,11 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from metaphase.errors import TrainingError, UsageError
 from metaphase.learning import training
 from metaphase.learning.config import TrainingConfig, read_config
 from metaphase.learning.patches import PatchWriter
+from metaphase.learning.state import Progress, load_state, save_state
 from metaphase.learning.training import Update, train
 from metaphase.networks import NetworkSpec, load_model
 from tests.learning.stores import write_store
@@ -252,3 +254,21 @@ def test_unknown_device(stores: Path, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="no NVIDIA GPU"):
             train(config(stores), tmp_path, device="cuda")
+
+
+def test_resumed_moments_lie_in_memory_as_their_weights(tmp_path: Path) -> None:
+    def fresh() -> tuple[nn.Conv2d, torch.optim.Adam]:
+        conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return conv, torch.optim.Adam(conv.parameters())
+
+    conv, optimizer = fresh()
+    conv(torch.rand(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+    save_state(tmp_path / "last", conv, optimizer, torch.zeros(()), Progress(config={}))
+    again, resumed = fresh()
+    load_state(tmp_path / "last", again, resumed, torch.zeros(()), {})
+    for weight, other in zip(conv.parameters(), again.parameters(), strict=True):
+        for key, value in resumed.state[other].items():
+            assert value.stride() == optimizer.state[weight][key].stride()
+            torch.testing.assert_close(value, optimizer.state[weight][key])
+    assert resumed.state[again.weight]["exp_avg"].stride() == again.weight.stride() != (27, 9, 3, 1)

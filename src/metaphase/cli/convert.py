@@ -29,7 +29,6 @@ def convert(
         typer.Option(
             help="csv, parquet, qupath, asap, grand-challenge, coco or sliderunner; "
             "by default what the output's name says.",
-            metavar="FORMAT",
         ),
     ] = None,
     mpp: Mpp = None,

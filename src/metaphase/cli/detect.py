@@ -33,7 +33,7 @@ def detect(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A .safetensors model; several are averaged. By default the bundled one.", metavar="FILE"
+            "--model", help="A .safetensors model; several are averaged. By default the bundled one."
         ),
     ] = None,
     device: Device = None,
@@ -60,7 +60,7 @@ def detect(
     floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: Annotated[int, typer.Option(help="Tiles at once on a GPU.")] = 4,
+    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (half, GPU only).")] = "auto",
     as_json: Json = False,
 ) -> None:

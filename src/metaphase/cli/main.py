@@ -14,11 +14,14 @@ from metaphase.cli.convert import convert
 from metaphase.cli.data import data
 from metaphase.cli.detect import detect
 from metaphase.cli.evaluate import evaluate
+from metaphase.cli.experiments import experiments
 from metaphase.cli.info import info
 from metaphase.cli.label import label
 from metaphase.cli.observers import observers
 from metaphase.cli.phh3 import phh3
+from metaphase.cli.reference import reference
 from metaphase.cli.register import register
+from metaphase.cli.run import run
 from metaphase.cli.score import score
 from metaphase.cli.simulate import simulate
 from metaphase.cli.stain import stain
@@ -41,8 +44,11 @@ app.command()(simulate)
 app.command()(score)
 app.command()(convert)
 app.command()(train)
+app.command()(run)
+app.command()(experiments)
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
+app.add_typer(reference, name="reference")
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")
 app.add_typer(evaluate, name="evaluate")

@@ -19,5 +19,5 @@ Mpp = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="cpu, cuda or cuda:N; by default a GPU if there is one.", metavar="DEVICE"),
+    typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one."),
 ]

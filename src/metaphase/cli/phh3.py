@@ -163,8 +163,8 @@ def train_cnn2(
 def classify(
     manifest: Manifest,
     workspace: Workspace,
-    cnn1: Annotated[Path | None, typer.Option(help="Model of train-cnn1.", metavar="MODEL")] = None,
-    cnn2: Annotated[Path | None, typer.Option(help="Model of train-cnn2.", metavar="MODEL")] = None,
+    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of train-cnn1.")] = None,
+    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2.")] = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:

@@ -15,10 +15,10 @@ from metaphase.cli.options import Folder, Json
 He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
 Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
 Points = Annotated[
-    Path | None, typer.Option(help="Points on the PHH3 slide, in any detection format.", metavar="FILE")
+    Path | None, typer.Option("--points", help="Points on the PHH3 slide, in any detection format.")
 ]
 Shapes = Annotated[
-    Path | None, typer.Option(help="GeoJSON annotations to carry to the other slide.", metavar="FILE")
+    Path | None, typer.Option("--annotations", help="GeoJSON annotations to carry to the other slide.")
 ]
 HeMpp = Annotated[
     float | None, typer.Option("--mpp", help="Micrometres per pixel, where the H&E file does not say.")

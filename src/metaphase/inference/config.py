@@ -19,8 +19,8 @@ class EngineConfig:
     precision: Precision = "auto"
     """`auto`: probabilities within 1e-3 of float32; `fast`: single half precision on a GPU, about 1e-2;
     `float32`: all arithmetic in float32 (the CPU always does that)."""
-    batch: int = 4
-    """Tiles computed at once on a GPU; halved by itself where memory is short."""
+    batch: int | None = None
+    """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
     workers: int | None = None
     """Threads that compute on the CPU; by default one a core."""
 
@@ -29,7 +29,7 @@ class EngineConfig:
             raise UsageError(
                 f"there is no precision {self.precision!r}", next_step="give auto, fast or float32"
             )
-        if self.batch < 1 or (self.workers is not None and self.workers < 1):
+        if min(self.batch or 1, self.workers or 1) < 1 or 0 in (self.batch, self.workers):
             raise UsageError(
                 f"batch {self.batch} with {self.workers} workers cannot run",
                 next_step="give 1 or more of each",

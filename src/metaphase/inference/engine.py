@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +30,8 @@ SPECTRA_BYTES = 900_000_000
 CPU_TILE_OUTPUTS = 320
 GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
+TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
+"""Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
 TOLERANCE = 0.02
 """Largest difference in logits to plain float32 with which the fused kernels are used (`fast`: 20 times)."""
 
@@ -115,6 +118,19 @@ class Engine:
     def tile_px(self) -> int:
         """Side of a tile's core that runs fastest: its outputs and a border of one fill whole blocks."""
         return OUTPUT_STRIDE_PX * (self.tile_outputs - 2 * BORDER)
+
+    @cached_property
+    def batch(self) -> int:
+        """Tiles computed at once: one on the CPU, on a GPU as many as asked for or as suit its free memory.
+
+        Large batches leave the processor time for decoding: starting kernels and decoding share one lock.
+        """
+        if self.device.type == "cpu":
+            return 1
+        if self.config.batch is not None:
+            return self.config.batch
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+        return int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
 
     def probability_map(self, tile: RGB) -> Probabilities:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -21,6 +22,7 @@ from metaphase.inference.engine import Engine, Probabilities, check_finite
 from metaphase.inference.peaks import BORDER, Peaks, collect, is_peak
 from metaphase.inference.suppression import suppress
 from metaphase.networks import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.parallel import available_cores, ordered_map
 from metaphase.slides import RGB, WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
 
 LEAD_PX = PATCH_PX // 2 + BORDER * OUTPUT_STRIDE_PX
@@ -91,9 +93,13 @@ def detect_tiles(
     Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
     """
     floor = (config or PeakConfig()).floor
-    size = engine.config.batch if engine.device.type != "cpu" else 1
+    pinned = engine.device.type == "cuda"
+    ahead = (
+        None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
+    )
+    batches = _batches(read_tiles(slide, plan, threads=threads, ahead=ahead), engine.batch)
     waiting: _Batch | None = None
-    for tiles, pixels in _batches(read_tiles(slide, plan, threads=threads), size):
+    for tiles, pixels in ordered_map(partial(_stacked, pinned=pinned), batches, threads=1, ahead=1):
         started = _Batch(engine, tiles, pixels, floor)
         if waiting is not None:
             yield from waiting.results(plan, maps)
@@ -149,11 +155,11 @@ def inside(points: Points, mask: MaskGrid) -> Points:
 class _Batch:
     """Tiles on their way through the device."""
 
-    def __init__(self, engine: Engine, tiles: list[Tile], pixels: list[RGB], floor: float) -> None:
+    def __init__(self, engine: Engine, tiles: list[Tile], pixels: Tensor, floor: float) -> None:
         self._tiles, self._engine = tiles, engine
         self._cuda = engine.device.type == "cuda"
         with torch.inference_mode(), engine.active():
-            self._logits = engine.logits(_stacked(pixels, pinned=self._cuda))
+            self._logits = engine.logits(pixels)
             self._peak = is_peak(self._logits, floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
@@ -195,12 +201,13 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
         yield [tile for tile, _ in group], [pixels for _, pixels in group]
 
 
-def _stacked(pixels: list[RGB], *, pinned: bool) -> Tensor:
-    """(tiles, rows, columns, 3); pinned memory travels to a GPU beside its work."""
+def _stacked(batch: tuple[list[Tile], list[RGB]], *, pinned: bool) -> tuple[list[Tile], Tensor]:
+    """Pixels (tiles, rows, columns, 3) of a batch; pinned memory travels to a GPU beside its work."""
+    tiles, pixels = batch
     out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
-    for target, tile in zip(out.numpy(), pixels, strict=True):
-        target[...] = tile
-    return out
+    for target, source in zip(out.numpy(), pixels, strict=True):
+        target[...] = source
+    return tiles, out
 
 
 def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:

@@ -74,6 +74,15 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
             states.setdefault(int(number), {})[key] = tensor
     if states:
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+        _lay_out_as_weights(optimizer)
+
+
+def _lay_out_as_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Moments in the memory order of their weights (channels last), as fused optimisers on a GPU insist."""
+    for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        for key, value in optimizer.state[weight].items():
+            if value.shape == weight.shape:
+                optimizer.state[weight][key] = torch.empty_like(weight).copy_(value)
 
 
 def _check_same_run(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

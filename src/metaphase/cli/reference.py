@@ -1,0 +1,170 @@
+"""`metaphase reference`: the reference standard of H&E slides from the mitoses of their PHH3 partners."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.cli.console import complain, print_json, progress_bar, stderr, stdout, warn
+from metaphase.cli.options import Device, Json
+from metaphase.config import read_toml
+from metaphase.errors import UsageError
+
+if TYPE_CHECKING:
+    from metaphase.pipeline.reference import Built, PointSource
+    from metaphase.web.review import Running
+
+reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
+
+Manifest = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV with case, he, phh3 (and mpp where files lack it, points where you have them).",
+        metavar="MANIFEST",
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", help="Workspace, a subfolder for each case; made if absent.")
+]
+Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
+
+
+@reference.command()
+def build(
+    manifest: Manifest,
+    output: Output,
+    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1.")] = None,
+    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2.")] = None,
+    points: Annotated[
+        Path | None,
+        typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any settings; see docs/reference.md.")
+    ] = None,
+    accept_doubtful: Annotated[
+        bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
+    ] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
+
+    Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
+    Exit code 1 when a pair failed or is doubtful.
+    """
+    from metaphase.pipeline.reference import BuildConfig, build_cohort
+
+    settings = BuildConfig.from_mapping(read_toml(config) if config else {})
+    if accept_doubtful:
+        settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
+    source = _source(manifest, points, {"cnn1": cnn1, "cnn2": cnn2}, device)
+    with progress_bar("cases") as bar:
+        task = bar.add_task("", total=None)
+        built = build_cohort(
+            manifest,
+            output,
+            source,
+            settings,
+            points=points,
+            watch=lambda case, done, total: bar.update(task, description=case, completed=done, total=total),
+        )
+    _report(built, output, as_json)
+    raise typer.Exit(int(bool(built.failures)))
+
+
+@reference.command()
+def review(
+    workspace: Workspace,
+    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8501,
+    case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
+) -> None:
+    """Look at every point in both stains, the least sure first, and accept or reject it by key.
+
+    Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
+    """
+    from metaphase.web.review import serve_review
+
+    serve_review(workspace, port=port, cases=case or (), ready=_announce)
+
+
+@reference.command()
+def apply(
+    workspace: Workspace,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="CSV of decisions made elsewhere, to be added to those of the review page."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
+    from metaphase.pipeline.reference import finish_cohort
+    from metaphase.web.review import collect_decisions
+
+    collect_decisions(workspace, decisions)
+    built = finish_cohort(workspace)
+    done = built.review
+    facts = {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale}
+    if as_json:
+        print_json({**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())})
+        return
+    if done.stale:
+        warn(f"{done.stale} decisions are about points that are there no more, or have moved: review again")
+    stdout.print(
+        f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
+        f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
+    )
+
+
+def _source(
+    manifest: Path, points: Path | None, models: dict[str, Path | None], device: str | None
+) -> PointSource:
+    """Networks, points of another tool, or what is in the workspace."""
+    from metaphase.pipeline.reference import given_points, network_points
+    from metaphase.tables import read_manifest
+
+    given = {name: path for name, path in models.items() if path is not None}
+    if points is not None or "points" in read_manifest(manifest).columns:
+        if given:
+            raise UsageError("models and points are both given", next_step="give one or the other")
+        if points is not None and not points.exists():
+            raise UsageError("no such file or folder", path=points, next_step="check --points")
+        return given_points
+    if "cnn1" in given and "cnn2" not in given:
+        raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
+    if not given:
+        return network_points(())
+    from metaphase.phh3.classification import load_classifier
+
+    return network_points([load_classifier(name, path, device) for name, path in given.items()])
+
+
+def _report(built: Built, output: Path, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(one) for one in built.cases])
+        return
+    table = Table("case", "status", "points", "accepted", "why", box=None)
+    for one in built.cases:
+        table.add_row(escape(one.case), one.status, str(one.points), str(one.accepted), escape(one.reason))
+    stdout.print(table)
+    for one in built.failures:
+        complain(f"{one.case} ({one.status}): {one.reason}")
+    causes = built.table["cause"][built.table["cause"] != ""].value_counts()
+    for cause, count in causes.items():
+        stdout.print(f"{count} refused: {cause}", highlight=False)
+    accepted = int(built.table["accepted"].sum())
+    stdout.print(
+        f"{accepted} of {len(built.table)} points accepted; see {output / 'reference.csv'}, and look at them "
+        f"with: metaphase reference review {output}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _announce(running: Running) -> None:
+    stderr.print(f"{running.items} points. Stop with Ctrl-C; open", highlight=False)
+    typer.echo(running.url)
