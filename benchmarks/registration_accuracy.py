@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ def mitoses(folder: Path) -> pd.DataFrame:
     return truth[(truth["category"] == "mitosis") & truth["phh3_positive"] & truth["in_phh3"] & inside]
 
 
-def assess(folder: Path) -> dict[str, object]:
+def assess(folder: Path) -> dict[str, Any]:
     """One row of the table, with the errors of all points."""
     truth = mitoses(folder)
     exact = Displacement.from_json(json.loads((folder / "displacement.json").read_text()))

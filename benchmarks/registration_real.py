@@ -13,6 +13,7 @@ import argparse
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ PAIRED_UM = 10.0
 """Labels farther apart than this after registration do not mean the same mitosis."""
 
 
-def field_errors(data: Path, name: str, labels: pd.DataFrame, painted: pd.DataFrame) -> dict[str, object]:
+def field_errors(data: Path, name: str, labels: pd.DataFrame, painted: pd.DataFrame) -> dict[str, Any]:
     """Distances in um between the two scanners' labels of one field, before and after."""
     other = name.replace("A", "H", 1)
     he = open_slide(data / "icpr2012-aperio" / name, mpp=APERIO_MPP)
@@ -88,7 +89,7 @@ def print_kidney(data: Path) -> None:
     registration = register_pair(he, other)
     pixels = [slide.read(0, 0, slide.width, slide.height, KIDNEY_MPP) for slide in (he, other)]
     grey = [1 - rgb2gray(picture) for picture in pixels]
-    nuclei = [nuclear_density(picture, stain) for picture, stain in zip(pixels, ("H&E", "DAB"), strict=True)]
+    nuclei = [nuclear_density(pixels[0], "H&E"), nuclear_density(pixels[1], "DAB")]
     similarity = registration.transform.similarity
     methods = {
         "before": other_marks,
@@ -120,7 +121,7 @@ def sift_similarity(he: np.ndarray, other: np.ndarray) -> SimilarityTransform:
     for image in (other, he):
         sift = SIFT()
         sift.detect_and_extract(image / image.max())
-        keys.append((sift.keypoints[:, ::-1], sift.descriptors))
+        keys.append((np.asarray(sift.keypoints)[:, ::-1], sift.descriptors))
     matches = match_descriptors(keys[0][1], keys[1][1], max_ratio=0.9, cross_check=True)
     pairs = keys[0][0][matches[:, 0]], keys[1][0][matches[:, 1]]
     with warnings.catch_warnings(action="ignore"):

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,11 @@ def bands(pictures: list[RGB], cells: np.ndarray, offset: np.ndarray) -> Iterato
 def make_pair(folder: Path, cells: np.ndarray, cases: tuple[Case, ...]) -> None:
     """Write both slides and the mitoses with their true places."""
     side = len(cells) * BLOCK_PX
-    for frame, offset in (("he", np.zeros(2, int)), ("phh3", OFFSET)):
+    frames: tuple[tuple[Literal["he", "phh3"], np.ndarray], ...] = (
+        ("he", np.zeros(2, int)),
+        ("phh3", OFFSET),
+    )
+    for frame, offset in frames:
         pictures = [render_region(case, frame, 0, 0, BLOCK_PX, BLOCK_PX) for case in cases]
         write_pyramid(
             folder / f"{frame}.tif", bands(pictures, cells, offset), side, side, PyramidFormat(MPP, TILE_PX)

@@ -68,9 +68,7 @@ class PatchSet:
             )
         times = self.index[column].fillna(1).to_numpy()
         if not ((times >= 0) & (times == np.round(times))).all():
-            raise TrainingError(
-                f"column {column!r} holds no counts", next_step="give whole numbers"
-            )
+            raise TrainingError(f"column {column!r} holds no counts", next_step="give whole numbers")
         return np.repeat(rows, times.astype(np.int64))
 
     def take(self, rows: Rows) -> Patches:

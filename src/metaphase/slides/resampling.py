@@ -80,7 +80,7 @@ def _read_scaled(
 def _resample(
     pixels: RGB, source: Box, left: float, top: float, width: int, height: int, ratio: float
 ) -> RGB:
-    """Columns, then rows: left to itself, Pillow chooses the order by the shape, and roundings would differ."""
+    """Columns, then rows: left to itself, Pillow goes by the shape, and roundings would differ."""
     x, y = left - source.x, top - source.y
     across = (x, 0, x + width * ratio, source.height)
     narrowed = Image.fromarray(pixels).resize((width, source.height), KERNEL, box=across)
