@@ -99,7 +99,10 @@ def detect_tiles(
     )
     batches = _batches(read_tiles(slide, plan, threads=threads, ahead=ahead), engine.batch)
     waiting: _Batch | None = None
-    for tiles, pixels in ordered_map(partial(_stacked, pinned=pinned), batches, threads=1, ahead=1):
+    stack = partial(_stacked, pinned=pinned)
+    # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
+    stacked = ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
+    for tiles, pixels in stacked:
         started = _Batch(engine, tiles, pixels, floor)
         if waiting is not None:
             yield from waiting.results(plan, maps)
