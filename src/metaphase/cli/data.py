@@ -34,7 +34,7 @@ def import_data(
         print_json({**files, "labels": result.labels})
     else:
         counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-        stdout.print(f"{escape(str(result.truth_path))}: {counts}")
+        stdout.print(f"{escape(str(result.truth_path))}: {counts}", soft_wrap=True)
 
 
 @data.command("list")

@@ -73,7 +73,7 @@ def merge(
         f"Fleiss' kappa {merged.fleiss:.3f} over the {merged.complete} that all observers answered",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
-    stdout.print(f"see {(output or project) / REPORT}", markup=False, highlight=False)
+    stdout.print(f"see {(output or project) / REPORT}", markup=False, highlight=False, soft_wrap=True)
 
 
 @label.command()
@@ -82,7 +82,7 @@ def export(project: ProjectFolder, file: AnswersFile) -> None:
     from metaphase.web.labelling import export_answers
 
     count = export_answers(project, file)
-    stdout.print(f"{count} answers in {file}", markup=False, highlight=False)
+    stdout.print(f"{count} answers in {file}", markup=False, highlight=False, soft_wrap=True)
 
 
 @label.command(name="import")

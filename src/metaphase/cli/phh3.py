@@ -105,7 +105,10 @@ def sample(
     )
     if drawn.skipped:
         warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
-    stdout.print(f"{len(drawn.items):,} items; label them with: metaphase label serve {escape(str(output))}")
+    stdout.print(
+        f"{len(drawn.items):,} items; label them with: metaphase label serve {escape(str(output))}",
+        soft_wrap=True,
+    )
 
 
 @phh3.command("train-cnn1")
@@ -258,7 +261,9 @@ def _report_training(result: TrainingResult, as_json: bool) -> None:
     if as_json:
         print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:
-        stdout.print(f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}")
+        stdout.print(
+            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
+        )
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:

@@ -85,4 +85,4 @@ def _tell(summary: dict[str, Any], output: Path) -> None:
             f"{summary['points_accepted']} of {summary['points']} points accepted, "
             f"mean confidence {summary['mean_confidence']:.2f}"
         )
-    stdout.print(f"written to {escape(str(output))}")
+    stdout.print(f"written to {escape(str(output))}", soft_wrap=True)

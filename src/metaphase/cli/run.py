@@ -56,7 +56,7 @@ def run(
         return
     stdout.print(stage_table(states))
     if not status:
-        stdout.print(f"page {escape(str(workspace / 'index.html'))}")
+        stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
 
 
 def watched(

@@ -45,4 +45,4 @@ def simulate(
     if as_json:
         print_json(manifest.to_dict(orient="records"))
     else:
-        stdout.print(f"{len(manifest)} cases, manifest {escape(str(out / 'manifest.csv'))}")
+        stdout.print(f"{len(manifest)} cases, manifest {escape(str(out / 'manifest.csv'))}", soft_wrap=True)

@@ -58,7 +58,7 @@ def deconvolve(
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
         for path in write_stain_pictures(opened, output, matrix, region=_box(region)):
-            stdout.print(str(path), markup=False)
+            stdout.print(str(path), markup=False, soft_wrap=True)
 
 
 @stain.command()
@@ -81,7 +81,7 @@ def augment(
     place = _numbers(at, 2, "--at", "X,Y") if at else None
     with open_slide(slide, mpp=mpp) as opened:
         write_gallery(opened, output, (place[0], place[1]) if place else None, config)
-    stdout.print(str(output), markup=False)
+    stdout.print(str(output), markup=False, soft_wrap=True)
 
 
 @stain.command()
@@ -116,7 +116,7 @@ def standardise(
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    stdout.print(str(output), markup=False)
+    stdout.print(str(output), markup=False, soft_wrap=True)
 
 
 def _template(path: Path | None, seed: int) -> Template | None:

@@ -47,7 +47,9 @@ def train(
     if as_json:
         print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:
-        stdout.print(f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}")
+        stdout.print(
+            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
+        )
 
 
 @model.command("info")
