@@ -15,7 +15,7 @@ from metaphase.errors import MetaphaseError
 
 MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
-MANIFEST_NUMBERS = ("grade", "proliferation", "mpp", "width", "height", "area_mm2")
+MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "width", "height", "area_mm2")
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
 IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
 """Columns that are names whatever they look like: case `01` is not the number 1."""

@@ -20,11 +20,20 @@ from torch import nn
 
 from metaphase.errors import TrainingError, UsageError
 from metaphase.learning import training
+from metaphase.learning.answers import teacher_answers
 from metaphase.learning.config import TrainingConfig, read_config
 from metaphase.learning.patches import PatchWriter
 from metaphase.learning.state import Progress, load_state, save_state
 from metaphase.learning.training import Update, train
-from metaphase.networks import NetworkSpec, load_model
+from metaphase.networks import (
+    PATCH_PX,
+    ModelCard,
+    NetworkSpec,
+    build_network,
+    load_model,
+    probability,
+    save_model,
+)
 from tests.learning.stores import write_store
 
 
@@ -83,6 +92,7 @@ def test_learning_rate_falls_as_in_the_paper() -> None:
 RUN = """
 import sys
 from metaphase.learning import training
+from metaphase.learning.answers import teacher_answers
 from metaphase.learning.config import read_config
 training.CHECK_EVERY = 1
 show = lambda update: print(update, flush=True)
@@ -181,13 +191,38 @@ def test_exploding_loss_keeps_the_last_good_state(
         if update.epoch == 1:
             raise KeyboardInterrupt
 
+    chosen = config(stores, checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
-        train(config(stores), tmp_path, device="cpu", watch=stop)
+        train(chosen, tmp_path, device="cpu", watch=stop)
     good = (tmp_path / "last.safetensors").read_bytes()
     monkeypatch.setattr(TrainingConfig, "learning_rate_at", lambda *_: 1e38)
     with pytest.raises(TrainingError, match="not a number any more, in epoch 2"):
-        train(config(stores), tmp_path, device="cpu")
+        train(chosen, tmp_path, device="cpu")
     assert (tmp_path / "last.safetensors").read_bytes() == good
+
+
+def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) -> None:
+    chosen = config(stores, epochs=5, augment="R", network=NetworkSpec(gamma=1 / 8, normalisation="batch"))
+    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
+    without_labels = replace(chosen, target="no such column", teachers=(str(teacher),), seed=6)
+    assert train(without_labels, tmp_path / "student", device="cpu").best == 1.0
+    with pytest.raises(TrainingError, match="no complete column"):
+        train(replace(without_labels, teachers=()), tmp_path / "alone", device="cpu")
+
+
+def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    networks = [build_network(NetworkSpec(gamma=1 / 16)).eval() for _ in range(2)]
+    classes = ("other", "mitosis")
+    card = ModelCard(name="t", family="detector", gamma=1 / 16, mpp=0.25, patch_px=PATCH_PX, classes=classes)
+    models = [str(tmp_path / f"teacher{number}") for number in range(2)]
+    for model, network in zip(models, networks, strict=True):
+        save_model(model, network, card)
+    images = torch.rand(3, 3, PATCH_PX, PATCH_PX)
+    said = teacher_answers(models, torch.device("cpu"))(images, np.zeros(3, np.int64))
+    wanted = torch.stack([probability(network(images)).flatten() for network in networks]).mean(dim=0)
+    assert torch.allclose(said, wanted, atol=1e-6)
+    assert not said.requires_grad
 
 
 def test_out_of_memory_names_a_batch_to_try(

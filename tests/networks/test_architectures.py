@@ -82,8 +82,7 @@ def test_dense_output_equals_the_patches(height: int, width: int, normalisation:
 def test_folding_changes_nothing(spec: NetworkSpec) -> None:
     network = trained_looking(spec, 1)
     folded = fold_normalisation(network)
-    kinds = {type(layer) for layer in folded}
-    assert kinds == {torch.nn.Conv2d, torch.nn.LeakyReLU}
+    assert all(isinstance(layer, torch.nn.Conv2d | torch.nn.LeakyReLU) for layer in folded)
     images = torch.rand(2, 3, 120, 116)
     assert torch.allclose(folded(images), network(images), atol=1e-4)
 

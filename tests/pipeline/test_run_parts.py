@@ -16,9 +16,8 @@ from metaphase.evaluation.metrics import detection_metrics
 from metaphase.evaluation.scoring import Marked
 from metaphase.learning.data import open_set
 from metaphase.learning.patches import PatchWriter
-from metaphase.pipeline.training.config import EvaluationSection
+from metaphase.pipeline.training.config import EvaluationSection, LearningSection, Task
 from metaphase.pipeline.training.searching import even_tile_px
-from metaphase.pipeline.training.sets import drawn_set, set_rows
 from metaphase.pipeline.training.testing import GRID, Bench, bench_of, measured, scores_of
 
 SIDE = 8
@@ -37,29 +36,12 @@ def stores_with_counts(folder: Path, times: list[int]) -> list[str]:
     return [str(folder / "positives"), str(folder / "hard")]
 
 
-def test_a_drawn_set_holds_every_patch_as_often_as_it_was_drawn(tmp_path: Path) -> None:
-    times = [0, 3, 1, 0, 2]
-    stores = stores_with_counts(tmp_path, times)
-    whole = open_set(stores)
-    assert set_rows(whole, 1).tolist() == [0, 1, 3, 3, 3, 4, 6, 6]
-    assert len(set_rows(whole, 0)) == 7
-    with drawn_set(tmp_path / "set", stores, 1) as store:
-        drawn = open_set([store])
-        assert drawn.labels.tolist() == [1, 1, *[0] * sum(times)]
-        wanted = whole.take(set_rows(whole, 1))
-        np.testing.assert_array_equal(drawn.take(np.arange(len(drawn.index))), wanted)
-        assert not any(name.startswith("hard_") for name in drawn.index.columns)
-    assert not (tmp_path / "set").exists()
-
-
-def test_a_set_survives_an_interrupted_training_but_not_an_interrupted_copy(tmp_path: Path) -> None:
-    stores = stores_with_counts(tmp_path, [1, 2])
-    with pytest.raises(KeyboardInterrupt), drawn_set(tmp_path / "set", stores, 1):
-        raise KeyboardInterrupt
-    assert (tmp_path / "set" / "store.json").is_file()
-    (tmp_path / "set" / "store.json").unlink()
-    with drawn_set(tmp_path / "set", stores, 1) as store:
-        assert len(open_set([store]).index) == 5
+def test_a_network_of_a_difficult_set_sees_each_patch_as_often_as_it_was_drawn(tmp_path: Path) -> None:
+    stores = stores_with_counts(tmp_path, [0, 3, 1, 0, 2])
+    config = LearningSection().training(Task("cnn4-2", 0.1, hard_set=1), tuple(stores), ("validation",))
+    assert open_set(stores).drawn(config.draws).tolist() == [0, 1, 3, 3, 3, 4, 6, 6]
+    easy = LearningSection().training(Task("cnn3", 0.1), tuple(stores), ("validation",))
+    assert open_set(stores).drawn(easy.draws).tolist() == list(range(7))
 
 
 @given(side_px=st.floats(1, 3e5), best_px=st.integers(64, 4096))

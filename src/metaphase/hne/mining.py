@@ -39,6 +39,7 @@ from metaphase.hne.records import (
 from metaphase.hne.sets import Tables, easy_negatives, hard_negatives, positives, validation_set
 from metaphase.hne.sources import TrainingSlide, opened
 from metaphase.hne.stores import Judge, add_answers, is_stored, write_store
+from metaphase.learning.data import REPEAT
 from metaphase.slides import Slide
 from metaphase.stain.standardisation import Transform, fit_slide
 from metaphase.tables import named, read_table, write_table
@@ -136,7 +137,11 @@ class Mining:
 
     def positive_stores(self) -> list[str]:
         """Stores of all positives of the training slides."""
-        return self._stores("positives", self.train, positives(self.labelled_training))
+        found = positives(self.labelled_training)
+        repeated = {
+            source.name: found[source.name].assign(**{REPEAT: source.repeat}) for source in self.train
+        }
+        return self._stores("positives", self.train, repeated)
 
     def easy_stores(self) -> list[str]:
         """Stores to train CNN3 on: all positives, and negatives drawn evenly."""

@@ -30,10 +30,14 @@ class TrainingSlide:
     """Micrometres per level-0 pixel, where the file states none."""
     tissue: Path | None = None
     """Tissue mask as `save_tissue` writes it; without one, tissue is found."""
+    repeat: int = 1
+    """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
 
     def __post_init__(self) -> None:
         if self.name in ("", ".", "..") or Path(self.name).name != self.name:
             raise UsageError(f"a slide cannot be called {self.name!r}", next_step="give a plain name")
+        if self.repeat < 1:
+            raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
         require_columns(self.reference, ("x", "y"), self.name)
 
 

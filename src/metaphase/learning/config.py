@@ -33,6 +33,8 @@ class TrainingConfig:
     """Ranges of the letters."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
+    teachers: tuple[str, ...] = ()
+    """Networks whose mean answer to each augmented patch is learnt instead of a stored column."""
     draws: str = ""
     """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
     label_smoothing: float = 0.0
@@ -121,6 +123,7 @@ def read_config(path: str | Path) -> TrainingConfig:
             if not isinstance(values[key], list):
                 raise TypeError(f"{key} must be a list of stores")
             values[key] = tuple(str(path.parent / store) for store in values[key])
+        values["teachers"] = tuple(str(path.parent / model) for model in values.get("teachers", []))
         values["classes"] = tuple(values.get("classes", ("other", "mitosis")))
         values["network"] = NetworkSpec(**values.get("network", {}))
         values["augmentation"] = AugmentationConfig(**_tuples(values.get("augmentation", {})))

@@ -19,6 +19,10 @@ from metaphase.parallel import available_cores, ordered_map
 
 RESIDENT_SHARE = 0.6
 """Patches that fit this share of the free GPU memory are kept there for the whole run."""
+REPEAT = "repeat"
+"""Index column that says how often a patch always counts; without it, once."""
+LOADED_AT_ONCE = 1024
+"""Patches read together while they are brought there."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +61,24 @@ class PatchSet:
         return values
 
     def drawn(self, column: str) -> Rows:
-        """Rows of the set, each as often as `column` says; patches of stores without it count once."""
-        rows = np.arange(len(self.index))
-        if not column:
-            return rows
-        if column not in self.index:
+        """Rows of the set, each as often as `column` and `repeat` say; once where a store has neither."""
+        if column and column not in self.index:
             raise TrainingError(
                 f"the patch stores have no column {column!r}",
                 next_step=f"choose from {', '.join(self.index.columns)}",
             )
+        times = self._counts(column) * self._counts(REPEAT)
+        return np.repeat(np.arange(len(self.index)), times)
+
+    def _counts(self, column: str) -> Rows:
+        """Whole numbers of a column, 1 where there is none."""
+        if column not in self.index:
+            return np.ones(len(self.index), np.int64)
         times = self.index[column].fillna(1).to_numpy()
         if not ((times >= 0) & (times == np.round(times))).all():
             raise TrainingError(f"column {column!r} holds no counts", next_step="give whole numbers")
-        return np.repeat(rows, times.astype(np.int64))
+        counts: Rows = times.astype(np.int64)
+        return counts
 
     def take(self, rows: Rows) -> Patches:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
@@ -98,14 +107,18 @@ def open_set(folders: Sequence[str]) -> PatchSet:
 class Feeder:
     """Gives batches of pixels on the device: from its memory where they fit, else from disk, ahead of use."""
 
-    def __init__(self, patches: PatchSet, device: torch.device) -> None:
+    def __init__(self, patches: PatchSet, device: torch.device, rows: Rows | None = None) -> None:
+        """`rows` are those that will be asked for, each once and in order; all by default."""
         self._patches, self._device = patches, device
-        self._resident = _load_whole(patches, device) if _fits(patches, device) else None
+        self._rows = np.arange(len(patches.index)) if rows is None else rows
+        wanted_bytes = patches.nbytes * len(self._rows) // max(1, len(patches.index))
+        self._resident = _load(patches, self._rows, device) if _fits(wanted_bytes, device) else None
 
     def __call__(self, batches: Rows) -> Iterator[Tensor]:
         """uint8 pixels (batch, side, side, 3) for each row of `batches`."""
         if self._resident is not None:
-            for rows in torch.from_numpy(batches).to(self._device):
+            places = np.searchsorted(self._rows, batches)
+            for rows in torch.from_numpy(places).to(self._device):
                 yield self._resident[rows]
             return
         cores = available_cores()
@@ -113,16 +126,17 @@ class Feeder:
             yield torch.from_numpy(pixels).to(self._device, non_blocking=True)
 
 
-def _fits(patches: PatchSet, device: torch.device) -> bool:
-    return device.type == "cuda" and patches.nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+def _fits(nbytes: int, device: torch.device) -> bool:
+    return device.type == "cuda" and nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
-def _load_whole(patches: PatchSet, device: torch.device) -> Tensor:
-    """All pixels on the device, copied shard by shard."""
+def _load(patches: PatchSet, rows: Rows, device: torch.device) -> Tensor:
+    """The pixels of `rows` on the device; parts are read from disk while others are copied."""
     side = patches.stores[0].side_px
-    whole = torch.empty((len(patches.index), side, side, 3), dtype=torch.uint8, device=device)
-    start = 0
-    for shard in (shard for store in patches.stores for shard in store.shards):
-        whole[start : start + len(shard)].copy_(torch.from_numpy(np.array(shard)))
-        start += len(shard)
-    return whole
+    loaded = torch.empty((len(rows), side, side, 3), dtype=torch.uint8, device=device)
+    parts = np.split(rows, range(LOADED_AT_ONCE, len(rows), LOADED_AT_ONCE))
+    cores, start = available_cores(), 0
+    for pixels in ordered_map(patches.take, parts, threads=cores, ahead=2 * cores):
+        loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))
+        start += len(pixels)
+    return loaded

@@ -13,14 +13,17 @@ from metaphase.artifacts import atomic_path
 
 
 def write_history(folder: Path, history: list[dict[str, float]]) -> None:
-    """Write `history.csv` and `curves.png` anew, and add the newest epoch to TensorBoard."""
-    table = pd.DataFrame(history)
+    """Write `history.csv` anew, and add the newest epoch to TensorBoard."""
     with atomic_path(folder / "history.csv") as temporary:
-        table.to_csv(temporary, index=False)
-    with atomic_path(folder / "curves.png") as temporary:
-        draw_curves(table).savefig(temporary, dpi=120)
+        pd.DataFrame(history).to_csv(temporary, index=False)
     if importlib.util.find_spec("tensorboard"):
         _add_to_tensorboard(folder / "tensorboard", history[-1])
+
+
+def write_curves(folder: Path, history: list[dict[str, float]]) -> None:
+    """Write `curves.png`; drawing takes longer than a short epoch does on a GPU."""
+    with atomic_path(folder / "curves.png") as temporary:
+        draw_curves(pd.DataFrame(history)).savefig(temporary, dpi=120)
 
 
 def draw_curves(table: pd.DataFrame) -> Figure:

@@ -29,11 +29,15 @@ class Progress:
 
 
 def save_state(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, loss_sum: Tensor, progress: Progress
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    loss_sum: Tensor,
+    progress: Progress,
 ) -> None:
-    """Write weights, optimiser, running loss and progress, atomically."""
+    """Write weights, optimiser (a finished run needs none), running loss and progress, atomically."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    for number, values in optimizer.state_dict()["state"].items():
+    for number, values in (optimizer.state_dict()["state"] if optimizer else {}).items():
         tensors |= {f"optimizer.{number}.{key}": value for key, value in values.items()}
     tensors["loss_sum"] = loss_sum
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

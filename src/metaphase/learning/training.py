@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from metaphase.errors import TrainingError
+from metaphase.learning.answers import Answers, stored_answers, teacher_answers
 from metaphase.learning.config import TrainingConfig
 from metaphase.learning.data import Feeder, PatchSet, open_set
-from metaphase.learning.history import write_history
+from metaphase.learning.history import write_curves, write_history
 from metaphase.learning.processes import Team, join_team
 from metaphase.learning.sampling import Rows, balanced_batches, check_disjoint
 from metaphase.learning.state import Progress, load_state, save_state
@@ -102,9 +103,8 @@ class _Run:
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
-        self.targets = torch.from_numpy(
-            _smoothed(self.patches.targets(config.target), config.label_smoothing)
-        ).to(team.device)
+        self.clock = _Clock(config.checkpoint_minutes)
+        self.answers = _answers(config, self.patches, team.device)
         torch.manual_seed(config.seed)
         self.network = build_network(config.network).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -121,7 +121,8 @@ class _Run:
 
     def finish(self) -> TrainingResult:
         """Train the epochs that are left."""
-        feed, feed_held_out = Feeder(self.patches, self.team.device), Feeder(self.held_out, self.team.device)
+        feed = Feeder(self.patches, self.team.device, np.unique(self.drawn))
+        feed_held_out = Feeder(self.held_out, self.team.device)
         while self.progress.epoch < self.config.epochs:
             started = time.perf_counter()
             steps = self._train_epoch(feed)
@@ -143,13 +144,13 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate_at(epoch)
         self.model.train()
-        clock = _Clock(config.checkpoint_minutes)
+        self.clock.start_epoch()
         for images, wanted in self._prepared(feed, batches):
             self._step(images, wanted)
             self.progress.step += 1
             if self.progress.step % CHECK_EVERY == 0:
-                self._check(len(batches), clock)
-        self._check(len(batches), clock)
+                self._check(len(batches))
+        self._check(len(batches))
         return len(batches)
 
     def _prepared(self, feed: Feeder, batches: Rows) -> Iterator[tuple[Tensor, Tensor]]:
@@ -164,8 +165,7 @@ class _Run:
         rows = batches[first * group :].reshape(-1)
         for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
             images = self._augmented(pixels, number)
-            wanted = batches[number * group :][:group].reshape(-1)
-            answers = self.targets[torch.from_numpy(wanted).to(self.team.device)]
+            answers = self.answers(images, batches[number * group :][:group].reshape(-1))
             steps = zip(images.split(size), answers.split(size), strict=True)
             yield from itertools.islice(steps, max(0, done - number * group), None)
 
@@ -195,15 +195,15 @@ class _Run:
         words = (self.config.seed, self.progress.epoch, purpose, number, self.team.rank)
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
-    def _check(self, steps: int, clock: _Clock) -> None:
+    def _check(self, steps: int) -> None:
         loss = float(self.loss_sum) / max(1, self.progress.step)
         if not np.isfinite(loss):
             raise self._diverged()
         if self.watch and self.team.leads:
-            speed = self.config.batch * clock.steps_per_s(self.progress.step)
+            speed = self.config.batch * self.clock.steps_per_s(self.progress.step)
             best = max(0.0, self.progress.best_f1)
             self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
-        if clock.is_time() and self.progress.step < steps:
+        if self.progress.step < steps and self.clock.is_time():
             self._save()
 
     def _diverged(self) -> TrainingError:
@@ -243,7 +243,10 @@ class _Run:
                 save_model(self.model_path, self.network, self._card(result))
         if self.team.leads:
             write_history(self.folder, progress.history)
-        self._save()
+        if progress.epoch == self.config.epochs or self.clock.is_time():
+            self._save()
+            if self.team.leads:
+                write_curves(self.folder, progress.history)
 
     def _refuse_spoilt_weights(self) -> None:
         """A last update may have spoilt the weights after a loss that was still a number."""
@@ -253,7 +256,8 @@ class _Run:
     def _save(self) -> None:
         self._refuse_spoilt_weights()
         if self.team.leads:
-            save_state(self.folder / STATE_FILE, self.network, self.optimizer, self.loss_sum, self.progress)
+            optimizer = self.optimizer if self.progress.epoch < self.config.epochs else None
+            save_state(self.folder / STATE_FILE, self.network, optimizer, self.loss_sum, self.progress)
 
     def _card(self, result: BestF1) -> ModelCard:
         spec, config = self.config.network, self.config
@@ -296,6 +300,10 @@ class _Clock:
         self._seconds = minutes * 60
         self._first_step: int | None = None
 
+    def start_epoch(self) -> None:
+        """Count steps anew."""
+        self._first_step = None
+
     def steps_per_s(self, step: int) -> float:
         if self._first_step is None:
             self._first_step, self._started = step, time.monotonic()
@@ -307,6 +315,13 @@ class _Clock:
             return False
         self._saved = time.monotonic()
         return True
+
+
+def _answers(config: TrainingConfig, patches: PatchSet, device: torch.device) -> Answers:
+    """What the network should say: the teachers' mean answer where there are any, else a stored column."""
+    if config.teachers:
+        return teacher_answers(config.teachers, device)
+    return stored_answers(_smoothed(patches.targets(config.target), config.label_smoothing), device)
 
 
 def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:

@@ -56,7 +56,7 @@ def easy_networks(config: RunConfig) -> list[Task]:
 def unsoftened(config: RunConfig) -> list[Task]:
     """Students that learn from labels, for the widths that no CNN4 has."""
     return [
-        replace(task, name=f"label-{width_name(task.gamma)}", target="label")
+        replace(task, name=f"label-{width_name(task.gamma)}", target="label", teachers=())
         for task in students(config)
         if task.gamma != config.ensemble.gamma
     ]

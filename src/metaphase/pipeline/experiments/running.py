@@ -19,12 +19,11 @@ from metaphase.pipeline.stages import Facts, Report, Stage, States, run_stages, 
 from metaphase.pipeline.stages.running import Watch
 from metaphase.pipeline.training.chain import Chain
 from metaphase.pipeline.training.config import Task
-from metaphase.pipeline.training.searching import LoadedSlide, load_slides, searcher
+from metaphase.pipeline.training.searching import LoadedSlide, load_slides, opened_row, searcher
 from metaphase.pipeline.training.table import data_stages, network_stage, soft_target_stage
 from metaphase.pipeline.training.tasks import CNN3, members, students
 from metaphase.pipeline.training.testing import Bench, bench_of, measured
 from metaphase.quality import slide_quality
-from metaphase.slides import open_slide
 from metaphase.tissue import find_tissue
 
 RESULTS = "results"
@@ -139,7 +138,7 @@ class Experiments:
         seen: dict[str, list[Density]] = {}
         for number, row in enumerate(shown.to_dict("records")):
             report("colour of laboratories", number, len(shown))
-            with open_slide(Path(str(row["he"]))) as slide:
+            with opened_row(row) as slide:
                 quality = slide_quality(slide, find_tissue(slide), fields=8)
             if quality.fields:
                 seen.setdefault(str(row["centre"]), []).append(quality.optical_density)

@@ -20,11 +20,11 @@ from metaphase.pipeline.training.cohort import read_cohort, read_reference, trai
 from metaphase.pipeline.training.config import RunConfig, Task
 from metaphase.pipeline.training.rendering import render_cohort
 from metaphase.pipeline.training.tasks import CNN3
-from metaphase.pipeline.training.training import Folders, model_path, train_task
+from metaphase.pipeline.training.training import model_path, train_task
 from metaphase.simulation import simulate_cohort
 from metaphase.tables import read_table, write_table
 
-SLIDES, REFERENCE, MINING, NETWORKS, SETS = "slides", "reference.parquet", "mining", "networks", "sets"
+SLIDES, REFERENCE, MINING, NETWORKS = "slides", "reference.parquet", "mining", "networks"
 COHORT = "cohort.csv"
 
 
@@ -119,9 +119,8 @@ class Chain:
         """Train one network on its set."""
         stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
         held_out = self._finished("validation")
-        folders = Folders(self.workspace / NETWORKS, self.workspace / SETS)
-        protocol = self.config.training
-        return train_task(task, protocol, stores, held_out, folders, device=self.device, report=report)
+        protocol, networks = self.config.training, self.workspace / NETWORKS
+        return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
 
     def easy_stores(self) -> list[str]:
         """The finished stores of the easy set."""

@@ -72,6 +72,7 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
             path=Path(str(row["he"])),
             reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
             mpp=_mpp_of(row),
+            repeat=_repeat_of(row),
         )
         for row in cohort[cohort["split"] == split].to_dict("records")
     ]
@@ -80,6 +81,16 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
 def _mpp_of(row: dict[Any, Any]) -> float | None:
     mpp = float(row.get("mpp", np.nan))
     return None if np.isnan(mpp) else mpp
+
+
+def _repeat_of(row: dict[Any, Any]) -> int:
+    """How often the slide's mitoses count; once where the manifest does not say."""
+    times = float(row.get("repeat", np.nan))
+    if np.isnan(times):
+        return 1
+    if times != round(times):
+        raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")
+    return int(times)
 
 
 def _truth_of(row: dict[Any, Any]) -> pd.DataFrame:

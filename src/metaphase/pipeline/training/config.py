@@ -10,7 +10,7 @@ from typing import Any, Literal
 from metaphase.config import read_toml
 from metaphase.errors import UsageError
 from metaphase.evaluation import BootstrapConfig, MatchingConfig
-from metaphase.hne import CandidateConfig, LabelConfig, MiningConfig, SetConfig
+from metaphase.hne import CandidateConfig, LabelConfig, MiningConfig, SetConfig, hard_column
 from metaphase.inference import PeakConfig
 from metaphase.learning.config import TrainingConfig
 from metaphase.networks import NetworkSpec
@@ -90,6 +90,7 @@ class LearningSection:
             augment=self.augment if task.augment is None else task.augment,
             augmentation=self.augmentation,
             target=task.target,
+            draws="" if task.hard_set is None else hard_column(task.hard_set),
             batch=self.batch,
             epochs=self.epochs,
             samples_per_epoch=self.samples_per_epoch,
@@ -116,6 +117,8 @@ class Task:
     """Column of the set to learn."""
     augment: str | None = None
     """Another recipe than the protocol's."""
+    teachers: tuple[str, ...] = ()
+    """Networks of the run whose answers to augmented patches are learnt; then `target` is not."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,17 @@ class StudentSection:
 
     gammas: tuple[float, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
+    answers: Literal["stored", "augmented"] = "stored"
+    """`stored`, as in the paper: the ensemble answers once, about each patch as it was cut. `augmented`: it
+    answers every image that the student sees, k answers a step."""
 
     def __post_init__(self) -> None:
         if not self.gammas or len(set(self.gammas)) != len(self.gammas):
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
             )
+        if self.answers not in ("stored", "augmented"):
+            raise UsageError(f"students.answers is {self.answers!r}", next_step="give stored or augmented")
         for gamma in self.gammas:
             NetworkSpec(gamma=gamma)
 

@@ -97,7 +97,7 @@ class SlideSearch:
             record = self._record(row, identity)
             if not (path.is_file() and record.matches(note_path(path))):
                 search = search or searcher(models, self.config, self.device)
-                with _opened(row) as slide:
+                with opened_row(row) as slide:
                     write_table(path, search(slide, find_tissue(slide)))
                 record.write(note_path(path))
             tables[str(row["case"])] = read_table(path)
@@ -114,11 +114,12 @@ def _identity(models: Sequence[Path]) -> str:
 
 
 def _loaded(row: Row) -> LoadedSlide:
-    with _opened(row) as slide:
+    with opened_row(row) as slide:
         held = ArraySlide(slide.read(0, 0, slide.width, slide.height, slide.mpp), slide.mpp)
     return LoadedSlide(str(row["case"]), held, find_tissue(held))
 
 
-def _opened(row: Row) -> Slide:
+def opened_row(row: Row) -> Slide:
+    """The H&E slide of a row of the cohort, with the resolution that the manifest gives."""
     mpp = row.get("mpp")
     return open_slide(Path(str(row["he"])), mpp=None if mpp is None or pd.isna(mpp) else float(mpp))

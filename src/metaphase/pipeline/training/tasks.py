@@ -23,8 +23,10 @@ def members(config: RunConfig) -> list[Task]:
 
 def students(config: RunConfig) -> list[Task]:
     """A CNN5 of each width; all learn from the first difficult set."""
+    asked = config.students.answers == "augmented"
+    teachers = tuple(task.name for task in members(config)) if asked else ()
     return [
-        Task(f"cnn5-{width_name(gamma)}", gamma, seed=101 + number, hard_set=0, target=SOFT_TARGET)
+        Task(f"cnn5-{width_name(gamma)}", gamma, 101 + number, 0, SOFT_TARGET, teachers=teachers)
         for number, gamma in enumerate(config.students.gammas)
     ]
 

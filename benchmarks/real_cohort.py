@@ -1,0 +1,169 @@
+"""Cohorts for `metaphase run` and `metaphase experiments` from the public real data that docs/model.md names.
+
+python benchmarks/real_cohort.py --data FOLDER --folder OUT
+
+OUT/icpr.csv       one laboratory trains: ICPR 2012 Aperio, patient 04 validates; MiDeSeC tests
+OUT/all.csv        everything else trains too; MiDeSeC and MIDOG++ crops of slides left out test
+OUT/reference.csv  mitoses and places to ignore of all of them
+
+Crops are laid side by side into images, those of one slide next to each other, so that each becomes a
+candidate's surroundings like any other tissue: the negatives of a mitosis come from its own crop.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from PIL import Image
+
+from metaphase.detections import IGNORE, MITOSIS
+from metaphase.evaluation.datasets import read_dataset
+from metaphase.tables import write_table
+
+Pixels = npt.NDArray[np.uint8]
+FIELDS = {
+    "icpr2012-aperio": "icpr2012",
+    "icpr2012-hamamatsu-painted": "icpr2012",
+    "icpr2012-aperio-eval-painted": "icpr2012",
+    "mitos-atypia14-A03": "mitos-atypia14",
+    "midesec": "midesec",
+}
+"""Folders of complete fields, each with the data set whose files it has."""
+VALIDATION_PATIENT = "icpr2012/04"
+TEST_CENTRE = "midesec"
+CROP_PX, CROPS_A_ROW = 128, 32
+HELD_OUT_SHARE = 0.15
+"""Share of the slides of each tumour and scanner whose crops only test."""
+BLACK = 12
+"""Pixels below this in every channel lie beyond the scan ..."""
+BLACK_SHARE = 0.002
+"""... and crops with a larger share of them are left out."""
+MPP = 0.25
+REPEAT = 8
+"""How often a mitosis of the complete fields counts beside the many of MIDOG++."""
+COLUMNS = ["case", "x", "y", "label"]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Rows of a manifest and of a reference table."""
+
+    slides: pd.DataFrame
+    points: pd.DataFrame
+
+
+def fields(data: Path, name: str) -> Cohort:
+    """A folder of complete fields; painted mitoses are places to ignore."""
+    found = read_dataset(FIELDS[name], data / name)
+    cases = {case: f"{name}-{case.split('/')[-1]}" for case in found.manifest["case"]}
+    slides = found.manifest.assign(case=found.manifest["case"].map(cases), centre=name)
+    if name == "midesec":
+        slides["mpp"] = slides["mpp"].fillna(MPP)
+    table = found.truth.table
+    points = table.assign(case=table["slide"].map(cases))[COLUMNS]
+    return Cohort(slides[["case", "he", "centre", "patient", "mpp"]].assign(repeat=REPEAT), points)
+
+
+def mosaics(data: Path, folder: Path) -> Iterator[tuple[str, Cohort]]:
+    """Images of MIDOG++ crops by tumour and scanner, with the split of their slides."""
+    frame = pd.read_csv(data / "midog-mitoses" / "patches.csv")
+    for (tumour, scanner), group in frame.groupby(["tumor", "scanner"]):
+        slides = np.random.default_rng(0).permutation(sorted(group["slide"].unique()))
+        held_out = set(slides[: round(HELD_OUT_SHARE * len(slides))])
+        for split in ("train", "test"):
+            chosen = group[group["slide"].isin(held_out) == (split == "test")].sort_values(["slide", "image"])
+            crops = [_pixels(data / "midog-mitoses" / image) for image in chosen["image"]]
+            whole = [(crop.max(axis=2) < BLACK).mean() < BLACK_SHARE for crop in crops]
+            name = f"midog-{tumour}-{scanner}".lower().replace(" ", "-")
+            case = f"{name}-{split}"
+            kept = [crop for crop, is_whole in zip(crops, whole, strict=True) if is_whole]
+            cohort = _mosaic(kept, folder / f"{case}.png", case, name)
+            places = _centres(len(kept)).assign(case=case, label=MITOSIS)
+            others = _neighbours(chosen[whole].reset_index(drop=True), group).assign(case=case, label=IGNORE)
+            yield split, Cohort(cohort, pd.concat([places, others])[COLUMNS])
+
+
+def _neighbours(crops: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
+    """Mitoses that a crop shows besides its own, as places of the image; each has a crop of its own."""
+    centres, found = _centres(len(crops)), []
+    for number, (slide, x, y) in enumerate(zip(crops["slide"], crops["x"], crops["y"], strict=True)):
+        here = every[every["slide"] == slide]
+        shift = here[["x", "y"]].to_numpy(np.float64) - (x, y)
+        reach = np.abs(shift).max(axis=1)
+        found.append(centres.iloc[number].to_numpy() + shift[(reach > 0) & (reach < CROP_PX / 2)])
+    return pd.DataFrame(np.concatenate(found), columns=["x", "y"])
+
+
+def lookalikes(data: Path, folder: Path) -> pd.DataFrame:
+    """One image of TUPAC's look-alikes, each continued by its reflection."""
+    crops = [_pixels(path) for path in sorted((data / "tupac-lookalikes").glob("*.jpg"))]
+    padded = [_reflected(crop) for crop in crops]
+    return _mosaic(padded, folder / "tupac-lookalikes.png", "tupac-lookalikes", "tupac")
+
+
+def _mosaic(crops: list[Pixels], path: Path, case: str, centre: str) -> pd.DataFrame:
+    """Write the image of many crops; returns its row of the manifest."""
+    rows = -(-len(crops) // CROPS_A_ROW)
+    whole = np.full((rows * CROP_PX, CROPS_A_ROW * CROP_PX, 3), 255, np.uint8)
+    for number, crop in enumerate(crops):
+        top, left = (CROP_PX * place for place in divmod(number, CROPS_A_ROW))
+        whole[top : top + CROP_PX, left : left + CROP_PX] = crop
+    Image.fromarray(whole).save(path, compress_level=1)
+    return pd.DataFrame([{"case": case, "he": str(path), "centre": centre, "patient": case, "mpp": MPP}])
+
+
+def _centres(count: int) -> pd.DataFrame:
+    """Middle of each crop of an image."""
+    rows, columns = np.divmod(np.arange(count), CROPS_A_ROW)
+    return pd.DataFrame({"x": (columns + 0.5) * CROP_PX, "y": (rows + 0.5) * CROP_PX})
+
+
+def _pixels(path: Path) -> Pixels:
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+def _reflected(crop: Pixels) -> Pixels:
+    gaps = [CROP_PX - side for side in crop.shape[:2]]
+    edges = [(gap // 2, gap - gap // 2) for gap in gaps]
+    return np.pad(crop, (*edges, (0, 0)), mode="reflect")
+
+
+def with_split(slides: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Complete fields: MiDeSeC tests, labelled fields of one patient validate, the rest is as asked."""
+    chosen = np.where(slides["centre"] == TEST_CENTRE, "test", split)
+    theirs = (slides["patient"] == VALIDATION_PATIENT).to_numpy()
+    labelled = (slides["centre"] == "icpr2012-aperio").to_numpy()
+    return slides.assign(split=np.where(theirs, np.where(labelled, "validation", ""), chosen))
+
+
+def main() -> None:
+    """Write the manifests, the reference table and the images of crops."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    data, folder = options.data.resolve(), options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    complete = {name: fields(data, name) for name in FIELDS}
+    crops = list(mosaics(data, folder))
+    others = lookalikes(data, folder)
+    every = [with_split(cohort.slides, "train") for cohort in complete.values()]
+    one = pd.concat([every[0], every[-1]], ignore_index=True)
+    every += [cohort.slides.assign(split=split) for split, cohort in crops]
+    every.append(others.assign(split="train"))
+    write_table(folder / "icpr.csv", one.drop(columns="repeat"))
+    write_table(folder / "all.csv", pd.concat(every, ignore_index=True))
+    points = [cohort.points for cohort in (*complete.values(), *(cohort for _, cohort in crops))]
+    write_table(folder / "reference.csv", pd.concat(points, ignore_index=True))
+
+
+if __name__ == "__main__":
+    main()
