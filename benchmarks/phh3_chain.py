@@ -24,11 +24,10 @@ from metaphase.phh3.classification import classify_case, load_classifier
 from metaphase.phh3.config import CandidateConfig
 from metaphase.phh3.drawing import Purpose, draw_project
 from metaphase.phh3.projects import ARTEFACT, MITOSIS, item_name, read_items, read_labels
-from metaphase.phh3.records import case_folder
 from metaphase.phh3.rehearsal import FOUR_OBSERVERS, RADIUS_UM, Observer, simulate_answers, true_labels
 from metaphase.phh3.sampling import SampleConfig
 from metaphase.phh3.scores import MITOSES, read_scores
-from metaphase.phh3.searching import read_candidates, search_case
+from metaphase.phh3.searching import case_folder, read_candidates, search_case
 from metaphase.phh3.training import LearningConfig, train_cnn1, train_cnn2
 from metaphase.simulation import SimulationConfig, simulate_cohort
 from metaphase.tables import read_manifest, write_table

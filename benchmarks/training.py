@@ -1,7 +1,8 @@
 """How much of the possible speed the training engine reaches.
 
 The same network and step are run on tensors that are already there ("synthetic"), then by the engine from a
-patch store, with and without augmentation. Patches a second, and the fraction of the synthetic rate.
+patch store, with and without augmentation. Patches a second, and the fraction of the synthetic rate. The
+largest layer is also run as an ordinary convolution, to see what the matrix product gains.
 
     python benchmarks/training.py [--gamma 1.0] [--batches 64,1024] [--patches 16384] [--json FILE]
 """
@@ -23,6 +24,7 @@ from metaphase.learning.patches import PatchWriter
 from metaphase.learning.processes import choose_device
 from metaphase.learning.training import train
 from metaphase.networks import NetworkSpec, build_network
+from metaphase.networks.architectures import WideConv2d
 
 PAPER_PATCHES = 20 * (22_000 + 400_000)
 
@@ -37,9 +39,18 @@ def write_random_store(folder: Path, count: int, slide: str) -> str:
     return str(folder)
 
 
-def synthetic_rate(gamma: float, batch: int, steps: int, device: torch.device, compiled: bool) -> float:
+def plain(network: torch.nn.Sequential) -> torch.nn.Sequential:
+    """The same layers with the 14 x 14 one as an ordinary convolution."""
+    wide = next(layer for layer in network if isinstance(layer, WideConv2d))
+    conv = torch.nn.Conv2d(wide.in_channels, wide.out_channels, wide.kernel_size[0])
+    return torch.nn.Sequential(*(conv if layer is wide else layer for layer in network))
+
+
+def synthetic_rate(
+    network: torch.nn.Sequential, batch: int, steps: int, device: torch.device, compiled: bool
+) -> float:
     """Patches a second of the bare step: forward, backward, Adam, on one tensor that stays where it is."""
-    network = build_network(NetworkSpec(gamma=gamma)).to(device)
+    network = network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), weight_decay=2e-5, fused=device.type == "cuda")
     images = torch.rand(batch, 3, 100, 100, device=device).contiguous(memory_format=torch.channels_last)
@@ -110,8 +121,12 @@ def main() -> None:
         )
         for batch in map(int, options.batches.split(",")):
             steps = max(5, options.steps * 64 // batch)
-            base = synthetic_rate(options.gamma, batch, steps, device, options.compile)
+            network = build_network(NetworkSpec(gamma=options.gamma))
+            base = synthetic_rate(network, batch, steps, device, options.compile)
             rows.append({"batch": batch, "what": "synthetic tensors", "rate": base, "fraction": 1.0})
+            rate = synthetic_rate(plain(network), batch, steps, device, options.compile)
+            name = "14 x 14 as a convolution"
+            rows.append({"batch": batch, "what": name, "rate": rate, "fraction": rate / base})
             for augment in ("", "RCSEHBG"):
                 rate = engine_rate(stores, options.gamma, batch, steps, augment, options.compile)
                 name = f"engine, {augment or 'no augmentation'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,16 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
 def as_text(column: pd.Series[Any]) -> pd.Series[str]:
     """A column as text, empty where it has no value."""
     return column.astype(object).where(column.notna(), "").astype(str)
+
+
+def stated_number(row: Mapping[Any, Any], name: str) -> float | None:
+    """The number that a row of a table states, or None where the column or the value is missing.
+
+    >>> [stated_number(row, "mpp") for row in ({"mpp": 0.25}, {"mpp": float("nan")}, {})]
+    [0.25, None, None]
+    """
+    value = row.get(name)
+    return None if value is None or pd.isna(value) else float(value)
 
 
 def natural(name: str) -> list[Any]:

@@ -98,7 +98,7 @@ def _keep_all(workspace: Path) -> None:
     """A network of one step calls anything an artefact: lower its decision line."""
     for path in workspace.glob("*/classified.json"):
         record = json.loads(path.read_text())
-        record["made_from"]["decisions"]["cnn1"] = 0.0
+        record["facts"]["decisions"]["cnn1"] = 0.0
         path.write_text(json.dumps(record))
 
 

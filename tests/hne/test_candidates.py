@@ -20,7 +20,7 @@ from metaphase.hne import (
     save_candidates,
 )
 from metaphase.hne.candidates import FULL_SUM, intensity_limit, intensity_sums
-from metaphase.hne.records import Record, plain_settings
+from metaphase.records import Record, plain_settings
 from metaphase.slides import ArraySlide, open_slide
 from metaphase.tissue import TissueMask
 from tests.hne.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide

@@ -12,8 +12,7 @@ from PIL import Image
 from metaphase.errors import UsageError
 from metaphase.phh3.config import CandidateConfig
 from metaphase.phh3.errors import Phh3Error
-from metaphase.phh3.records import case_folder, read_record
-from metaphase.phh3.searching import PICTURE, RECORD, TABLE, read_candidates, search_case
+from metaphase.phh3.searching import NOTE, PICTURE, TABLE, case_folder, read_candidates, search_case
 from tests.phh3.slides import BROWN, draw_slide, spread_points, write_slide
 
 CONFIG = CandidateConfig(fields=8)
@@ -50,7 +49,7 @@ def test_other_settings_or_another_slide_are_searched_anew(tmp_path: Path) -> No
 def test_a_run_killed_before_the_record_is_done_again(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "phh3.tif", draw_slide(900, spread_points(12, 900)))
     search_case(slide, tmp_path / "case", CONFIG, threads=1)
-    (tmp_path / "case" / RECORD).unlink()
+    (tmp_path / "case" / NOTE).unlink()
     with pytest.raises(Phh3Error, match="candidates first"):
         read_candidates(tmp_path / "case")
     assert not search_case(slide, tmp_path / "case", CONFIG, threads=1).reused
@@ -62,7 +61,7 @@ def test_an_he_slide_is_refused_with_a_picture(tmp_path: Path) -> None:
         search_case(slide, tmp_path / "case", CONFIG, threads=1)
     assert str(tmp_path / "case" / PICTURE) in str(caught.value)
     assert (tmp_path / "case" / PICTURE).is_file()
-    assert read_record(tmp_path / "case" / RECORD) is None
+    assert not (tmp_path / "case" / NOTE).exists()
     forced = search_case(slide, tmp_path / "case", CONFIG, force=True, threads=1)
     assert any("H&E" in warning for warning in forced.warnings)
 

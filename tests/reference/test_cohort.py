@@ -12,7 +12,7 @@ import pytest
 from metaphase.errors import UsageError
 from metaphase.pipeline.reference import (
     PLACED,
-    PLACED_RECORD,
+    PLACED_NOTE,
     BuildConfig,
     Built,
     build_cohort,
@@ -37,11 +37,11 @@ def rebuilt(workspace: Path, config: BuildConfig = CONFIG) -> Built:
 
 
 def test_a_doubtful_pair_is_taken_only_on_demand(workspace: Path) -> None:
-    placed, record = workspace / "01" / PLACED, workspace / "01" / PLACED_RECORD
+    placed, record = workspace / "01" / PLACED, workspace / "01" / PLACED_NOTE
     before = placed.read_bytes(), record.read_bytes()
     pd.read_parquet(placed).assign(registration="doubtful").to_parquet(placed, index=False)
     told = json.loads(record.read_text())
-    told["verdict"] |= {"status": "doubtful", "reasons": ["the tissue corresponds in part"]}
+    told["facts"]["verdict"] |= {"status": "doubtful", "reasons": ["the tissue corresponds in part"]}
     record.write_text(json.dumps(told))
     built = rebuilt(workspace)
     assert [(one.status, one.reason) for one in built.failures] == [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +86,16 @@ def progress_bar(unit: str = "") -> Progress:
     return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
 
+@contextmanager
+def shown_on(bar: Progress, name: str) -> Iterator[Callable[[float, float], None]]:
+    """A line of `bar` while an item is worked on; yields what to call with the amount done and in all."""
+    task = bar.add_task(escape(name), total=None)
+    try:
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+    finally:
+        bar.remove_task(task)
+
+
 def for_each_slide(
     slides: Iterable[Path], work: Callable[[Path], Result], folder: Path
 ) -> tuple[list[Result], int]:
@@ -111,7 +122,8 @@ def for_each(
             try:
                 results.append(work(item))
             except MetaphaseError as error:
-                complain(str(error))
+                told = str(error)
+                complain(told if told.startswith(f"{name}: ") else f"{name}: {told}")
                 failures.append(f"{name}\n{traceback.format_exc()}")
             except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
                 complain(f"{name}: {type(error).__name__}: {error}. The traceback is in {log}.")

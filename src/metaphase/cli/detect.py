@@ -9,7 +9,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import AREA, for_each, print_json, progress_bar, refuse_same_names, stdout, warn
+from metaphase.cli.console import (
+    AREA,
+    for_each,
+    print_json,
+    progress_bar,
+    refuse_same_names,
+    shown_on,
+    stdout,
+    warn,
+)
 from metaphase.cli.options import Device, Folder, Json, Mpp
 from metaphase.errors import UsageError
 
@@ -92,27 +101,21 @@ def detect(
 
     def search(item: tuple[str, Path]) -> SlideOutcome:
         name, path = item
-        task = bar.add_task(escape(name), total=None)
-
-        def show(done: float, total: float) -> None:
-            bar.update(task, completed=done, total=total)
-
         try:
-            outcome = detect_slide(
-                path,
-                output / name,
-                detector,
-                engine,
-                config,
-                name=name,
-                progress=show,
-                report=lambda folder, findings: _report(folder, findings, detector),
-            )
+            with shown_on(bar, name) as show:
+                outcome = detect_slide(
+                    path,
+                    output / name,
+                    detector,
+                    engine,
+                    config,
+                    name=name,
+                    progress=show,
+                    report=lambda folder, findings: _report(folder, findings, detector),
+                )
         except Exception as error:
             rows.append(_row(name, error=str(error)))
             raise
-        finally:
-            bar.remove_task(task)
         for warning in outcome.warnings:
             warn(f"{name}: {warning}")
         rows.append(_row(name, outcome))

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from metaphase.cli.console import complain, print_json, progress_bar, stdout, warn
+from metaphase.cli.console import for_each, print_json, progress_bar, shown_on, stdout, warn
 from metaphase.cli.options import Device, Folder, Json
 from metaphase.config import read_toml
-from metaphase.errors import MetaphaseError, UsageError
+from metaphase.errors import UsageError
 
 if TYPE_CHECKING:
     from metaphase.learning.training import TrainingResult, Update
     from metaphase.phh3.training import LearningConfig
 
-Result = TypeVar("Result")
 Row = dict[str, Any]
+Show = Callable[[float, float], None]
 
 phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
 
@@ -54,14 +53,16 @@ def candidates(
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.phh3.config import CandidateConfig
-    from metaphase.phh3.records import case_folder
-    from metaphase.phh3.searching import search_case
+    from metaphase.phh3.searching import case_folder, search_case
+    from metaphase.tables import stated_number
 
     settings = CandidateConfig.from_mapping(read_toml(config) if config else {})
 
-    def search(row: Row, show: Callable[[int, int], None]) -> Row:
+    def search(row: Row, show: Show) -> Row:
         folder = case_folder(workspace, row["case"])
-        found = search_case(row["phh3"], folder, settings, mpp=_mpp(row), force=force, progress=show)
+        found = search_case(
+            row["phh3"], folder, settings, mpp=stated_number(row, "mpp"), force=force, progress=show
+        )
         for warning in found.warnings:
             warn(f"{row['case']}: {warning}")
         facts = {"case": row["case"], "candidates": len(found.table), "picture": str(found.picture)}
@@ -173,17 +174,18 @@ def classify(
 ) -> None:
     """Score every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
     from metaphase.phh3.classification import classify_case, load_classifier
-    from metaphase.phh3.records import case_folder
+    from metaphase.phh3.searching import case_folder
+    from metaphase.tables import stated_number
 
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     if not given:
         raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
 
-    def score(row: Row, show: Callable[[int, int], None]) -> Row:
+    def score(row: Row, show: Show) -> Row:
         folder = case_folder(workspace, row["case"])
         scores, fresh = classify_case(
-            row["phh3"], folder, row["case"], classifiers, mpp=_mpp(row), progress=show
+            row["phh3"], folder, row["case"], classifiers, mpp=stated_number(row, "mpp"), progress=show
         )
         counts = {
             {"cnn1": "objects", "cnn2": "mitoses"}[name]: int((scores.table[name] >= decision).sum())
@@ -197,45 +199,22 @@ def classify(
 
 
 def _for_each_case(
-    manifest: Path, workspace: Path, work: Callable[[Row, Callable[[int, int], None]], Row]
+    manifest: Path, workspace: Path, work: Callable[[Row, Show], Row]
 ) -> tuple[list[Row], int]:
     """Do `work` on every case that has a PHH3 slide; one that fails is reported and the others go on."""
-    from metaphase.artifacts import write_text
     from metaphase.tables import read_manifest
 
     table = read_manifest(manifest)
-    rows = [cast(Row, row) for row in table[table["phh3"] != ""].to_dict("records")]
+    rows = {row["case"]: cast(Row, row) for row in table[table["phh3"] != ""].to_dict("records")}
     if not rows:
         raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
-    results, failures = [], []
-    with progress_bar("cases") as bar:
-        task = bar.add_task("", total=len(rows))
-        for number, row in enumerate(rows):
-            bar.update(task, description=row["case"], completed=number)
+    bar = progress_bar()
 
-            def show(done: int, total: int, number: int = number) -> None:
-                bar.update(task, completed=number + done / max(1, total))
+    def shown(row: Row) -> Row:
+        with shown_on(bar, row["case"]) as show:
+            return work(row, show)
 
-            try:
-                results.append(work(row, show))
-            except MetaphaseError as error:
-                complain(f"{row['case']}: {error}")
-                failures.append(f"{row['case']}\n{traceback.format_exc()}")
-            except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
-                log = workspace / "errors.log"
-                complain(f"{row['case']}: {type(error).__name__}: {error}. The traceback is in {log}.")
-                failures.append(f"{row['case']}\n{traceback.format_exc()}")
-    if failures:
-        write_text(workspace / "errors.log", "\n".join(failures))
-    else:
-        (workspace / "errors.log").unlink(missing_ok=True)
-    return results, int(bool(failures))
-
-
-def _mpp(row: Row) -> float | None:
-    """The manifest's own resolution of a slide, where it states one."""
-    value = row.get("mpp")
-    return float(value) if value is not None and value == value else None
+    return for_each(rows, shown, workspace, bar=bar)
 
 
 def _learning(

@@ -14,9 +14,9 @@ import pandas as pd
 
 from metaphase.errors import MetaphaseError
 from metaphase.hne.config import CandidateConfig
-from metaphase.hne.records import Record, facts_of, note_path
 from metaphase.hne.suppression import EXCLUDED, DarkestFirst, Values, Whole, ordered
 from metaphase.parallel import available_cores, ordered_map
+from metaphase.records import Record, facts_of, note_path
 from metaphase.slides import RGB, MaskGrid, Slide, Tile, TilePlan, plan_tiles
 from metaphase.tables import read_table, require_columns, write_table
 from metaphase.tissue import TissueMask

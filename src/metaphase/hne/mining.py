@@ -30,16 +30,11 @@ from metaphase.hne.candidates import (
 )
 from metaphase.hne.config import MiningConfig
 from metaphase.hne.labelling import label_candidates
-from metaphase.hne.records import (
-    Record,
-    file_fingerprint,
-    plain_settings,
-    table_fingerprint,
-)
 from metaphase.hne.sets import Tables, easy_negatives, hard_negatives, positives, validation_set
 from metaphase.hne.sources import TrainingSlide, opened
 from metaphase.hne.stores import Judge, add_answers, is_stored, write_store
 from metaphase.learning.data import REPEAT
+from metaphase.records import Record, file_fingerprint, plain_settings, table_fingerprint
 from metaphase.slides import Slide
 from metaphase.stain.standardisation import Transform, fit_slide
 from metaphase.tables import named, read_table, write_table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from metaphase.learning.patches import Patches
 from metaphase.learning.processes import choose_device
 from metaphase.learning.training import centre_crop
 from metaphase.networks import PATCH_PX, load_model, probability
+from metaphase.records import joint_fingerprint
 from metaphase.slides import Slide
 
 
@@ -41,8 +41,7 @@ class NetworkScorer:
             )
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""
-        weights = "".join(card.weights_sha256 for _, card in loaded)
-        self.identity = hashlib.sha256(weights.encode()).hexdigest()[:16]
+        self.identity = joint_fingerprint(card.weights_sha256 for _, card in loaded)
         """Changes with the weights of any network."""
 
     def __call__(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

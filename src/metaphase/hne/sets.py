@@ -32,13 +32,8 @@ def hard_column(number: int) -> str:
 
 def positives(labelled: Tables) -> dict[str, pd.DataFrame]:
     """All positives; none at all is an error."""
-    found = {name: _rows_of(table, POSITIVE) for name, table in labelled.items()}
-    if not sum(map(len, found.values())):
-        raise CandidateError(
-            f"no positive among the candidates of {len(labelled)} slides",
-            next_step="check that the reference standard names these slides and holds mitoses",
-        )
-    return found
+    next_step = "check that the reference standard names these slides and holds mitoses"
+    return _labelled(labelled, POSITIVE, "positive", next_step)
 
 
 def easy_negatives(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
@@ -113,11 +108,16 @@ def draw_weighted(weights: Sequence[npt.NDArray[np.float64]], wanted: int, rng: 
 
 
 def _negatives(labelled: Tables) -> dict[str, pd.DataFrame]:
-    found = {name: _rows_of(table, NEGATIVE) for name, table in labelled.items()}
+    next_step = "check the tissue masks and the threshold of the candidates"
+    return _labelled(labelled, NEGATIVE, "negative", next_step)
+
+
+def _labelled(labelled: Tables, label: int, called: str, next_step: str) -> dict[str, pd.DataFrame]:
+    """The rows of a label; none at all is an error."""
+    found = {name: _rows_of(table, label) for name, table in labelled.items()}
     if not sum(map(len, found.values())):
         raise CandidateError(
-            f"no negative among the candidates of {len(labelled)} slides",
-            next_step="check the tissue masks and the threshold of the candidates",
+            f"no {called} among the candidates of {len(labelled)} slides", next_step=next_step
         )
     return found
 

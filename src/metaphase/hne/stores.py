@@ -15,8 +15,8 @@ from metaphase.artifacts import atomic_path, explained
 from metaphase.errors import OutputError, TrainingError
 from metaphase.hne.blocks import cut_by_block
 from metaphase.hne.config import SetConfig
-from metaphase.hne.records import Record
 from metaphase.learning.patches import Patches, PatchStore, PatchWriter, open_store
+from metaphase.records import Record
 from metaphase.slides import Slide
 
 RECORD, INDEX = "record.json", "index.parquet"

@@ -16,12 +16,11 @@ from metaphase.learning.patches import Patches
 from metaphase.learning.processes import choose_device
 from metaphase.learning.training import centre_crop
 from metaphase.networks import ModelCard, load_model, probability
-from metaphase.parallel import available_cores, ordered_map
 from metaphase.phh3 import searching
 from metaphase.phh3.errors import Phh3Error
-from metaphase.phh3.records import fingerprint
 from metaphase.phh3.scores import Scores, read_scores, write_scores
-from metaphase.slides import Slide, open_slide
+from metaphase.records import file_fingerprint
+from metaphase.slides import Slide, cut_squares, open_slide
 
 BLOCK_PX = 512
 """Candidates of one block of this side (patch pixels) are read together: tiles are decoded once."""
@@ -81,7 +80,7 @@ def classify_case(
     """
     folder = Path(folder)
     table = searching.read_candidates(folder)
-    candidates = fingerprint(folder / searching.TABLE)
+    candidates = file_fingerprint(folder / searching.TABLE)
     scores = _kept_scores(folder, table, candidates)
     due = [one for one in classifiers if scores.weights.get(one.name) != one.card.weights_sha256]
     if not due:
@@ -121,23 +120,8 @@ def cut_by_block(
     slide: Slide, points: npt.NDArray[np.float64], side_px: int, mpp: float
 ) -> Iterator[tuple[Rows, Patches]]:
     """Patches (n, side, side, 3) centred on level-0 `points` to the nearest pixel, block by block."""
-    workers = available_cores()
-    scale = mpp / slide.mpp
-    corners = np.rint(points / scale - side_px / 2).astype(np.int64)
-    block = corners // BLOCK_PX
-    order = np.lexsort((block[:, 0], block[:, 1]))
-    changes = np.flatnonzero(np.any(np.diff(block[order], axis=0), axis=1)) + 1
-    groups = np.split(order, changes) if len(order) else []
-
-    def cut(rows: Rows) -> tuple[Rows, Patches]:
-        first = corners[rows].min(axis=0)
-        width, height = corners[rows].max(axis=0) - first + side_px
-        x, y = first * scale
-        region = slide.read(float(x), float(y), int(width), int(height), mpp)
-        places = corners[rows] - first
-        return rows, np.stack([region[v : v + side_px, u : u + side_px] for u, v in places])
-
-    return ordered_map(cut, groups, threads=workers, ahead=2 * workers)
+    corners = np.rint(points / (mpp / slide.mpp) - side_px / 2).astype(np.int64)
+    return cut_squares(slide, corners, side_px, mpp, block_px=BLOCK_PX)
 
 
 def batched(groups: Iterator[tuple[Rows, Patches]], size: int) -> Iterator[tuple[Rows, Patches]]:

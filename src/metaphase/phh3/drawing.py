@@ -11,10 +11,9 @@ import pandas as pd
 
 from metaphase.phh3.errors import Phh3Error
 from metaphase.phh3.projects import item_name, read_items, write_project
-from metaphase.phh3.records import case_folder
 from metaphase.phh3.sampling import SampleConfig, draw_sample
 from metaphase.phh3.scores import Scores, read_scores
-from metaphase.phh3.searching import read_candidates
+from metaphase.phh3.searching import case_folder, read_candidates
 from metaphase.tables import named
 
 Purpose = Literal["cnn1", "cnn2"]

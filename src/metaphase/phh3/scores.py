@@ -9,11 +9,11 @@ import pandas as pd
 
 from metaphase.detections import MITOSIS, detection_set
 from metaphase.phh3.errors import Phh3Error
-from metaphase.phh3.records import Record, fingerprint, read_record, write_record
 from metaphase.phh3.searching import TABLE as CANDIDATES
+from metaphase.records import Record, facts_of, file_fingerprint
 from metaphase.tables import read_table, write_table
 
-TABLE, RECORD, MITOSES = "classified.parquet", "classified.json", "mitoses.parquet"
+TABLE, NOTE, MITOSES = "classified.parquet", "classified.json", "mitoses.parquet"
 FRAME = "phh3"
 """Coordinates are those of the PHH3 slide, not of its H&E partner."""
 
@@ -34,37 +34,33 @@ class Scores:
 def read_scores(folder: str | Path) -> Scores:
     """The finished scores of a case's candidates; scores of candidates that are no more are an error."""
     folder = Path(folder)
-    record = read_record(folder / RECORD)
-    if record is None:
+    if not ((folder / NOTE).is_file() and (folder / CANDIDATES).is_file()):
         raise Phh3Error("has no scores", path=folder, next_step="run metaphase phh3 classify first")
-    made_from: Record = record["made_from"]
-    if made_from["candidates"] != fingerprint(folder / CANDIDATES):
+    candidates = file_fingerprint(folder / CANDIDATES)
+    if not _record(candidates).matches(folder / NOTE):
         raise Phh3Error(
             "the candidates were searched anew since they were scored",
             path=folder,
             next_step="run metaphase phh3 classify again",
         )
-    return Scores(
-        read_table(folder / TABLE), made_from["weights"], made_from["decisions"], made_from["candidates"]
-    )
+    return Scores(read_table(folder / TABLE), candidates=candidates, **facts_of(folder / NOTE))
 
 
 def write_scores(folder: str | Path, case: str, scores: Scores) -> pd.DataFrame | None:
     """Write scores and, once CNN2 has spoken, the mitoses; returns these."""
-    folder = Path(folder)
-    (folder / RECORD).unlink(missing_ok=True)
-    write_table(folder / TABLE, scores.table)
-    mitoses = None
-    if "cnn2" in scores.decisions:
-        mitoses = mitosis_table(case, scores.table, scores.decisions["cnn2"])
-        write_table(folder / MITOSES, mitoses)
-    made_from = {
-        "weights": scores.weights,
-        "decisions": scores.decisions,
-        "candidates": scores.candidates,
-    }
-    write_record(folder / RECORD, {"made_from": made_from})
+    folder, mitoses = Path(folder), None
+    facts = {"weights": scores.weights, "decisions": scores.decisions}
+    with _record(scores.candidates).noted(folder / TABLE, facts, note=folder / NOTE):
+        write_table(folder / TABLE, scores.table)
+        if "cnn2" in scores.decisions:
+            mitoses = mitosis_table(case, scores.table, scores.decisions["cnn2"])
+            write_table(folder / MITOSES, mitoses)
     return mitoses
+
+
+def _record(candidates: str) -> Record:
+    """Scores belong to candidates; by which networks, and from which decision line on, the facts tell."""
+    return Record("PHH3 scores", {}, {"candidates": candidates})
 
 
 def read_mitoses(folder: str | Path) -> pd.DataFrame:

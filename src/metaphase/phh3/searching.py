@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from metaphase.errors import UsageError
 from metaphase.parallel import available_cores
 from metaphase.phh3.candidates import Candidates, Progress, find_candidates
 from metaphase.phh3.config import CandidateConfig
 from metaphase.phh3.errors import Phh3Error
 from metaphase.phh3.picture import save_evidence
-from metaphase.phh3.records import Record, fingerprint, is_made_from, read_record, write_record
 from metaphase.phh3.survey import BrownThreshold, Survey, survey_slide
+from metaphase.records import Record, facts_of, file_fingerprint, plain_settings
 from metaphase.slides import Slide, open_slide
 from metaphase.tables import read_table, write_table
 
-TABLE, RECORD, PICTURE = "candidates.parquet", "candidates.json", "candidates.png"
+TABLE, NOTE, PICTURE = "candidates.parquet", "candidates.json", "candidates.png"
 FORMAT = 1
 SURE = 0.9
 """A guess of the stain that is at least this sure stops the search."""
@@ -54,30 +56,40 @@ def search_case(
     searches a seeming H&E slide all the same.
     """
     folder = Path(folder)
-    made_from = {"format": FORMAT, "config": asdict(config), "mpp": mpp, "slide": fingerprint(slide_path)}
-    record = read_record(folder / RECORD)
-    if record and is_made_from(record, made_from) and (folder / TABLE).is_file():
-        table = read_table(folder / TABLE)
-        return SearchedCase(table, folder / PICTURE, tuple(record["warnings"]), reused=True)
+    inputs = {"slide": file_fingerprint(slide_path), "mpp": str(mpp)}
+    record = Record("PHH3 candidates", {"format": FORMAT} | plain_settings(config), inputs)
+    if record.matches(folder / NOTE) and (folder / TABLE).is_file():
+        warnings = tuple(facts_of(folder / NOTE)["warnings"])
+        return SearchedCase(read_table(folder / TABLE), folder / PICTURE, warnings, reused=True)
     with open_slide(slide_path, mpp=mpp) as slide:
         survey = survey_slide(slide, config, threads or available_cores())
         threshold = _usable_threshold(slide, survey, folder / PICTURE, force=force)
         found = find_candidates(slide, survey.tissue, threshold, config, threads=threads, progress=progress)
         save_evidence(folder / PICTURE, slide, survey, found.table)
     warnings = find_warnings(survey, found, folder / PICTURE)
-    write_table(folder / TABLE, found.table)
-    write_record(folder / RECORD, _record(made_from, survey, found, warnings))
+    with record.noted(folder / TABLE, _facts(survey, found, warnings), note=folder / NOTE):
+        write_table(folder / TABLE, found.table)
     return SearchedCase(found.table, folder / PICTURE, warnings, reused=False)
 
 
 def read_candidates(folder: str | Path) -> pd.DataFrame:
     """The finished candidates of a case's folder."""
     folder = Path(folder)
-    if read_record(folder / RECORD) is None:
+    if not (folder / NOTE).is_file():
         raise Phh3Error(
             "has no finished candidates", path=folder, next_step="run metaphase phh3 candidates first"
         )
     return read_table(folder / TABLE)
+
+
+def case_folder(workspace: str | Path, case: str) -> Path:
+    """The folder of a case; a case whose name cannot be a folder's is a `UsageError`."""
+    if case in ("", ".", "..") or Path(case).name != case or "\\" in case:
+        raise UsageError(
+            f"the case {case!r} cannot name a folder",
+            next_step="use letters, digits, dots, - and _ in `case`",
+        )
+    return Path(workspace) / case
 
 
 def find_warnings(survey: Survey, found: Candidates, picture: Path) -> tuple[str, ...]:
@@ -116,10 +128,9 @@ def _usable_threshold(slide: Slide, survey: Survey, picture: Path, *, force: boo
     return survey.threshold
 
 
-def _record(made_from: Record, survey: Survey, found: Candidates, warnings: tuple[str, ...]) -> Record:
+def _facts(survey: Survey, found: Candidates, warnings: tuple[str, ...]) -> dict[str, Any]:
     counts = {"too_small": found.too_small, "too_large": found.too_large, "too_faint": found.too_faint}
     return {
-        "made_from": made_from,
         "threshold": survey.threshold.to_dict() if survey.threshold else None,
         "stain": asdict(survey.stain),
         "tissue_mm2": survey.tissue.area_mm2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from metaphase.networks import NetworkSpec
 from metaphase.networks.architectures import Normalisation
 from metaphase.phh3.errors import Phh3Error
 from metaphase.phh3.projects import ARTEFACT, MITOSIS, read_labels
+from metaphase.records import table_fingerprint
 from metaphase.slides import open_slide
 
 TRAIN, VALIDATION = "train", "validation"
@@ -138,8 +138,8 @@ def assign_splits(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
 def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
     """Cut the patches of labelled items into a store a split, unless they are there."""
     ordered = rows.sort_values(["slide", "y", "x"], ignore_index=True)
-    digest = hashlib.sha256(ordered[["item", "label", "split", "x", "y"]].to_csv().encode()).hexdigest()[:12]
-    stores = {split: folder / "patches" / digest / split for split in (TRAIN, VALIDATION)}
+    content = table_fingerprint(ordered[["item", "label", "split", "x", "y"]])
+    stores = {split: folder / "patches" / content / split for split in (TRAIN, VALIDATION)}
     for split, store in stores.items():
         if not (store / "store.json").exists():
             _write_store(ordered[ordered["split"] == split], store)

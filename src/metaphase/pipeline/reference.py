@@ -13,24 +13,22 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-import hashlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.artifacts import write_text
 from metaphase.detections import DetectionSet, read_detections
 from metaphase.detections.formats.registry import FORMATS
 from metaphase.errors import MetaphaseError, UsageError
 from metaphase.phh3.config import CandidateConfig
-from metaphase.phh3.records import case_folder, fingerprint, is_made_from, read_record, write_record
 from metaphase.phh3.scores import read_mitoses
-from metaphase.phh3.searching import search_case
+from metaphase.phh3.searching import case_folder, search_case
+from metaphase.records import Record, facts_of, file_fingerprint, plain_settings, table_fingerprint
 from metaphase.reference import (
     Applied,
     Placement,
@@ -48,9 +46,9 @@ from metaphase.reference.decisions import DECISION_COLUMNS
 from metaphase.reference.saving import empty_reference
 from metaphase.registration import RegistrationConfig, save_registration_picture, save_transform
 from metaphase.slides import open_slide
-from metaphase.tables import as_text, read_manifest, read_table, require_numbers, write_table
+from metaphase.tables import as_text, read_manifest, read_table, require_numbers, stated_number, write_table
 
-PLACED, PLACED_RECORD, RECORD = "placed.parquet", "placed.json", "reference.json"
+PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
 TRANSFORM, PICTURE = "transform.json", "registration.png"
 CASES, MANIFEST, DECISIONS, ERRORS = "cases.csv", "manifest.csv", "decisions.csv", "errors.log"
 REVIEW = "review"
@@ -195,36 +193,35 @@ def _build_row(
 
 def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfig) -> CaseResult:
     """The reference standard of one pair, into its folder; what an earlier run finished is kept."""
-    (folder / RECORD).unlink(missing_ok=True)
+    (folder / NOTE).unlink(missing_ok=True)
     found = source(pair, folder, config)
-    made_from = _made_from(pair, found, config)
-    record = read_record(folder / PLACED_RECORD)
-    reused = is_made_from(record, made_from) and (folder / PLACED).is_file()
-    if record is None or not reused:
-        record = _place(pair, folder, found, config, made_from)
-    table = decide(read_table(folder / PLACED), record["he_mpp"], config.reference)
+    record = _record(pair, found, config)
+    reused = record.matches(folder / PLACED_NOTE) and (folder / PLACED).is_file()
+    if not reused:
+        _place(pair, folder, found, config, record)
+    placed = facts_of(folder / PLACED_NOTE)
+    table = decide(read_table(folder / PLACED), placed["he_mpp"], config.reference)
     write_reference(folder, table, shapes=True)
-    status, reason = _status(record["verdict"], config.reference)
-    facts = {"status": status, "reason": reason, "settings": asdict(config.reference), "version": __version__}
-    write_record(folder / RECORD, {"made_from": made_from, "verdict": record["verdict"], **facts})
+    status, reason = _status(placed["verdict"], config.reference)
+    settings = {**record.settings, **plain_settings(config.reference)}
+    facts = {"verdict": placed["verdict"], "status": status, "reason": reason}
+    replace(record, stage="reference standard", settings=settings).write(folder / NOTE, facts)
     return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), reused)
 
 
-def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, made_from: Facts) -> Facts:
-    """Register the pair and write what came out; returns the sidecar, which is written last."""
-    (folder / PLACED_RECORD).unlink(missing_ok=True)
+def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: Record) -> None:
+    """Register the pair and write what came out, the note last."""
     with open_slide(pair.he, mpp=pair.he_mpp) as he, open_slide(pair.phh3, mpp=pair.phh3_mpp) as phh3:
         placement: Placement = place_points(
             he, phh3, found, pair.case, registration=config.registration, visibility=config.visibility
         )
         registration = placement.registration
         verdict = asdict(registration.verdict)
-        save_transform(folder / TRANSFORM, registration.transform, verdict=verdict)
-        save_registration_picture(folder / PICTURE, registration, placement.points)
-        record = {"made_from": made_from, "verdict": verdict, "he_mpp": he.mpp, "version": __version__}
-    write_table(folder / PLACED, placement.table)
-    write_record(folder / PLACED_RECORD, record)
-    return record
+        facts = {"verdict": verdict, "he_mpp": he.mpp}
+        with record.noted(folder / PLACED, facts, note=folder / PLACED_NOTE):
+            save_transform(folder / TRANSFORM, registration.transform, verdict=verdict)
+            save_registration_picture(folder / PICTURE, registration, placement.points)
+            write_table(folder / PLACED, placement.table)
 
 
 def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
@@ -238,7 +235,7 @@ def finish_cohort(workspace: str | Path, results: Sequence[CaseResult] | None = 
     """Apply people's decisions to the tables of all cases, and write these and the cohort's table anew."""
     workspace = Path(workspace)
     results = read_cases(workspace) if results is None else list(results)
-    built = [one.case for one in results if (case_folder(workspace, one.case) / RECORD).is_file()]
+    built = [one.case for one in results if (case_folder(workspace, one.case) / NOTE).is_file()]
     tables = [read_reference(case_folder(workspace, case)) for case in built]
     table = pd.concat([one for one in tables if len(one)] or [empty_reference()], ignore_index=True)
     path = workspace / DECISIONS
@@ -271,7 +268,7 @@ def read_pairs(workspace: str | Path) -> dict[str, Pair]:
     pairs = {}
     for row in _records(table):
         if isinstance(row["he"], str) and isinstance(row["phh3"], str):
-            mpps = (_number(row, "he_mpp"), _number(row, "phh3_mpp"))
+            mpps = (stated_number(row, "he_mpp"), stated_number(row, "phh3_mpp"))
             pairs[row["case"]] = Pair(row["case"], Path(row["he"]), Path(row["phh3"]), *mpps)
     return pairs
 
@@ -329,33 +326,27 @@ def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | 
 
 
 def _pair(row: Facts, folder: Path, points: str | Path | None) -> Pair:
-    mpp = _number(row, "mpp")
+    mpp = stated_number(row, "mpp")
     file = _points_file(row, folder, points)
-    phh3_mpp = _number(row, "phh3_mpp") or mpp
+    phh3_mpp = stated_number(row, "phh3_mpp") or mpp
     return Pair(str(row["case"]), Path(row["he"]), Path(row["phh3"]), mpp, phh3_mpp, file)
-
-
-def _number(row: Facts, name: str) -> float | None:
-    value = row.get(name)
-    return None if value is None or pd.isna(value) else float(value)
 
 
 def _records(table: pd.DataFrame) -> list[Facts]:
     return cast("list[Facts]", table.to_dict("records"))
 
 
-def _made_from(pair: Pair, found: DetectionSet, config: BuildConfig) -> Facts:
+def _record(pair: Pair, found: DetectionSet, config: BuildConfig) -> Record:
+    """What decides the places of the points in H&E."""
     names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
-    text = found.table[names].to_csv(index=False)
-    return {
-        "format": FORMAT,
-        "he": fingerprint(pair.he),
-        "phh3": fingerprint(pair.phh3),
-        "mpp": [pair.he_mpp, pair.phh3_mpp],
-        "points": hashlib.sha256(text.encode()).hexdigest(),
-        "registration": asdict(config.registration),
-        "visibility": asdict(config.visibility),
+    inputs = {
+        "he": file_fingerprint(pair.he),
+        "phh3": file_fingerprint(pair.phh3),
+        "mpp": f"{pair.he_mpp}, {pair.phh3_mpp}",
+        "points": table_fingerprint(found.table[names]),
     }
+    settings = {"format": FORMAT} | plain_settings(config.registration, config.visibility)
+    return Record("placed points", settings, inputs)
 
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:

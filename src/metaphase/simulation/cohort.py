@@ -24,7 +24,7 @@ from metaphase.simulation.placement import CHUNK_PX
 from metaphase.simulation.rendering import BLOCK_HEIGHT, BLOCK_WIDTH, Frame, case_renderer
 from metaphase.simulation.scanner import RGB
 from metaphase.simulation.truth import grade, hotspot_count, noted_objects, proliferation_score, truth_table
-from metaphase.simulation.workers import in_order, rendering_processes
+from metaphase.simulation.workers import rendered_in_order, rendering_processes
 from metaphase.slides import PyramidFormat, write_pyramid
 
 Progress = Callable[[str, int, int], None]
@@ -137,7 +137,9 @@ def _check_space(folder: Path, case: Case) -> None:
 
 def _write_truth(folder: Path, case: Case, executor: Executor | None) -> None:
     rows = range(-(-case.height // CHUNK_PX))
-    truth = truth_table(case, np.concatenate(list(in_order(executor, partial(noted_objects, case), rows))))
+    truth = truth_table(
+        case, np.concatenate(list(rendered_in_order(executor, partial(noted_objects, case), rows)))
+    )
     truth.to_parquet(folder / "truth.parquet", index=False)
     truth.to_csv(folder / "truth.csv", index=False, lineterminator="\n")
     (folder / "displacement.json").write_text(json.dumps(case.displacement.to_json(), indent=1) + "\n")
@@ -157,7 +159,7 @@ def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporte
         for y in range(0, case.height, BLOCK_HEIGHT)
         for x in range(0, case.width, BLOCK_WIDTH)
     )
-    for pixels in in_order(executor, partial(_rendered, case, frame), blocks):
+    for pixels in rendered_in_order(executor, partial(_rendered, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
         report.add(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])

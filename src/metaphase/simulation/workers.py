@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 import cv2
 
 from metaphase.errors import MetaphaseError
+from metaphase.parallel import in_order
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+AHEAD = 7
+"""Results that may wait to be taken."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -52,21 +54,8 @@ def _single_thread() -> None:
     cv2.setNumThreads(1)
 
 
-def in_order(
-    executor: Executor | None, function: Callable[[Job], Result], jobs: Iterable[Job], ahead: int = 8
+def rendered_in_order(
+    executor: Executor | None, function: Callable[[Job], Result], jobs: Iterable[Job]
 ) -> Iterator[Result]:
-    """Results of `function` over `jobs` in their order, at most `ahead` of them waiting."""
-    if executor is None:
-        yield from map(function, jobs)
-        return
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for job in jobs:
-            waiting.append(executor.submit(function, job))
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+    """Results of `function` over `jobs` in their order, here where there is no executor."""
+    return map(function, jobs) if executor is None else in_order(executor, function, jobs, AHEAD)

@@ -5,6 +5,7 @@ from metaphase.slides.contract import RGB, WORKING_MPP, Level, Resolution, Slide
 from metaphase.slides.opening import Backend, open_slide
 from metaphase.slides.planning import MaskGrid, Tile, TilePlan, plan_tiles
 from metaphase.slides.reading import read_tiles
+from metaphase.slides.squares import cut_squares
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "SlideInfo",
     "Tile",
     "TilePlan",
+    "cut_squares",
     "open_slide",
     "plan_tiles",
     "read_tiles",

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from metaphase.errors import UsageError
+from metaphase.errors import MetaphaseError, UsageError
 from metaphase.web.labelling import LabellingError, Project
 from metaphase.web.labelling.serving import only_server, serve_project
 from tests.web.labelling.server import serving
@@ -29,14 +29,14 @@ def test_a_port_in_use_names_the_option(project: Project) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(LabellingError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
+        with pytest.raises(MetaphaseError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
             serve_project(project.folder, port=port)
 
 
 def test_impossible_addresses(project: Project) -> None:
     with pytest.raises(UsageError, match="port is 70000"):
         serve_project(project.folder, port=70000)
-    with pytest.raises(LabellingError, match=r"cannot listen on 192\.0\.2\.7.*--host"):
+    with pytest.raises(MetaphaseError, match=r"cannot listen on 192\.0\.2\.7.*--host"):
         serve_project(project.folder, host="192.0.2.7", token="t" * 20)
 
 

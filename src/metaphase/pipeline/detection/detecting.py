@@ -20,15 +20,9 @@ from metaphase.pipeline.detection.config import WHOLE_SLIDE, DetectionConfig
 from metaphase.pipeline.detection.journal import Points, TileJournal
 from metaphase.pipeline.detection.models import Detector
 from metaphase.pipeline.detection.outputs import ProbabilityMap, summary_of, write_files
-from metaphase.pipeline.detection.result import (
-    Findings,
-    SlideOutcome,
-    file_fingerprint,
-    finished,
-    job_key,
-    save_summary,
-)
+from metaphase.pipeline.detection.result import Findings, SlideOutcome, finished, save_summary
 from metaphase.quality import quality_doubts, slide_quality
+from metaphase.records import Record, file_fingerprint, joint_fingerprint
 from metaphase.slides import Slide, open_slide
 from metaphase.stain.guess import StainGuess
 from metaphase.tissue import TissueMask, find_tissue, load_tissue
@@ -76,12 +70,14 @@ def detect_slide(
     path, folder = Path(path), Path(folder)
     with open_slide(path, mpp=config.mpp) as slide:
         settings = config.result_settings() | {"name": name or path.stem}
-        key = job_key(file_fingerprint(path), slide.mpp, detector.fingerprint, settings)
+        file = file_fingerprint(path)
+        inputs = {"slide": file, "mpp": str(slide.mpp), "networks": detector.fingerprint}
+        key = Record("detection", settings, inputs).fingerprint
         done = finished(folder, key)
         if done is not None:
             return done
         search = _Search(slide, name or path.stem, folder, key, detector, engine, config)
-        with TileJournal(folder / JOURNAL, job_key(key, search.plan.tiles)) as journal:
+        with TileJournal(folder / JOURNAL, joint_fingerprint([key, str(search.plan.tiles)])) as journal:
             findings = search.findings(journal, progress)
             with search.clock.step("writing"):
                 files = write_files(folder, findings, config, search.probabilities)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import nn
 
 from metaphase.errors import ModelError
 from metaphase.networks import ModelCard, bundled_model, load_model
+from metaphase.records import joint_fingerprint
 
 PAPER_THRESHOLD = 0.8
 """Probability from which a peak is a mitosis, where no card holds a tuned one."""
@@ -48,7 +48,7 @@ class Detector:
     @property
     def fingerprint(self) -> str:
         """Changes when any weight does."""
-        return hashlib.sha256("".join(card.weights_sha256 for card in self.cards).encode()).hexdigest()
+        return joint_fingerprint(card.weights_sha256 for card in self.cards)
 
     @property
     def card(self) -> dict[str, Any]:

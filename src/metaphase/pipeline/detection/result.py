@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from metaphase.slides import Slide
 from metaphase.tissue import TissueMask
 
 SUMMARY = "summary.json"
-_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,20 +64,3 @@ def save_summary(folder: Path, summary: dict[str, Any]) -> SlideOutcome:
     """Write the summary, which marks the slide as finished."""
     write_text(folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return SlideOutcome(folder, summary)
-
-
-def job_key(*parts: Any) -> str:
-    """A short name for everything that a result depends on."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def file_fingerprint(path: Path) -> str:
-    """Tells one slide file from another by size, beginning, middle and end, without reading gigabytes."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for start in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
-            file.seek(start)
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()

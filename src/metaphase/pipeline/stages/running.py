@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +11,8 @@ from typing import Literal
 
 from metaphase.artifacts import explained
 from metaphase.errors import MetaphaseError, OutputError
-from metaphase.hne.records import Record, facts_of
 from metaphase.pipeline.stages.stage import Facts, Report, Stage, silent
+from metaphase.records import Record, facts_of
 
 Status = Literal["waiting", "interrupted", "running", "done", "kept", "failed"]
 """`kept`: done by an earlier run. `interrupted`: begun by an earlier run, and goes on."""
@@ -98,12 +96,9 @@ def _state(stage: Stage, record: Record, folder: Path) -> StageState:
 def _records(stages: Sequence[Stage]) -> dict[str, Record]:
     """What each stage is made from: its settings, its files, and the records of the stages it reads."""
     records: dict[str, Record] = {}
-    digests: dict[str, str] = {}
     for stage in stages:
-        inputs = dict(stage.inputs) | {name: digests[name] for name in stage.reads}
+        inputs = dict(stage.inputs) | {name: records[name].fingerprint for name in stage.reads}
         records[stage.name] = Record(stage.name, dict(stage.settings), inputs)
-        content = json.dumps([stage.name, dict(stage.settings), inputs], sort_keys=True, default=str)
-        digests[stage.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
     return records
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
@@ -20,6 +19,7 @@ from metaphase.tables import (
     read_table,
     require_columns,
     require_numbers,
+    stated_number,
 )
 
 SPLITS = ("train", "validation", "test")
@@ -71,22 +71,17 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
             name=str(row["case"]),
             path=Path(str(row["he"])),
             reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
-            mpp=_mpp_of(row),
+            mpp=stated_number(row, "mpp"),
             repeat=_repeat_of(row),
         )
         for row in cohort[cohort["split"] == split].to_dict("records")
     ]
 
 
-def _mpp_of(row: dict[Any, Any]) -> float | None:
-    mpp = float(row.get("mpp", np.nan))
-    return None if np.isnan(mpp) else mpp
-
-
 def _repeat_of(row: dict[Any, Any]) -> int:
     """How often the slide's mitoses count; once where the manifest does not say."""
-    times = float(row.get("repeat", np.nan))
-    if np.isnan(times):
+    times = stated_number(row, "repeat")
+    if times is None:
         return 1
     if times != round(times):
         raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -13,15 +12,15 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from metaphase.artifacts import write_text
 from metaphase.pipeline.stages import Report
+from metaphase.records import Record
 from metaphase.simulation import Case, CaseRenderer, SimulationConfig, case_truth, cohort_cases
 from metaphase.simulation.config import MPP
 from metaphase.slides import RGB, PyramidFormat, write_pyramid
 from metaphase.tables import write_table
 
 TILE_PX = 512
-RECORD, SLIDE, TRUTH = "case.json", "he.tif", "truth.parquet"
+NOTE, SLIDE, TRUTH = "case.json", "he.tif", "truth.parquet"
 
 
 def render_cohort(folder: Path, config: SimulationConfig, report: Report) -> pd.DataFrame:
@@ -53,12 +52,11 @@ def _rendered(folder: Path, cases: list[Case], workers: int) -> Iterator[None]:
 
 
 def write_case(folder: Path, case: Case) -> None:
-    """Write the slide, the truth and, last, the record that says that both are complete."""
+    """Write the slide, the truth and, last, the note that says that both are complete."""
     form = PyramidFormat(MPP, TILE_PX, case.laboratory.scanner.jpeg_quality)
-    write_pyramid(folder / SLIDE, _tiles(case), case.width, case.height, form, threads=1)
-    truth = case_truth(case)
-    write_table(folder / TRUTH, truth)
-    write_text(folder / RECORD, _record(case))
+    with _record(case).noted(folder / SLIDE, note=folder / NOTE):
+        write_pyramid(folder / SLIDE, _tiles(case), case.width, case.height, form, threads=1)
+        write_table(folder / TRUTH, case_truth(case))
 
 
 def _tiles(case: Case) -> Iterator[RGB]:
@@ -74,14 +72,11 @@ def _row(case: Case) -> dict[str, str]:
     return {"case": case.name, **paths, "centre": case.laboratory.name, "split": case.split}
 
 
-def _record(case: Case) -> str:
-    record = dataclasses.asdict(case)
-    record["config"].pop("workers")
-    return json.dumps(record, indent=1) + "\n"
+def _record(case: Case) -> Record:
+    settings = dataclasses.asdict(case)
+    settings["config"].pop("workers")
+    return Record("simulated slide", settings, {})
 
 
 def _is_there(folder: Path, case: Case) -> bool:
-    try:
-        return (folder / RECORD).read_text() == _record(case) and (folder / SLIDE).is_file()
-    except OSError:
-        return False
+    return _record(case).matches(folder / NOTE) and (folder / SLIDE).is_file()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.hne.records import Record, file_fingerprint, note_path
 from metaphase.inference import Engine, EngineConfig, PeakConfig, detect_slide
 from metaphase.networks import load_model
 from metaphase.parallel import available_cores, ordered_map
 from metaphase.pipeline.stages import Report
 from metaphase.pipeline.training.config import EvaluationSection
+from metaphase.records import Record, file_fingerprint, joint_fingerprint
 from metaphase.slides import ArraySlide, Slide, open_slide
-from metaphase.tables import read_table, write_table
+from metaphase.tables import read_table, stated_number, write_table
 from metaphase.tissue import TissueMask, find_tissue
 
 Row = dict[Any, Any]
@@ -95,22 +94,20 @@ class SlideSearch:
             report(f"{name} on {split} slides", number, len(rows))
             path = self.folder / name / f"{row['case']}.parquet"
             record = self._record(row, identity)
-            if not (path.is_file() and record.matches(note_path(path))):
+            if not record.is_done(path):
                 search = search or searcher(models, self.config, self.device)
-                with opened_row(row) as slide:
+                with opened_row(row) as slide, record.noted(path):
                     write_table(path, search(slide, find_tissue(slide)))
-                record.write(note_path(path))
             tables[str(row["case"])] = read_table(path)
         return tables
 
     def _record(self, row: Row, identity: str) -> Record:
-        slide = file_fingerprint(Path(str(row["he"])))
+        slide = file_fingerprint(str(row["he"]))
         return Record("detections", asdict(self.config), {"networks": identity, "slide": slide})
 
 
 def _identity(models: Sequence[Path]) -> str:
-    checksums = [load_model(model)[1].weights_sha256 for model in models]
-    return hashlib.sha256("".join(checksums).encode()).hexdigest()[:16]
+    return joint_fingerprint(load_model(model)[1].weights_sha256 for model in models)
 
 
 def _loaded(row: Row) -> LoadedSlide:
@@ -121,5 +118,4 @@ def _loaded(row: Row) -> LoadedSlide:
 
 def opened_row(row: Row) -> Slide:
     """The H&E slide of a row of the cohort, with the resolution that the manifest gives."""
-    mpp = row.get("mpp")
-    return open_slide(Path(str(row["he"])), mpp=None if mpp is None or pd.isna(mpp) else float(mpp))
+    return open_slide(Path(str(row["he"])), mpp=stated_number(row, "mpp"))

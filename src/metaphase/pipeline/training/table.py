@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from metaphase.hne.records import file_fingerprint, plain_settings
 from metaphase.pipeline.stages import Stage
 from metaphase.pipeline.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
 from metaphase.pipeline.training.config import LearningSection, RunConfig, Task
 from metaphase.pipeline.training.tasks import CNN3, cnn3, members, students
+from metaphase.records import file_fingerprint, plain_settings
 from metaphase.tables import read_manifest
 
 ABSENT = "absent"

@@ -33,12 +33,15 @@ class Bench:
     truth: DetectionSet
     config: EvaluationSection
 
-    def marked(self, found: Found) -> Marked:
-        """Each detection marked true or false; slides are those of `found`, all of which must be covered."""
+    def marked(self, found: Found, border_um: float = 0.0) -> Marked:
+        """Each detection marked true or false; slides are those of `found`, all of which must be covered.
+
+        Nothing within `border_um` of an image's border counts.
+        """
         parts = [table.assign(slide=case) for case, table in found.items()]
         predictions = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
         comparison = compare(self.cohort, self.truth, predictions)
-        matching = MatchingConfig(radius_um=self.config.radius_um)
+        matching = MatchingConfig(radius_um=self.config.radius_um, border_um=border_um)
         ignored = point_regions(comparison.ignored, self.cohort, matching.ignore_radius_um)
         return mark(comparison, merged([ignored]), matching)
 

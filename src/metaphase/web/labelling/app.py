@@ -2,68 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.resources import files
+from collections.abc import Container
 from typing import Annotated
 
-from fastapi import FastAPI, HTTPException, Path, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI, Path
+from fastapi.responses import Response
 from starlette.types import ASGIApp
 
-from metaphase.errors import MetaphaseError, UsageError
 from metaphase.web.labelling.access import Access, Guard
 from metaphase.web.labelling.crops import CropMaker, View
-from metaphase.web.labelling.messages import MAX_NUMBER, Hello, Receipt, SentAnswer, SentAnswers, Session
+from metaphase.web.labelling.messages import MAX_NUMBER, Hello, Receipt, SentAnswers, Session
 from metaphase.web.labelling.project import Project
 from metaphase.web.labelling.store import AnswerStore, Entry, clean_observer
+from metaphase.web.routes import HTML, ICON, SCRIPT, STYLE, add_assets, bare_app, picture
 
-ASSETS = {
-    "": ("page.html", "text/html; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "session.js": ("session.js", "text/javascript; charset=utf-8"),
-    "outbox.js": ("outbox.js", "text/javascript; charset=utf-8"),
-    "pictures.js": ("pictures.js", "text/javascript; charset=utf-8"),
-    "page.css": ("page.css", "text/css; charset=utf-8"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
+SHARED_ASSETS = {
+    "controls.js": ("controls.js", SCRIPT),
+    "session.js": ("session.js", SCRIPT),
+    "outbox.js": ("outbox.js", SCRIPT),
+    "pictures.js": ("pictures.js", SCRIPT),
+    "page.css": ("page.css", STYLE),
+    "icon.svg": ("icon.svg", ICON),
 }
-"""Every file the browser may ask for, by its address; read once, when the application is made."""
-KEEP_PICTURES = "private, max-age=604800, immutable"
+"""Files that serve the review page as well."""
+ASSETS = {"": ("page.html", HTML), "page.js": ("page.js", SCRIPT)} | SHARED_ASSETS
+Number = Annotated[int, Path(ge=0, lt=MAX_NUMBER)]
 
 
 def create_app(project: Project, store: AnswerStore, crops: CropMaker, access: Access) -> ASGIApp:
     """The application with its guard around it."""
-    app = FastAPI(title="metaphase label", docs_url=None, redoc_url=None, openapi_url=None)
-    _add_assets(app)
+    app = bare_app("metaphase label")
+    add_assets(app, str(__package__), ASSETS)
     _add_pictures(app, project, crops)
     _add_answers(app, project, store, crops)
-    app.exception_handler(RequestValidationError)(_invalid)
-    app.exception_handler(MetaphaseError)(_failed)
     return Guard(app, access)
-
-
-def _add_assets(app: FastAPI) -> None:
-    for address, (name, kind) in ASSETS.items():
-        app.add_api_route(f"/{address}", _asset(name, kind), methods=["GET"])
-
-
-def _asset(name: str, kind: str) -> Callable[[], Response]:
-    content = files(__package__).joinpath("static", name).read_bytes()
-
-    def asset() -> Response:
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
-
-    return asset
 
 
 def _add_pictures(app: FastAPI, project: Project, crops: CropMaker) -> None:
     @app.get("/crop/{version}/{item}/{view}.jpg")
-    def crop(version: str, item: Annotated[int, Path(ge=0, lt=MAX_NUMBER)], view: View) -> Response:
+    def crop(version: str, item: Number, view: View) -> Response:
         """A picture. Why one is missing stays with the operator: it would name the slide."""
-        jpeg = crops.jpeg(item, view) if version == crops.version and item in project.by_number else None
-        if jpeg is None:
-            raise HTTPException(404, "unavailable")
-        return Response(jpeg, media_type="image/jpeg", headers={"cache-control": KEEP_PICTURES})
+        known = version == crops.version and item in project.by_number
+        return picture(crops.jpeg(item, view) if known else None)
 
 
 def _add_answers(app: FastAPI, project: Project, store: AnswerStore, crops: CropMaker) -> None:
@@ -88,30 +68,18 @@ def _add_answers(app: FastAPI, project: Project, store: AnswerStore, crops: Crop
     @app.post("/api/answers")
     def answers(sent: SentAnswers) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
-        observer = clean_observer(sent.observer)
-        known = [one for one in sent.answers if _is_known(project, one)]
-        store.record_many(
-            Entry(observer, project.by_number[one.item].name, one.answer, one.seconds, uuid=str(one.uuid))
-            for one in known
-        )
-        return Receipt(
-            saved=[one.uuid for one in known], refused=[one.uuid for one in sent.answers if one not in known]
-        )
+        return write_answers(project, store, sent, project.by_number)
 
 
-def _is_known(project: Project, sent: SentAnswer) -> bool:
-    return sent.item in project.by_number and (sent.answer is None or sent.answer in project.answer_names)
-
-
-def _invalid(_request: Request, error: Exception) -> Response:
-    """Say which field is wrong, without echoing what was sent."""
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    fields = [".".join(map(str, one["loc"])) for one in problems]
-    return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
-
-
-def _failed(_request: Request, error: Exception) -> Response:
-    """A name that is none is the observer's to mend; all else the operator's, and the browser tries again."""
-    if isinstance(error, UsageError):
-        return JSONResponse({"detail": str(error)}, 422)
-    return JSONResponse({"detail": "the server cannot save at the moment"}, 503)
+def write_answers(
+    project: Project, store: AnswerStore, sent: SentAnswers, numbers: Container[int]
+) -> Receipt:
+    """Write the answers to items of the given numbers, and refuse the others and unknown answers."""
+    observer, names = clean_observer(sent.observer), (None, *project.answer_names)
+    known = [one for one in sent.answers if one.item in numbers and one.answer in names]
+    store.record_many(
+        Entry(observer, project.by_number[one.item].name, one.answer, one.seconds, uuid=str(one.uuid))
+        for one in known
+    )
+    refused = [one.uuid for one in sent.answers if one not in known]
+    return Receipt(saved=[one.uuid for one in known], refused=refused)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import secrets
 import socket
 import sqlite3
@@ -13,16 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from metaphase.artifacts import atomic_path
-from metaphase.errors import UsageError
 from metaphase.web.labelling.access import Access, is_loopback
 from metaphase.web.labelling.app import create_app
 from metaphase.web.labelling.crops import CropMaker
 from metaphase.web.labelling.project import LabellingError, Project, load_project
 from metaphase.web.labelling.store import AnswerStore
+from metaphase.web.serving import LOOPBACK, listening, serve_quietly
 
 PORT = 8500
 TOKEN, LOCK = ".server-token", ".server-lock"
@@ -42,7 +37,7 @@ class Running:
 def serve_project(
     folder: str | Path,
     *,
-    host: str = "127.0.0.1",
+    host: str = LOOPBACK,
     port: int = PORT,
     token: str | None = None,
     ready: Callable[[Running], None] | None = None,
@@ -55,22 +50,13 @@ def serve_project(
     project = load_project(folder)
     loopback = is_loopback(host)
     access = Access(token or (None if loopback else _kept_token(project)), loopback_only=loopback)
-    with only_server(project), AnswerStore(project) as store, _listening(host, port) as listener:
+    with only_server(project), AnswerStore(project) as store, listening(host, port) as listener:
         crops = CropMaker(project)
         app = create_app(project, store, crops, access)
         if ready is not None:
             ready(Running(_url(host, listener.getsockname()[1], access.token), project))
-        with contextlib.suppress(KeyboardInterrupt):  # how one stops it
-            uvicorn.Server(_quiet(app)).run(sockets=[listener])
+        serve_quietly(app, listener)
         crops.close()
-
-
-def _quiet(app: ASGIApp) -> uvicorn.Config:
-    """No access log, which would hold tokens; no trust in headers of proxies; an end that does not wait."""
-    return uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
-        timeout_graceful_shutdown=2,
-    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -94,34 +80,6 @@ def only_server(project: Project) -> Iterator[None]:
         yield
     finally:
         connection.close()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise UsageError(f"port is {port}", next_step="give 1024 to 65535, or 0 for any free one")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with contextlib.ExitStack() as on_failure:
-            listener = on_failure.enter_context(socket.socket(family, kind, protocol))
-            if os.name == "posix":  # elsewhere the option would let two servers share a port
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            on_failure.pop_all()
-    except OSError as error:
-        raise _cannot_listen(error, host, port) from error
-    return listener
-
-
-def _cannot_listen(error: OSError, host: str, port: int) -> LabellingError:
-    if error.errno == errno.EADDRINUSE:
-        return LabellingError(
-            f"port {port} of {host} is in use",
-            next_step="choose another with --port, or any free one with --port 0",
-        )
-    return LabellingError(
-        f"cannot listen on {host}, port {port} ({error.strerror or error})",
-        next_step="give --host an address of this machine and --port a number from 1024 on",
-    )
 
 
 def _kept_token(project: Project) -> str:

@@ -6,9 +6,8 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
-
 from metaphase import __version__
+from metaphase.web.slide_report.rendering import page_environment
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -23,19 +22,8 @@ class TextTable:
 
 
 def render(template: str, **content: Any) -> str:
-    """The page of `template`; every value is escaped. Styles are shared with the slide report."""
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [
-                jinja2.PackageLoader("metaphase.web.run_page"),
-                jinja2.PackageLoader("metaphase.web.slide_report"),
-            ]
-        ),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """The page of `template`; styles are shared with the slide report."""
+    environment = page_environment("metaphase.web.run_page", "metaphase.web.slide_report")
     return environment.get_template(template).render(policy=POLICY, version=__version__, **content)
 
 

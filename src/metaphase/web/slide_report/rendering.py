@@ -17,15 +17,20 @@ POLICY = (
 """What the page may load: pictures and styles inside the file, and the one script with this digest."""
 
 
-def render(template: str, script: str, **content: Any) -> str:
-    """The page of `template` with `script` inside; every value is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("metaphase.web.slide_report"),
+def page_environment(*packages: str) -> jinja2.Environment:
+    """Templates of the packages, the first that has one; values are escaped, and missing ones are errors."""
+    return jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render(template: str, script: str, **content: Any) -> str:
+    """The page of `template` with `script` inside."""
+    environment = page_environment("metaphase.web.slide_report")
     environment.filters.update(number=number, percent=percent, count=count_text, probability=probability_text)
     source = environment.get_template(script).render().strip()
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()

@@ -1,22 +1,15 @@
 // The page: shows the session, turns keys and taps into answers.
 
+import { $, connect, enter, makeButtons, note, onKey, showAnswer, showDone, stateShower } from "/controls.js";
 import { Outbox } from "/outbox.js";
 import { Pictures } from "/pictures.js";
 import { PER_PAGE, Session } from "/session.js";
 
 const AHEAD = 10;
 const PAGE_TURN_MS = 300;
-const NAME_KEY = "metaphase-label/name";
 const MODE_KEY = "metaphase-label/mode";
-const STATES = {
-  saved: () => "Saved",
-  saving: () => "Saving…",
-  failing: (waiting) => `${waiting} not saved yet – trying again`,
-  locked: (waiting) => `${waiting} not saved yet – open the link with its token again`,
-  refused: () => "An answer was refused: its item changed. Reload the page",
-};
+const showState = stateShower("An answer was refused: its item changed. Reload the page");
 
-const $ = (id) => document.getElementById(id);
 let session = null;
 let outbox = null;
 let pictures = null;
@@ -24,41 +17,16 @@ let turning = null; // a full page about to turn
 
 // ---- entrance ----
 
-async function enter(name) {
-  const response = await fetch("/api/session", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ observer: name }),
-  });
-  if (!response.ok) throw new Error((await response.json()).detail);
-  return response.json();
-}
-
-async function begin(name) {
-  const state = await enter(name);
-  localStorage.setItem(NAME_KEY, state.observer);
-  document.title = state.title;
-  $("question").textContent = state.question;
-  $("who").textContent = state.observer;
+function begin(state) {
   document.documentElement.style.setProperty("--inner", `${100 * state.marks}%`);
   pictures = new Pictures(state.crops);
   outbox = new Outbox(state.project, state.observer, showState);
   session = new Session(state);
   for (const { item, answer } of outbox.waiting) session.set(item, answer);
   session.resume();
-  makeButtons(state.answers);
+  makeButtons(state.answers, give);
   document.body.dataset.mode = localStorage.getItem(MODE_KEY) ?? "one";
-  $("entrance").hidden = true;
-  $("work").hidden = false;
   show();
-}
-
-function askName(trouble = "") {
-  localStorage.removeItem(NAME_KEY);
-  $("work").hidden = true;
-  $("entrance").hidden = false;
-  $("trouble").textContent = trouble;
-  $("name").focus();
 }
 
 // Another device may have gone on under the same name.
@@ -82,8 +50,7 @@ function show() {
   if (document.body.dataset.mode === "grid") showGrid();
   else showOne();
   showAnswer(session.ended ? undefined : session.given.get(session.item));
-  $("done").hidden = !session.ended;
-  document.body.classList.toggle("ended", session.ended);
+  showDone(session);
   showNumbers();
   planAhead();
 }
@@ -127,12 +94,6 @@ async function place(figure, item, view) {
   if (image === null && document.body.dataset.mode === "grid") goOnInGrid();
 }
 
-function note(text) {
-  const line = document.createElement("p");
-  line.textContent = text;
-  return line;
-}
-
 function makeCell() {
   const cell = document.createElement("div");
   const figure = document.createElement("figure");
@@ -142,20 +103,10 @@ function makeCell() {
   return cell;
 }
 
-function showAnswer(name) {
-  for (const button of $("answers").children) {
-    button.setAttribute("aria-pressed", String(button.dataset.answer === name));
-  }
-}
-
 function showNumbers() {
   const { done, seconds } = session;
-  const total = session.items.length;
-  $("count").textContent = `${done} of ${total}`;
-  $("progress").firstChild.style.width = `${(100 * done) / total}%`;
   const each = done ? ` · ${(seconds / done).toFixed(1)} s each` : "";
   $("pace").textContent = `${duration(seconds)}${each}`;
-  $("undo").disabled = !session.history.length;
   $("one").setAttribute("aria-pressed", String(document.body.dataset.mode === "one"));
   $("grid").setAttribute("aria-pressed", String(document.body.dataset.mode === "grid"));
   const missing = session.unavailable.size;
@@ -166,13 +117,6 @@ function duration(seconds) {
   const minutes = Math.floor(seconds / 60);
   if (minutes < 1) return `${Math.round(seconds)} s`;
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
-
-function showState(state, waiting) {
-  const chip = $("state");
-  chip.dataset.state = state;
-  chip.dataset.waiting = waiting;
-  chip.textContent = STATES[state](waiting);
 }
 
 function planAhead() {
@@ -243,47 +187,19 @@ function setMode(mode) {
 
 // ---- keys and buttons ----
 
-function makeButtons(answers) {
-  const buttons = answers.map((answer) => {
-    const button = document.createElement("button");
-    const label = document.createElement("b");
-    const key = document.createElement("kbd");
-    button.type = "button";
-    button.dataset.answer = answer.name;
-    button.style.setProperty("--colour", answer.colour);
-    label.textContent = answer.label || answer.name;
-    key.textContent = answer.key.toUpperCase();
-    button.append(label, key);
-    button.onclick = () => give(answer.name);
-    return button;
-  });
-  $("answers").replaceChildren(...buttons);
-}
-
-function onKey(event) {
-  if (!session || $("work").hidden || event.altKey) return;
-  const key = event.key.toLowerCase();
-  if (event.ctrlKey || event.metaKey) {
-    if (key === "z") act(event, undo);
-    return;
-  }
+function onKeyDown(event) {
+  if (!session) return;
   const columns = getComputedStyle($("cells")).gridTemplateColumns.split(" ").length;
   const grid = document.body.dataset.mode === "grid";
   const actions = {
-    arrowleft: () => move(-1),
-    arrowright: () => move(1),
     arrowup: () => move(grid ? -columns : -1),
     arrowdown: () => move(grid ? columns : 1),
     pageup: () => move(-PER_PAGE),
     pagedown: () => move(PER_PAGE),
     g: () => setMode(grid ? "one" : "grid"),
-    h: () => document.body.classList.toggle("unmarked"),
-    z: undo,
-    backspace: undo,
   };
-  const answer = session.answers.find((one) => one.key === key) ?? digit(key);
-  if (answer && !event.repeat) act(event, () => give(answer.name));
-  else if (!answer && actions[key]) act(event, actions[key]);
+  const answerOf = (key) => session.answers.find((one) => one.key === key) ?? digit(key);
+  onKey(event, { answerOf, give, undo, move, actions });
 }
 
 // 1 to 9 give the answers in order, unless the project uses digits as keys of its own.
@@ -292,28 +208,7 @@ function digit(key) {
   return session.answers[Number(key) - 1];
 }
 
-function act(event, action) {
-  event.preventDefault();
-  action();
-}
-
-$("entrance").addEventListener("submit", (event) => {
-  event.preventDefault();
-  begin($("name").value).catch((error) => askName(error.message));
-});
-$("who").onclick = () => askName();
-$("undo").onclick = undo;
-$("back").onclick = () => move(-1);
-$("next").onclick = () => move(1);
 $("one").onclick = () => setMode("one");
 $("grid").onclick = () => setMode("grid");
-document.addEventListener("keydown", onKey);
-document.addEventListener("click", () => $("work").contains(document.activeElement) && document.activeElement.blur());
 document.addEventListener("visibilitychange", refresh);
-window.addEventListener("beforeunload", (event) => {
-  if (outbox?.waiting.length) event.preventDefault();
-});
-
-const known = localStorage.getItem(NAME_KEY);
-if (known) begin(known).catch((error) => askName(error.message));
-else askName();
+connect({ begin, undo, move, onKeyDown, waiting: () => outbox?.waiting.length });

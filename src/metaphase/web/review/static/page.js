@@ -1,63 +1,28 @@
 // The review page: shows a point in both stains, turns keys and taps into decisions.
 
+import { $, connect, makeButtons, note, onKey, showAnswer, showDone, stateShower } from "/controls.js";
 import { Outbox } from "/outbox.js";
 import { Pictures } from "/pictures.js";
 import { Session } from "/session.js";
 
 const AHEAD = 10;
 const SIDES = ["he", "phh3"];
-const NAME_KEY = "metaphase-label/name";
-const STATES = {
-  saved: () => "Saved",
-  saving: () => "Saving…",
-  failing: (waiting) => `${waiting} not saved yet – trying again`,
-  locked: (waiting) => `${waiting} not saved yet – open the link with its token again`,
-  refused: () => "A decision was refused: its point changed. Reload the page",
-};
+const showState = stateShower("A decision was refused: its point changed. Reload the page");
 
-const $ = (id) => document.getElementById(id);
 let session = null;
 let outbox = null;
 let pictures = null;
 let points = new Map();
 
-// ---- entrance ----
-
-async function enter(name) {
-  const response = await fetch("/api/session", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ observer: name }),
-  });
-  if (response.status === 403) throw new Error("Open the link with its token, as printed by the server.");
-  if (!response.ok) throw new Error((await response.json()).detail);
-  return response.json();
-}
-
-async function begin(name) {
-  const state = await enter(name);
-  localStorage.setItem(NAME_KEY, state.observer);
-  document.title = state.title;
-  $("question").textContent = state.question;
-  $("who").textContent = state.observer;
+function begin(state) {
   points = new Map(state.items.map((item, index) => [item, state.points[index]]));
   pictures = new Pictures(state.crops);
   outbox = new Outbox(state.project, state.observer, showState);
   session = new Session(state);
   for (const { item, answer } of outbox.waiting) session.set(item, answer);
   session.resume();
-  makeButtons(state.answers);
-  $("entrance").hidden = true;
-  $("work").hidden = false;
+  makeButtons(state.answers, give);
   show();
-}
-
-function askName(trouble = "") {
-  localStorage.removeItem(NAME_KEY);
-  $("work").hidden = true;
-  $("entrance").hidden = false;
-  $("trouble").textContent = trouble;
-  $("name").focus();
 }
 
 // ---- showing ----
@@ -65,16 +30,9 @@ function askName(trouble = "") {
 function show() {
   for (const side of SIDES) place($(side), session.item, side);
   showFacts(points.get(session.item));
-  const given = session.ended ? undefined : session.given.get(session.item);
-  for (const button of $("answers").children) {
-    button.setAttribute("aria-pressed", String(button.dataset.answer === given));
-  }
-  $("done").hidden = !session.ended;
-  document.body.classList.toggle("ended", session.ended);
+  showAnswer(session.ended ? undefined : session.given.get(session.item));
+  showDone(session);
   $("facts").hidden = session.ended;
-  $("count").textContent = `${session.done} of ${session.items.length}`;
-  $("progress").firstChild.style.width = `${(100 * session.done) / session.items.length}%`;
-  $("undo").disabled = !session.history.length;
   $("registration").href = `/registration/${session.item}.png`;
   pictures.plan(session.ahead(AHEAD).flatMap((item) => SIDES.map((side) => [item, side])));
 }
@@ -103,18 +61,6 @@ async function place(figure, item, side) {
   figure.dataset.ready = "yes";
   if (image === null) session.unavailable.add(item);
   if (item === session.item) session.watch.lap();
-}
-
-function note(text) {
-  const line = document.createElement("p");
-  line.textContent = text;
-  return line;
-}
-
-function showState(state, waiting) {
-  const chip = $("state");
-  chip.dataset.state = state;
-  chip.textContent = STATES[state](waiting);
 }
 
 // ---- deciding ----
@@ -148,63 +94,9 @@ function move(step) {
   show();
 }
 
-// ---- keys and buttons ----
-
-function makeButtons(answers) {
-  const buttons = answers.map((answer) => {
-    const button = document.createElement("button");
-    const label = document.createElement("b");
-    const key = document.createElement("kbd");
-    button.type = "button";
-    button.dataset.answer = answer.name;
-    button.style.setProperty("--colour", answer.colour);
-    label.textContent = answer.label || answer.name;
-    key.textContent = answer.key.toUpperCase();
-    button.append(label, key);
-    button.onclick = () => give(answer.name);
-    return button;
-  });
-  $("answers").replaceChildren(...buttons);
+function onKeyDown(event) {
+  const answerOf = (key) => session.answers.find((one) => one.key === key);
+  if (session) onKey(event, { answerOf, give, undo, move });
 }
 
-function onKey(event) {
-  if (!session || $("work").hidden || event.altKey) return;
-  const key = event.key.toLowerCase();
-  if (event.ctrlKey || event.metaKey) {
-    if (key === "z") act(event, undo);
-    return;
-  }
-  const actions = {
-    arrowleft: () => move(-1),
-    arrowright: () => move(1),
-    h: () => document.body.classList.toggle("unmarked"),
-    z: undo,
-    backspace: undo,
-  };
-  const answer = session.answers.find((one) => one.key === key);
-  if (answer && !event.repeat) act(event, () => give(answer.name));
-  else if (!answer && actions[key]) act(event, actions[key]);
-}
-
-function act(event, action) {
-  event.preventDefault();
-  action();
-}
-
-$("entrance").addEventListener("submit", (event) => {
-  event.preventDefault();
-  begin($("name").value).catch((error) => askName(error.message));
-});
-$("who").onclick = () => askName();
-$("undo").onclick = undo;
-$("back").onclick = () => move(-1);
-$("next").onclick = () => move(1);
-document.addEventListener("keydown", onKey);
-document.addEventListener("click", () => $("work").contains(document.activeElement) && document.activeElement.blur());
-window.addEventListener("beforeunload", (event) => {
-  if (outbox?.waiting.length) event.preventDefault();
-});
-
-const known = localStorage.getItem(NAME_KEY);
-if (known) begin(known).catch((error) => askName(error.message));
-else askName();
+connect({ begin, undo, move, onKeyDown, waiting: () => outbox?.waiting.length });

@@ -7,7 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from metaphase.hne.records import Record, file_fingerprint, note_path, table_fingerprint
+from metaphase.errors import MetaphaseError
+from metaphase.records import (
+    Record,
+    facts_of,
+    file_fingerprint,
+    joint_fingerprint,
+    note_path,
+    table_fingerprint,
+)
 
 
 def record(**settings: object) -> Record:
@@ -21,6 +29,7 @@ def test_done_means_the_same_settings_and_inputs(tmp_path: Path) -> None:
     assert record(t=0.6, pair=(1, 2)).is_done(output)
     assert not record(t=0.5, pair=(1, 2)).is_done(output)
     assert not Record("test", {"t": 0.6, "pair": (1, 2)}, {"slide": "other"}).is_done(output)
+    assert facts_of(note_path(output)) == {"count": 3}
     output.unlink()
     assert not record(t=0.6, pair=(1, 2)).is_done(output)
 
@@ -59,3 +68,20 @@ def test_fingerprints_notice_changes(tmp_path: Path) -> None:
     assert table_fingerprint(table) == table_fingerprint(table.copy())
     assert table_fingerprint(table) != table_fingerprint(table.iloc[::-1])
     assert table_fingerprint(table) != table_fingerprint(table.rename(columns={"x": "y"}))
+    assert joint_fingerprint(["a", "b"]) == joint_fingerprint(iter("ab")) != joint_fingerprint("ba")
+
+
+def test_a_missing_file_has_no_fingerprint_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MetaphaseError, match=r"gone\.svs: cannot be read .*\. Check the path\.$"):
+        file_fingerprint(tmp_path / "gone.svs")
+
+
+def test_a_record_is_told_from_every_other_one_but_not_by_the_order_of_its_settings() -> None:
+    one = record(t=1, pair=(1, 2))
+    assert one.fingerprint == record(pair=[1, 2], t=1).fingerprint
+    others = [
+        record(t=2, pair=(1, 2)),
+        Record("test", one.settings, {}),
+        Record("other", one.settings, one.inputs),
+    ]
+    assert len({one.fingerprint, *(other.fingerprint for other in others)}) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,12 @@ class Record:
     """Plain values, as `plain_settings` gives them."""
     inputs: Mapping[str, str]
     """Fingerprint of each input."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that decides the output."""
+        content = json.dumps([self.stage, dict(self.settings), dict(self.inputs)], sort_keys=True)
+        return joint_fingerprint([content])
 
     def matches(self, path: Path) -> bool:
         """Whether the note at `path` says that the output was made from just this."""
@@ -81,8 +87,9 @@ def note_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def file_fingerprint(path: Path) -> str:
+def file_fingerprint(path: str | Path) -> str:
     """Size and checksum of both ends of a file: enough to notice another slide, and quick for gigabytes."""
+    path = Path(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -101,3 +108,8 @@ def table_fingerprint(table: pd.DataFrame) -> str:
     digest = hashlib.sha256("|".join(map(str, table.columns)).encode())
     digest.update(pd.util.hash_pandas_object(table, index=False).to_numpy(np.uint64).tobytes())
     return digest.hexdigest()[:16]
+
+
+def joint_fingerprint(parts: Iterable[str]) -> str:
+    """Checksum of several texts or fingerprints, in their order."""
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,148 @@
+"""How a detector does on real images: another laboratory, crops by scanner and tumour, false detections.
+
+python benchmarks/real_test.py --cohort OUT --folder WORK MODEL [MODEL ...] [--json FILE]
+
+OUT is what benchmarks/real_cohort.py wrote. Several models are an ensemble: the mean of their probabilities.
+The threshold is the best one on the validation fields (ICPR 2012, patient 04). Finished images stay in WORK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import mannwhitneyu
+
+from metaphase.evaluation import BootstrapConfig
+from metaphase.evaluation.curves import best_threshold, curve
+from metaphase.evaluation.metrics import DetectionMetrics, detection_metrics
+from metaphase.evaluation.scoring import Marked
+from metaphase.hne import CandidateConfig, LabelConfig, find_candidates
+from metaphase.hne.labelling import NEGATIVE, POSITIVE, label_candidates
+from metaphase.hne.scoring import NetworkScorer
+from metaphase.pipeline.training.config import EvaluationSection
+from metaphase.pipeline.training.searching import SlideSearch, opened_row
+from metaphase.pipeline.training.testing import bench_of
+from metaphase.tables import read_manifest, read_table
+from metaphase.tissue import find_tissue
+
+VALIDATION, OTHER, CROPS, UNLABELLED = "validation", "midesec", "crops", "unlabelled"
+"""Parts: ICPR's validation patient, MiDeSeC, MIDOG++ crops left out, and painted fields of that patient."""
+BORDER_UM = 7.5
+BOOTSTRAP = BootstrapConfig(samples=1000)
+
+
+@dataclass(frozen=True)
+class RealTest:
+    """The images of a cohort, searched by one model or ensemble."""
+
+    slides: pd.DataFrame
+    reference: pd.DataFrame
+    search: SlideSearch
+    models: list[Path]
+
+    def marked(self, part: str, border_um: float = 0.0) -> Marked:
+        """Detections of one part of the cohort, each true or false."""
+        found = self.search.search("found", self.models, self.slides, part, _show)
+        bench = bench_of(self.slides, self.reference, part, self.search.config)
+        return bench.marked(found, border_um)
+
+    def crop_auc(self) -> float:
+        """How well patches of mitoses are told from patches of the tissue around them in the same crop."""
+        scorer = NetworkScorer(self.models, self.search.device)
+        rows = self.slides[self.slides["split"] == CROPS].to_dict("records")
+        answers = [self._answers(scorer, row) for row in rows]
+        mitoses, others = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+        return float(mannwhitneyu(mitoses, others).statistic / (len(mitoses) * len(others)))
+
+    def _answers(self, scorer: NetworkScorer, row: dict[Any, Any]) -> tuple[Any, Any]:
+        with opened_row(row) as slide:
+            found = find_candidates(slide, find_tissue(slide), CandidateConfig(diameter_um=12.5))
+            points = self.reference[self.reference["case"] == row["case"]][["x", "y", "label"]]
+            table = label_candidates(found.table, points, slide, LabelConfig(positive_um=10.0))
+            said = scorer(slide, table[["x", "y"]].to_numpy(np.float64))
+        label = table["label"].to_numpy()
+        return said[label == POSITIVE], said[label == NEGATIVE]
+
+
+def parts_of(cohort: Path) -> pd.DataFrame:
+    """The images that no network was trained on, their split naming the part they belong to."""
+    slides = read_manifest(cohort / "all.csv")
+    part = slides["split"].where(slides["split"] != "", UNLABELLED)
+    part = part.mask(slides["centre"] == OTHER, OTHER)
+    part = part.mask((slides["split"] == "test") & slides["centre"].str.startswith("midog"), CROPS)
+    return slides.assign(split=part)[part != "train"].reset_index(drop=True)
+
+
+def measure(test: RealTest) -> dict[str, Any]:
+    """All figures of one detector."""
+    validation = test.marked(VALIDATION)
+    threshold, validation_f1 = best_threshold(curve(validation))
+    marked = {part: test.marked(part) for part in (OTHER, CROPS, UNLABELLED)}
+    other = detection_metrics(marked[OTHER], threshold, BOOTSTRAP)
+    best = detection_metrics(marked[OTHER], other.best_threshold, BOOTSTRAP)
+    inner = detection_metrics(test.marked(OTHER, BORDER_UM), threshold, BOOTSTRAP)
+    false = {part: _false_per_mm2(test, part, threshold) for part in (VALIDATION, OTHER, UNLABELLED)}
+    return {
+        "threshold": threshold,
+        "validation_f1": validation_f1,
+        "midesec": _rates(other),
+        "midesec_best_threshold": {"threshold": other.best_threshold, **_rates(best)},
+        "midesec_without_border": {**_rates(inner), "best_f1": inner.best_f1},
+        "crop_recall": _recall_by_case(marked[CROPS], threshold),
+        "false_per_mm2": false,
+        "crop_auc": test.crop_auc(),
+    }
+
+
+def _rates(metrics: DetectionMetrics) -> dict[str, str]:
+    return {name: str(getattr(metrics, name)) for name in ("f1", "precision", "recall")}
+
+
+def _false_per_mm2(test: RealTest, part: str, threshold: float) -> float:
+    return detection_metrics(test.marked(part), threshold, BootstrapConfig(samples=0)).false_per_mm2
+
+
+def _recall_by_case(marked: Marked, threshold: float) -> dict[str, str]:
+    """Found mitoses of the crops of each tumour and scanner."""
+    hits = np.bincount(
+        marked.slide[marked.found & (marked.probability >= threshold)], minlength=len(marked.cases)
+    )
+    names = [case.removeprefix("midog-").removesuffix("-test") for case in marked.cases]
+    rows = zip(names, hits, marked.truths, strict=True)
+    table = {name: f"{hit / all_:.3f} ({hit} of {all_})" for name, hit, all_ in rows}
+    return table | {"all": f"{hits.sum() / marked.truths.sum():.3f} ({hits.sum()} of {marked.truths.sum()})"}
+
+
+def _show(what: str, done: float, total: float) -> None:
+    print(f"\r{what}: {done:.0f} of {total:.0f}  ", end="", flush=True)
+
+
+def main() -> None:
+    """Search, compare, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--cohort", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--suppress-um", type=float, default=25.0)
+    parser.add_argument("--device")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    config = EvaluationSection(suppress_um=options.suppress_um)
+    search = SlideSearch(options.folder, config, options.device)
+    reference = read_table(options.cohort / "reference.csv")
+    values = measure(RealTest(parts_of(options.cohort), reference, search, options.models))
+    print("\r" + json.dumps(values, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
