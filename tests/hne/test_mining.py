@@ -87,6 +87,21 @@ def test_easy_stores(tmp_path: Path, slides: list[Path]) -> None:
     assert (centres < 60).all()
 
 
+def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: list[Path]) -> None:
+    sources = [
+        TrainingSlide(path.stem, path, MITOSES, repeat=times)
+        for path, times in zip(slides, (3, 1, 1), strict=True)
+    ]
+    stores = open_set(Mining(tmp_path, sources[:2], sources[2:], CONFIG).easy_stores())
+    drawn = stores.drawn("")
+    slide, label = stores.index["slide"].to_numpy()[drawn], stores.labels[drawn]
+    counts = {name: int(((slide == name) & (label == 1)).sum()) for name in ("s0", "s1")}
+    assert counts == {"s0": 6, "s1": 2}
+    assert (label == 0).sum() == 30
+    with pytest.raises(UsageError, match="repeat = 0"):
+        TrainingSlide("s", slides[0], MITOSES, repeat=0)
+
+
 def test_hard_stores_prefer_the_other_dots(tmp_path: Path, slides: list[Path]) -> None:
     mining, scorer = make_mining(tmp_path, slides), DarknessScorer()
     index = open_set(mining.hard_stores(scorer)).index

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaphase.errors import OutputError, TrainingError
-from metaphase.learning import patches
-from metaphase.learning.data import open_set
+from metaphase.learning import data, patches
+from metaphase.learning.data import Feeder, open_set
 from metaphase.learning.patches import PatchWriter, open_store
 from tests.learning.stores import write_store
 
@@ -101,6 +102,23 @@ def test_draws_repeat_rows_and_leave_others_out(tmp_path: Path) -> None:
     assert patches.drawn("").tolist() == list(range(10))
     with pytest.raises(TrainingError, match="hard_1"):
         patches.drawn("hard_1")
+
+
+def test_patches_kept_on_the_device_are_those_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_store(tmp_path / "a", ["a"], count=7)
+    write_store(tmp_path / "b", ["b"], count=6, seed=1)
+    stored = open_set([str(tmp_path / "a"), str(tmp_path / "b")])
+    rows = np.array([0, 3, 4, 6, 8, 11])
+    batches = np.random.default_rng(0).choice(rows, (5, 4))
+    monkeypatch.setattr(data, "LOADED_AT_ONCE", 4)
+    from_disk = list(Feeder(stored, torch.device("cpu"), rows)(batches))
+    monkeypatch.setattr(data, "_fits", lambda *_: True)
+    resident = list(Feeder(stored, torch.device("cpu"), rows)(batches))
+    for batch, one, other in zip(batches, from_disk, resident, strict=True):
+        assert torch.equal(one, other)
+        np.testing.assert_array_equal(one.numpy(), stored.take(batch))
 
 
 def test_draws_that_are_no_counts_are_refused(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def test_lists_and_whole_numbers_become_what_fields_declare() -> None:
         ({"ensemble": {"gamma": 9.0}}, "gamma 9.0 is out of range"),
         ({"students": {"gammas": []}}, "students.gammas"),
         ({"students": {"gammas": [0.5, 0.5]}}, "students.gammas"),
+        ({"students": {"answers": "loud"}}, "students.answers is 'loud'"),
         ({"test": {"floor": 1.5}}, "1.5"),
         ({"experiments": {"recipes": ["R"]}}, "recipes"),
         ({"simulate": {"cases": 3}}, "a manifest and simulated slides"),
