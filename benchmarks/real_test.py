@@ -81,13 +81,12 @@ def parts_of(cohort: Path) -> pd.DataFrame:
 
 def measure(test: RealTest) -> dict[str, Any]:
     """All figures of one detector."""
-    validation = test.marked(VALIDATION)
-    threshold, validation_f1 = best_threshold(curve(validation))
-    marked = {part: test.marked(part) for part in (OTHER, CROPS, UNLABELLED)}
+    marked = {part: test.marked(part) for part in (VALIDATION, OTHER, CROPS, UNLABELLED)}
+    threshold, validation_f1 = best_threshold(curve(marked[VALIDATION]))
     other = detection_metrics(marked[OTHER], threshold, BOOTSTRAP)
     best = detection_metrics(marked[OTHER], other.best_threshold, BOOTSTRAP)
     inner = detection_metrics(test.marked(OTHER, BORDER_UM), threshold, BOOTSTRAP)
-    false = {part: _false_per_mm2(test, part, threshold) for part in (VALIDATION, OTHER, UNLABELLED)}
+    false = {part: _false_per_mm2(marked[part], threshold) for part in (VALIDATION, OTHER, UNLABELLED)}
     return {
         "threshold": threshold,
         "validation_f1": validation_f1,
@@ -104,8 +103,8 @@ def _rates(metrics: DetectionMetrics) -> dict[str, str]:
     return {name: str(getattr(metrics, name)) for name in ("f1", "precision", "recall")}
 
 
-def _false_per_mm2(test: RealTest, part: str, threshold: float) -> float:
-    return detection_metrics(test.marked(part), threshold, BootstrapConfig(samples=0)).false_per_mm2
+def _false_per_mm2(marked: Marked, threshold: float) -> float:
+    return detection_metrics(marked, threshold, BootstrapConfig(samples=0)).false_per_mm2
 
 
 def _recall_by_case(marked: Marked, threshold: float) -> dict[str, str]:

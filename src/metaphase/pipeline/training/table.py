@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from metaphase.pipeline.stages import Stage
 from metaphase.pipeline.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
 from metaphase.pipeline.training.config import LearningSection, RunConfig, Task
 from metaphase.pipeline.training.tasks import CNN3, cnn3, members, students
-from metaphase.records import file_fingerprint, plain_settings
+from metaphase.records import file_fingerprint, joint_fingerprint, plain_settings
 from metaphase.tables import read_manifest
 
 ABSENT = "absent"
@@ -56,8 +55,7 @@ def _outside_files(config: RunConfig) -> dict[str, str]:
     found = {name: _fingerprint(Path(path)) for name, path in files.items() if path}
     if config.cohort.manifest and found["manifest"] != ABSENT:
         slides = read_manifest(config.cohort.manifest)["he"]
-        together = "".join(_fingerprint(Path(str(path))) for path in slides)
-        found["slides"] = hashlib.sha256(together.encode()).hexdigest()[:16]
+        found["slides"] = joint_fingerprint(_fingerprint(Path(str(path))) for path in slides)
     return found
 
 
