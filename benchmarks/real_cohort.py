@@ -13,7 +13,7 @@ candidate's surroundings like any other tissue: the negatives of a mitosis come 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,23 +70,30 @@ def fields(data: Path, name: str) -> Cohort:
     return Cohort(slides[["case", "he", "centre", "patient", "mpp"]].assign(repeat=REPEAT), points)
 
 
-def mosaics(data: Path, folder: Path) -> Iterator[tuple[str, Cohort]]:
+def mosaics(data: Path, folder: Path) -> list[tuple[str, Cohort]]:
     """Images of MIDOG++ crops by tumour and scanner, with the split of their slides."""
     frame = pd.read_csv(data / "midog-mitoses" / "patches.csv")
-    for (tumour, scanner), group in frame.groupby(["tumor", "scanner"]):
-        slides = np.random.default_rng(0).permutation(sorted(group["slide"].unique()))
-        held_out = set(slides[: round(HELD_OUT_SHARE * len(slides))])
-        for split in ("train", "test"):
-            chosen = group[group["slide"].isin(held_out) == (split == "test")].sort_values(["slide", "image"])
-            crops = [_pixels(data / "midog-mitoses" / image) for image in chosen["image"]]
-            whole = [(crop.max(axis=2) < BLACK).mean() < BLACK_SHARE for crop in crops]
-            name = f"midog-{tumour}-{scanner}".lower().replace(" ", "-")
-            case = f"{name}-{split}"
-            kept = [crop for crop, is_whole in zip(crops, whole, strict=True) if is_whole]
-            cohort = _mosaic(kept, folder / f"{case}.png", case, name)
-            places = _centres(len(kept)).assign(case=case, label=MITOSIS)
-            others = _neighbours(chosen[whole].reset_index(drop=True), group).assign(case=case, label=IGNORE)
-            yield split, Cohort(cohort, pd.concat([places, others])[COLUMNS])
+    groups = [group for _, group in frame.groupby(["tumor", "scanner"])]
+    jobs = [(group, split) for group in groups for split in ("train", "test")]
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(lambda job: _crops_of(data / "midog-mitoses", folder, *job), jobs)
+        return [(split, cohort) for (_, split), cohort in zip(jobs, made, strict=True)]
+
+
+def _crops_of(source: Path, folder: Path, group: pd.DataFrame, split: str) -> Cohort:
+    """The crops of one tumour and scanner whose slides are of one split."""
+    slides = np.random.default_rng(0).permutation(sorted(group["slide"].unique()))
+    held_out = set(slides[: round(HELD_OUT_SHARE * len(slides))])
+    chosen = group[group["slide"].isin(held_out) == (split == "test")].sort_values(["slide", "image"])
+    crops = [_pixels(source / image) for image in chosen["image"]]
+    whole = [(crop.max(axis=2) < BLACK).mean() < BLACK_SHARE for crop in crops]
+    name = "midog-{tumor}-{scanner}".format(**group.iloc[0]).lower().replace(" ", "-")
+    case = f"{name}-{split}"
+    kept = [crop for crop, is_whole in zip(crops, whole, strict=True) if is_whole]
+    cohort = _mosaic(kept, folder / f"{case}.png", case, name)
+    places = _centres(len(kept)).assign(case=case, label=MITOSIS)
+    others = _neighbours(chosen[whole].reset_index(drop=True), group).assign(case=case, label=IGNORE)
+    return Cohort(cohort, pd.concat([places, others])[COLUMNS])
 
 
 def _neighbours(crops: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +160,7 @@ def main() -> None:
     data, folder = options.data.resolve(), options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     complete = {name: fields(data, name) for name in FIELDS}
-    crops = list(mosaics(data, folder))
+    crops = mosaics(data, folder)
     others = lookalikes(data, folder)
     every = [with_split(cohort.slides, "train") for cohort in complete.values()]
     one = pd.concat([every[0], every[-1]], ignore_index=True)
