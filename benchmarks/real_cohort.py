@@ -13,7 +13,7 @@ candidate's surroundings like any other tissue: the negatives of a mitosis come 
 from __future__ import annotations
 
 import argparse
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,10 +74,13 @@ def mosaics(data: Path, folder: Path) -> list[tuple[str, Cohort]]:
     """Images of MIDOG++ crops by tumour and scanner, with the split of their slides."""
     frame = pd.read_csv(data / "midog-mitoses" / "patches.csv")
     groups = [group for _, group in frame.groupby(["tumor", "scanner"])]
-    jobs = [(group, split) for group in groups for split in ("train", "test")]
-    with ThreadPoolExecutor() as pool:
-        made = pool.map(lambda job: _crops_of(data / "midog-mitoses", folder, *job), jobs)
-        return [(split, cohort) for (_, split), cohort in zip(jobs, made, strict=True)]
+    with ProcessPoolExecutor() as pool:
+        jobs = [
+            (split, pool.submit(_crops_of, data / "midog-mitoses", folder, group, split))
+            for group in groups
+            for split in ("train", "test")
+        ]
+        return [(split, job.result()) for split, job in jobs]
 
 
 def _crops_of(source: Path, folder: Path, group: pd.DataFrame, split: str) -> Cohort:

@@ -18,6 +18,7 @@ from metaphase.networks import (
     parameter_count,
     probability,
 )
+from metaphase.networks.architectures import Family, Normalisation
 
 
 @pytest.mark.parametrize(("gamma", "millions"), [(1.0, 26.9), (0.8, 17.1), (0.6, 9.6)])
@@ -41,7 +42,9 @@ def test_filters_and_sizes_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [NetworkSpec(gamma=0.1), NetworkSpec("classifier")], ids=["detector", "classifier"]
+    "spec",
+    [NetworkSpec(gamma=0.1), NetworkSpec("residual", 0.1, "batch"), NetworkSpec("classifier")],
+    ids=["detector", "residual", "classifier"],
 )
 def test_a_patch_gives_one_answer(spec: NetworkSpec) -> None:
     logits = build_network(spec)(torch.rand(2, 3, PATCH_PX, PATCH_PX))
@@ -60,13 +63,15 @@ def trained_looking(spec: NetworkSpec, seed: int) -> torch.nn.Sequential:
 @given(
     height=st.integers(RECEPTIVE_PX, RECEPTIVE_PX + 14),
     width=st.integers(RECEPTIVE_PX, RECEPTIVE_PX + 14),
-    normalisation=st.sampled_from(["none", "batch"]),
+    kind=st.sampled_from([("detector", "none"), ("detector", "batch"), ("residual", "batch")]),
     seed=st.integers(0, 9),
 )
 @settings(max_examples=12)
 @torch.inference_mode()
-def test_dense_output_equals_the_patches(height: int, width: int, normalisation: str, seed: int) -> None:
-    network = trained_looking(NetworkSpec("detector", 0.06, normalisation), seed)  # type: ignore[arg-type]
+def test_dense_output_equals_the_patches(
+    height: int, width: int, kind: tuple[Family, Normalisation], seed: int
+) -> None:
+    network = trained_looking(NetworkSpec(kind[0], 0.06, kind[1]), seed)
     image = torch.rand(1, 3, height, width)
     dense = network(image)
     assert dense.shape[2:] == ((height - RECEPTIVE_PX) // 4 + 1, (width - RECEPTIVE_PX) // 4 + 1)
@@ -77,18 +82,26 @@ def test_dense_output_equals_the_patches(height: int, width: int, normalisation:
             assert torch.allclose(network(patch)[..., 0, 0], dense[..., row, column], atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", [NetworkSpec(gamma=0.2, normalisation="batch"), NetworkSpec(gamma=0.2)])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        NetworkSpec(gamma=0.2, normalisation="batch"),
+        NetworkSpec(gamma=0.2),
+        NetworkSpec("residual", 0.2, "batch"),
+    ],
+)
 @torch.inference_mode()
 def test_folding_changes_nothing(spec: NetworkSpec) -> None:
     network = trained_looking(spec, 1)
     folded = fold_normalisation(network)
-    assert all(isinstance(layer, torch.nn.Conv2d | torch.nn.LeakyReLU) for layer in folded)
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in folded.modules())
     images = torch.rand(2, 3, 120, 116)
     assert torch.allclose(folded(images), network(images), atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"gamma": 0}, {"gamma": 99}, {"family": "vgg"}, {"normalisation": "group"}]
+    "wrong",
+    [{"gamma": 0}, {"gamma": 99}, {"family": "vgg"}, {"normalisation": "group"}, {"family": "residual"}],
 )
 def test_unknown_networks_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):

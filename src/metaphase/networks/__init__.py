@@ -1,6 +1,7 @@
 """The architectures of the paper with their numbers, and how trained networks are stored."""
 
 from metaphase.networks.architectures import (
+    DETECTORS,
     OUTPUT_STRIDE_PX,
     PATCH_PX,
     RECEPTIVE_PX,
@@ -15,6 +16,7 @@ from metaphase.networks.cards import ModelCard, TrainingData, TunedThreshold, cu
 from metaphase.networks.checkpoints import load_model, read_tensors, save_model
 
 __all__ = [
+    "DETECTORS",
     "OUTPUT_STRIDE_PX",
     "PATCH_PX",
     "RECEPTIVE_PX",

@@ -1,4 +1,4 @@
-"""The paper's networks. Builders hold the numbers; modules receive finished layers.
+"""The networks: the paper's, and a residual detector. Builders hold the numbers; modules receive finished layers.
 
 Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
 convolution is valid, so on a patch of `PATCH_PX` the output is 1 x 1, and on a larger image each output
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from metaphase.errors import UsageError
+from metaphase.networks.residual import ResidualBlock, folded_block
 
 PATCH_PX = 100
 """Side of the patches that the networks classify."""
@@ -24,7 +25,9 @@ RECEPTIVE_PX = 97
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "classifier"]
+Family = Literal["detector", "residual", "classifier"]
+DETECTORS: tuple[Family, ...] = ("detector", "residual")
+"""Families that search slides: the same patches, output stride and receptive field."""
 
 PIXEL_CENTRE, PIXEL_SPREAD = 0.5, 0.25
 """Images are brought to about zero mean and unit spread as the first step."""
@@ -37,17 +40,20 @@ class NetworkSpec:
     """All that is needed to build a network again."""
 
     family: Family = "detector"
-    """`detector`: the all-convolutional CNN3, CNN4 and CNN5; `classifier`: CNN1 and CNN2."""
+    """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
+    blocks in their place; `classifier`: CNN1 and CNN2."""
     gamma: float = 1.0
-    """Width factor of a detector: each layer has floor(gamma x filters) of the paper's filters."""
+    """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
-        if self.family not in ("detector", "classifier") or self.normalisation not in ("none", "batch"):
+        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
+        if not known or (self.family == "residual" and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector, classifier; normalisations: none, batch",
+                next_step="families: detector, residual (with batch only), classifier; "
+                "normalisations: none, batch",
             )
         if not 1 / 32 <= self.gamma <= 4:
             raise UsageError(
@@ -75,6 +81,8 @@ DETECTOR_LAYERS = (
     _Conv(256, 3, 1),
     _Conv(512, 14, 1),
 )
+RESIDUAL_FILTERS = (32, 64, 128, 256)
+RESIDUAL_WIDE = _Conv(256, 9, 1)
 CLASSIFIER_FILTERS = (64, 128, 256, 512, 1024)
 CLASSIFIER_DENSE = 2048
 
@@ -105,7 +113,7 @@ class WideConv2d(nn.Conv2d):
 
 def build_network(spec: NetworkSpec) -> nn.Sequential:
     """A freshly initialised network."""
-    network = build_detector(spec) if spec.family == "detector" else build_classifier(spec)
+    network = _BUILDERS[spec.family](spec)
     network.apply(_initialise)
     return network
 
@@ -115,13 +123,30 @@ def build_detector(spec: NetworkSpec) -> nn.Sequential:
     layers: list[nn.Module] = [PixelScale()]
     channels = 3
     for row in DETECTOR_LAYERS:
-        filters = max(1, int(spec.gamma * row.filters + 1e-9))
-        layers += [
-            *_convolution(channels, filters, row.size, row.stride, spec.normalisation),
-            nn.LeakyReLU(LEAKY_SLOPE),
-        ]
+        filters = _width(spec, row.filters)
+        layers += _activated(channels, _Conv(filters, row.size, row.stride), spec.normalisation)
         channels = filters
     return nn.Sequential(*layers, nn.Dropout(DROPOUT), nn.Conv2d(channels, 2, 1))
+
+
+def build_residual(spec: NetworkSpec) -> nn.Sequential:
+    """A detector of residual blocks, with the output stride and receptive field of the paper's."""
+    first, second, third, fourth = (_width(spec, filters) for filters in RESIDUAL_FILTERS)
+    wide = _width(spec, RESIDUAL_WIDE.filters)
+    return nn.Sequential(
+        PixelScale(),
+        *_activated(3, _Conv(first, 3, 1), spec.normalisation),
+        *_activated(first, _Conv(second, 3, 2), spec.normalisation),
+        ResidualBlock(second, second, LEAKY_SLOPE),
+        *_activated(second, _Conv(third, 3, 2), spec.normalisation),
+        ResidualBlock(third, third, LEAKY_SLOPE),
+        ResidualBlock(third, fourth, LEAKY_SLOPE),
+        ResidualBlock(fourth, fourth, LEAKY_SLOPE),
+        *_activated(fourth, _Conv(third, 1, 1), spec.normalisation),
+        *_activated(third, _Conv(wide, RESIDUAL_WIDE.size, 1), spec.normalisation),
+        nn.Dropout(DROPOUT),
+        nn.Conv2d(wide, 2, 1),
+    )
 
 
 def build_classifier(spec: NetworkSpec) -> nn.Sequential:
@@ -140,6 +165,9 @@ def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     return nn.Sequential(*layers, *dense)
 
 
+_BUILDERS = {"detector": build_detector, "residual": build_residual, "classifier": build_classifier}
+
+
 def probability(logits: Tensor) -> Tensor:
     """Probability of class 1, (N, h, w), from logits (N, 2, h, w)."""
     return torch.softmax(logits.float(), dim=1)[:, 1]
@@ -156,6 +184,8 @@ def fold_normalisation(network: nn.Sequential) -> nn.Sequential:
     for layer in network.eval():
         if isinstance(layer, nn.BatchNorm2d):
             layers[-1] = torch.nn.utils.fuse_conv_bn_eval(_convolution_of(layers), layer)
+        elif isinstance(layer, ResidualBlock):
+            layers.append(folded_block(layer))
         elif not isinstance(layer, PixelScale | nn.Dropout):
             layers.append(layer)
     first = _fold_pixel_scale(_convolution_of(layers[:1]))
@@ -179,10 +209,19 @@ def _fold_pixel_scale(conv: nn.Conv2d) -> nn.Conv2d:
     return folded
 
 
+def _width(spec: NetworkSpec, filters: int) -> int:
+    return max(1, int(spec.gamma * filters + 1e-9))
+
+
+def _activated(channels: int, row: _Conv, normalisation: Normalisation) -> Iterable[nn.Module]:
+    convolution = _convolution(channels, row.filters, row.size, row.stride, normalisation)
+    return [*convolution, nn.LeakyReLU(LEAKY_SLOPE)]
+
+
 def _convolution(
     channels: int, filters: int, size: int, stride: int, normalisation: Normalisation
 ) -> Iterable[nn.Module]:
-    kind = nn.Conv2d if size == 3 else WideConv2d
+    kind = nn.Conv2d if size <= 3 else WideConv2d
     if normalisation == "none":
         return [kind(channels, filters, size, stride)]
     return [kind(channels, filters, size, stride, bias=False), nn.BatchNorm2d(filters)]

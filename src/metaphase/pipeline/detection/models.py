@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from metaphase.errors import ModelError
-from metaphase.networks import ModelCard, bundled_model, load_model
+from metaphase.networks import DETECTORS, ModelCard, bundled_model, load_model
 from metaphase.records import joint_fingerprint
 
 PAPER_THRESHOLD = 0.8
@@ -62,11 +62,11 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     paths = [Path(path) for path in models] or [bundled_model()]
     loaded = [load_model(path) for path in paths]
     for path, (_, card) in zip(paths, loaded, strict=True):
-        if card.family != "detector":
+        if card.family not in DETECTORS:
             raise ModelError(
                 f"is a {card.family} of patches, not a detector",
                 path=path,
-                next_step="give a model of family detector (CNN3 to CNN5); `metaphase model info` tells",
+                next_step="give a model of family detector or residual; `metaphase model info` tells",
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(
