@@ -25,6 +25,7 @@ from PIL import Image
 from metaphase.detections import IGNORE, MITOSIS
 from metaphase.evaluation.datasets import read_dataset
 from metaphase.tables import write_table
+from metaphase.tissue import TissueMask
 
 Pixels = npt.NDArray[np.uint8]
 FIELDS = {
@@ -37,7 +38,10 @@ FIELDS = {
 """Folders of complete fields, each with the data set whose files it has."""
 VALIDATION_PATIENT = "icpr2012/04"
 TEST_CENTRE = "midesec"
-CROP_PX, CROPS_A_ROW = 128, 32
+CROP_PX, CROPS_A_ROW, CROPS_AN_IMAGE = 128, 32, 64
+"""Crops to train on come in small images of a few slides, so that each image has a colour of its own."""
+EDGE_PX, MASK_SCALE = 14, 2
+"""No candidates this close to the edge of a crop; masks have half the resolution."""
 HELD_OUT_SHARE = 0.15
 """Share of the slides of each tumour and scanner whose crops only test."""
 BLACK = 12
@@ -45,8 +49,8 @@ BLACK = 12
 BLACK_SHARE = 0.002
 """... and crops with a larger share of them are left out."""
 MPP = 0.25
-REPEAT = 8
-"""How often a mitosis of the complete fields counts beside the many of MIDOG++."""
+REPEAT, REPEAT_BREAST = 16, 2
+"""How often a mitosis of the fields, and of MIDOG++'s human breast, counts beside the many others."""
 COLUMNS = ["case", "x", "y", "label"]
 
 
@@ -89,14 +93,32 @@ def _crops_of(source: Path, folder: Path, group: pd.DataFrame, split: str) -> Co
     held_out = set(slides[: round(HELD_OUT_SHARE * len(slides))])
     chosen = group[group["slide"].isin(held_out) == (split == "test")].sort_values(["slide", "image"])
     crops = [_pixels(source / image) for image in chosen["image"]]
-    whole = [(crop.max(axis=2) < BLACK).mean() < BLACK_SHARE for crop in crops]
+    whole = [number for number, crop in enumerate(crops) if (crop.max(axis=2) < BLACK).mean() < BLACK_SHARE]
     name = "midog-{tumor}-{scanner}".format(**group.iloc[0]).lower().replace(" ", "-")
-    case = f"{name}-{split}"
-    kept = [crop for crop, is_whole in zip(crops, whole, strict=True) if is_whole]
-    cohort = _mosaic(kept, folder / f"{case}.png", case, name)
-    places = _centres(len(kept)).assign(case=case, label=MITOSIS)
-    others = _neighbours(chosen[whole].reset_index(drop=True), group).assign(case=case, label=IGNORE)
-    return Cohort(cohort, pd.concat([places, others])[COLUMNS])
+    size = CROPS_AN_IMAGE if split == "train" else max(1, len(whole))
+    made = []
+    for start in range(0, len(whole), size):
+        case = f"{name}-{split}-{start // size:02d}" if split == "train" else f"{name}-{split}"
+        part = whole[start : start + size]
+        slide = _mosaic([crops[number] for number in part], folder / f"{case}.png", case, name)
+        slide["repeat"] = REPEAT_BREAST if "breast" in name else 1
+        slide["tissue"] = str(_write_middles(folder / f"{case}.tissue.png", len(part)))
+        places = _centres(len(part)).assign(case=case, label=MITOSIS)
+        others = _neighbours(chosen.iloc[part].reset_index(drop=True), group).assign(case=case, label=IGNORE)
+        made.append(Cohort(slide, pd.concat([places, others])[COLUMNS]))
+    slides, points = (pd.concat([getattr(one, name) for one in made]) for name in ("slides", "points"))
+    return Cohort(slides, points)
+
+
+def _write_middles(path: Path, count: int) -> Path:
+    """A tissue mask of the middles of crops: candidates at an edge would be known by the seam beside them."""
+    cell = np.zeros((CROP_PX // MASK_SCALE,) * 2, np.bool_)
+    edge = EDGE_PX // MASK_SCALE
+    cell[edge:-edge, edge:-edge] = True
+    rows = -(-count // CROPS_A_ROW)
+    mask = TissueMask(np.tile(cell, (rows, CROPS_A_ROW)), MPP * MASK_SCALE, 0.0, 0.0, float(MASK_SCALE))
+    path.write_bytes(mask.to_png())
+    return path
 
 
 def _neighbours(crops: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:

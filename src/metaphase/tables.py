@@ -93,7 +93,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     require_columns(frame, ("case",), path)
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
-    for name in ("he", "phh3"):
+    for name in {"he", "phh3", "tissue"} & set(frame.columns):
         frame[name] = [_resolved(path.parent, value) for value in as_text(frame[name])]
     for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):
         frame[name] = as_text(frame[name])

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from metaphase.cli.console import print_json, stdout
 from metaphase.cli.options import Device, Json
-from metaphase.cli.run import Status, Workspace, plain, stage_table, watched
+from metaphase.cli.run import Seed, Status, Workspace, plain, stage_table, watched
 
 if TYPE_CHECKING:
     from metaphase.pipeline.stages import States
@@ -21,6 +21,11 @@ def experiments(
     config: Annotated[Path, typer.Argument(help="TOML file; see docs/experiments.md.", metavar="CONFIG")],
     output: Workspace = None,
     device: Device = None,
+    seed: Seed = 0,
+    also: Annotated[
+        list[Path],
+        typer.Option("--also", help="Workspace of another seed, for the same table.", metavar="DIR"),
+    ] = [],  # noqa: B006 -- typer takes defaults of lists this way
     status: Status = False,
     as_json: Json = False,
 ) -> None:
@@ -36,13 +41,13 @@ def experiments(
     from metaphase.pipeline.training.config import read_run_config
     from metaphase.web.run_page import write_experiments_page
 
-    settings, workspace = read_run_config(config), output or Path("out") / config.stem
+    settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     job = Experiments(Chain(settings, workspace.resolve(), device))
 
     def keep(states: States) -> None:
         if any(state.status == "running" for state in states):
             return
-        measured = job.measured_values()
+        measured = job.measured_values(also)
         summary = summarise(settings, measured, job.laboratories())
         write_experiments_page(job.results, summary, measured, states)
 
@@ -51,7 +56,7 @@ def experiments(
     else:
         states = watched(lambda report, watch: run_experiments(job, report=report, watch=watch), keep)
         keep(states)
-    summary = summarise(settings, job.measured_values(), job.laboratories())
+    summary = summarise(settings, job.measured_values(also), job.laboratories())
     if as_json:
         print_json([plain(state) for state in states])
         return

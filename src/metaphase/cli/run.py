@@ -21,6 +21,9 @@ Workspace = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Workspace; by default a folder named after the file."),
 ]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run, drawn anew.")
+]
 Status = Annotated[bool, typer.Option("--status", help="Show where it stands and do nothing.")]
 COLOURS = {"failed": "red", "running": "cyan", "waiting": "dim", "interrupted": "yellow"}
 
@@ -29,6 +32,7 @@ def run(
     config: Config,
     output: Workspace = None,
     device: Device = None,
+    seed: Seed = 0,
     status: Annotated[
         bool, typer.Option("--status", help="Show where the run stands and do nothing.")
     ] = False,
@@ -44,7 +48,7 @@ def run(
     from metaphase.pipeline.training.run import run_chain, run_table
     from metaphase.web.run_page import write_run_page
 
-    settings, workspace = read_run_config(config), output or Path("out") / config.stem
+    settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     chain = Chain(settings, workspace.resolve(), device)
     if status:
         states = stage_states(run_table(chain), workspace)

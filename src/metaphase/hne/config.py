@@ -83,6 +83,11 @@ class SetConfig:
     """Negatives of each difficult set, drawn with replacement, in proportion to CNN3's probability."""
     hard_sets: int = 10
     """k, the number of difficult sets, one a network of the ensemble."""
+    even_share: float = 0.0
+    """Share of a difficult set's negatives that are drawn evenly instead; 0 as in the paper."""
+    balance: float = 0.0
+    """How far the negatives of each centre follow its positives in number: 0 takes candidates as they fall, 1
+    gives every centre the same share of both classes, so that a network cannot tell them by the centre."""
     validation_positives: float = 0.1
     """Share of the positives of the validation slides that the validation set holds."""
     validation_negatives: float = 0.1
@@ -101,6 +106,9 @@ class SetConfig:
         _require_count("side_px", self.side_px, 2)
         _require_count("seed", self.seed, 0)
         _require_positive("mpp", self.mpp)
+        for name, value in (("even_share", self.even_share), ("balance", self.balance)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"{name} = {value} makes no sense", next_step="give a share from 0 to 1")
         _require_share("validation_positives", self.validation_positives)
         _require_share("validation_negatives", self.validation_negatives)
 

@@ -30,7 +30,15 @@ from metaphase.hne.candidates import (
 )
 from metaphase.hne.config import MiningConfig
 from metaphase.hne.labelling import label_candidates
-from metaphase.hne.sets import Tables, easy_negatives, hard_negatives, positives, validation_set
+from metaphase.hne.sets import (
+    Part,
+    Tables,
+    easy_negatives,
+    hard_negatives,
+    parts_by_centre,
+    positives,
+    validation_set,
+)
 from metaphase.hne.sources import TrainingSlide, opened
 from metaphase.hne.stores import Judge, add_answers, is_stored, write_store
 from metaphase.learning.data import REPEAT
@@ -141,7 +149,7 @@ class Mining:
     def easy_stores(self) -> list[str]:
         """Stores to train CNN3 on: all positives, and negatives drawn evenly."""
         stores = self.positive_stores()
-        drawn = easy_negatives(self.labelled_training, self.config.sets)
+        drawn = easy_negatives(self.labelled_training, self.config.sets, self._parts)
         return stores + self._stores("easy", self.train, drawn)
 
     def validation_stores(self) -> list[str]:
@@ -165,7 +173,7 @@ class Mining:
         """
         scored = self.scores(scorer)
         probabilities = {name: table["probability"].to_numpy(np.float32) for name, table in scored.items()}
-        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets)
+        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets, self._parts)
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
     def add_soft_targets(
@@ -177,6 +185,13 @@ class Mining:
             self._report("soft targets", number, len(stores))
             add_answers(store, scorer.judge, column, record)
         self._report("soft targets", len(stores), len(stores))
+
+    @property
+    def _parts(self) -> list[Part]:
+        """The centres of the training slides with their shares of the negatives."""
+        centres = {source.name: source.centre for source in self.train}
+        repeats = {source.name: source.repeat for source in self.train}
+        return parts_by_centre(self.labelled_training, centres, repeats, self.config.sets.balance)
 
     def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
         tables = {}

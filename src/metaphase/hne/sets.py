@@ -7,6 +7,7 @@ columns `hard_0`, `hard_1`, ... say how often each was drawn, so that a patch is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +37,50 @@ def positives(labelled: Tables) -> dict[str, pd.DataFrame]:
     return _labelled(labelled, POSITIVE, "positive", next_step)
 
 
-def easy_negatives(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
-    """Negatives of the easy set: every negative of every slide is as likely; all, where there are fewer."""
+@dataclass(frozen=True)
+class Part:
+    """Slides whose negatives are drawn together, and their share of all negatives drawn."""
+
+    slides: tuple[str, ...]
+    share: float
+
+
+def parts_by_centre(
+    labelled: Tables, centres: Mapping[str, str], repeats: Mapping[str, int], balance: float
+) -> list[Part]:
+    """Each centre with its share of the negatives: `balance` times its share of the positives, and the rest
+    by its candidates. One part with everything where nothing is to be balanced."""
+    if balance == 0:
+        return [Part(tuple(labelled), 1.0)]
+    names = sorted({centres[slide] for slide in labelled})
+    slides = {name: tuple(slide for slide in labelled if centres[slide] == name) for name in names}
+    rows = [
+        (
+            sum(repeats[slide] * _count(labelled[slide], POSITIVE) for slide in slides[name]),
+            sum(_count(labelled[slide], NEGATIVE) for slide in slides[name]),
+        )
+        for name in names
+    ]
+    counts = np.array(rows, np.float64)
+    wanted, there = counts.T / counts.sum(axis=0).clip(min=1)[:, None]
+    shares = np.where(there > 0, balance * wanted + (1 - balance) * there, 0.0)
+    return [
+        Part(slides[name], float(share)) for name, share in zip(names, shares / shares.sum(), strict=True)
+    ]
+
+
+def easy_negatives(
+    labelled: Tables, config: SetConfig, parts: Sequence[Part] | None = None
+) -> dict[str, pd.DataFrame]:
+    """Negatives of the easy set: every negative of a part is as likely; all, where there are fewer."""
     negatives = _negatives(labelled)
     rng = np.random.default_rng((config.seed, _EASY))
-    chosen = draw_evenly([len(table) for table in negatives.values()], config.easy_negatives, rng)
-    return _taken(negatives, chosen)
+    drawn: dict[str, pd.DataFrame] = {}
+    for part in parts or [Part(tuple(labelled), 1.0)]:
+        tables = {name: negatives[name] for name in part.slides}
+        wanted = round(part.share * config.easy_negatives)
+        drawn |= _taken(tables, draw_evenly([len(table) for table in tables.values()], wanted, rng))
+    return {name: drawn[name] for name in labelled}
 
 
 def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
@@ -58,13 +97,16 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
 
 
 def hard_negatives(
-    labelled: Tables, scores: Mapping[str, Scores], config: SetConfig
+    labelled: Tables,
+    scores: Mapping[str, Scores],
+    config: SetConfig,
+    parts: Sequence[Part] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Negatives of the difficult sets: drawn with replacement, in proportion to their score.
+    """Negatives of the difficult sets: drawn with replacement, in proportion to their score in their part.
 
     `scores` has a value for each row of each table. Rows drawn for any set come with their counts.
     """
-    negatives, weights = {}, []
+    negatives, found = {}, {}
     for name, table in labelled.items():
         if len(scores[name]) != len(table):
             raise CandidateError(
@@ -73,7 +115,8 @@ def hard_negatives(
             )
         rows = table.assign(probability=scores[name])
         negatives[name] = _rows_of(rows, NEGATIVE)
-        weights.append(negatives[name]["probability"].to_numpy(np.float64))
+        found[name] = negatives[name]["probability"].to_numpy(np.float64)
+    weights = _weights(found, parts or [Part(tuple(labelled), 1.0)], config.even_share)
     sizes = [len(values) for values in weights]
     counts = [
         draw_weighted(weights, config.hard_negatives, np.random.default_rng((config.seed, _HARD, number)))
@@ -105,6 +148,24 @@ def draw_weighted(weights: Sequence[npt.NDArray[np.float64]], wanted: int, rng: 
     edges = np.cumsum(every)
     drawn = np.searchsorted(edges, rng.random(wanted) * edges[-1], side="right")
     return np.bincount(drawn.clip(max=len(every) - 1), minlength=len(every))
+
+
+def _weights(
+    scores: Mapping[str, npt.NDArray[np.float64]], parts: Sequence[Part], even_share: float
+) -> list[npt.NDArray[np.float64]]:
+    """Odds of each row, slide by slide: by score, and for `even_share` of the draws all alike."""
+    odds: dict[str, npt.NDArray[np.float64]] = {}
+    for part in parts:
+        count = sum(len(scores[name]) for name in part.slides)
+        total = sum(float(scores[name].sum()) for name in part.slides)
+        for name in part.slides:
+            by_score = scores[name] if len(parts) == 1 and not even_share else scores[name] / (total or 1.0)
+            odds[name] = part.share * ((1 - even_share) * by_score + even_share / max(1, count))
+    return [odds[name] for name in scores]
+
+
+def _count(table: pd.DataFrame, label: int) -> int:
+    return int((table["label"] == label).sum())
 
 
 def _negatives(labelled: Tables) -> dict[str, pd.DataFrame]:

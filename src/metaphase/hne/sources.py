@@ -30,6 +30,8 @@ class TrainingSlide:
     """Micrometres per level-0 pixel, where the file states none."""
     tissue: Path | None = None
     """Tissue mask as `save_tissue` writes it; without one, tissue is found."""
+    centre: str = ""
+    """Laboratory that it comes from."""
     repeat: int = 1
     """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
 

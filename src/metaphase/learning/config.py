@@ -31,6 +31,8 @@ class TrainingConfig:
     """Letters of the augmentation recipe; empty for the centre crop alone."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Ranges of the letters."""
+    stain_mix: float = 0.0
+    """Share of the patches that are shown in the colours of another training slide, before the letters."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
     teachers: tuple[str, ...] = ()
@@ -51,6 +53,9 @@ class TrainingConfig:
     """... and at the end, falling exponentially epoch by epoch."""
     l2: float = 1e-5
     """Factor of the sum of squared weights, added to the loss."""
+    keep: Literal["best", "last"] = "best"
+    """Epoch whose weights are kept: `best` on the validation patches as in the paper; `last`, where these are
+    few or come from one laboratory."""
     seed: int = 0
     """Of weights, order, augmentation and dropout."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -70,6 +75,11 @@ class TrainingConfig:
                 raise UsageError(
                     f"{name} = {value} in the training configuration", next_step="give more than 0"
                 )
+        if not 0 <= self.stain_mix <= 1 or self.keep not in ("best", "last"):
+            raise UsageError(
+                f"stain_mix = {self.stain_mix}, keep = {self.keep!r} in the training configuration",
+                next_step="give a share from 0 to 1, and best or last",
+            )
         if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
             raise UsageError(
                 f"label_smoothing = {self.label_smoothing}, l2 = {self.l2} in the training configuration",

@@ -24,6 +24,7 @@ from metaphase.learning.answers import Answers, stored_answers, teacher_answers
 from metaphase.learning.config import TrainingConfig
 from metaphase.learning.data import Feeder, PatchSet, open_set
 from metaphase.learning.history import write_curves, write_history
+from metaphase.learning.mixing import stain_mixer
 from metaphase.learning.processes import Team, join_team
 from metaphase.learning.sampling import Rows, balanced_batches, check_disjoint
 from metaphase.learning.state import Progress, load_state, save_state
@@ -111,6 +112,7 @@ class _Run:
         self.model = team.wrap(self.network)
         self.optimizer = _make_optimizer(self.network, config, team.device)
         self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
+        self.mixer = stain_mixer(self.patches, config.stain_mix, team.device) if config.stain_mix else None
         self.loss_sum = torch.zeros((), device=team.device)
         self.progress = Progress(config=config.to_dict())
         if (folder / STATE_FILE).exists():
@@ -164,15 +166,18 @@ class _Run:
         first, done = self.progress.step // group, self.progress.step
         rows = batches[first * group :].reshape(-1)
         for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
-            images = self._augmented(pixels, number)
-            answers = self.answers(images, batches[number * group :][:group].reshape(-1))
+            shown = batches[number * group :][:group].reshape(-1)
+            images = self._augmented(pixels, shown, number)
+            answers = self.answers(images, shown)
             steps = zip(images.split(size), answers.split(size), strict=True)
             yield from itertools.islice(steps, max(0, done - number * group), None)
 
-    def _augmented(self, pixels: Tensor, group: int) -> Tensor:
+    def _augmented(self, pixels: Tensor, rows: Rows, group: int) -> Tensor:
         if self.augment is None:
             return centre_crop(pixels)
         self.generator.manual_seed(self._seed(_AUGMENTATION, group))
+        if self.mixer is not None:
+            pixels = self.mixer(pixels, rows, self.generator)
         images: Tensor = self.augment(pixels, self.generator)
         return images
 
@@ -237,7 +242,7 @@ class _Run:
         progress.history.append(row)
         progress.epoch, progress.step = progress.epoch + 1, 0
         self.loss_sum.zero_()
-        if result.f1 > progress.best_f1:
+        if result.f1 > progress.best_f1 or self.config.keep == "last":
             progress.best_f1 = result.f1
             if self.team.leads:
                 save_model(self.model_path, self.network, self._card(result))

@@ -1,4 +1,4 @@
-"""The networks: the paper's, and a residual detector. Builders hold the numbers; modules receive finished layers.
+"""The paper's networks, and a residual detector. Builders hold the numbers; modules get finished layers.
 
 Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
 convolution is valid, so on a patch of `PATCH_PX` the output is 1 x 1, and on a larger image each output

@@ -8,6 +8,8 @@ from metaphase.pipeline.training.config import RunConfig, Task
 from metaphase.pipeline.training.tasks import cnn3, members, students, width_name
 
 ENSEMBLE = "ensemble"
+OTHER_RUN = "~"
+"""Stands between a network's name and the number of its run, where runs of several seeds are shown."""
 PAPER_F1 = {1: 0.018, 2: 0.412, 3: 0.613, 4: 0.660, 5: 0.623, 6: 0.628, 7: 0.636}
 """Highest F1 on TUPAC-aux-train, as the paper reports it."""
 

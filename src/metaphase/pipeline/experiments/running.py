@@ -14,7 +14,7 @@ import numpy as np
 from metaphase.artifacts import write_text
 from metaphase.errors import UsageError
 from metaphase.networks import load_model, parameter_count
-from metaphase.pipeline.experiments.plan import ENSEMBLE, baselines, easy_networks, unsoftened
+from metaphase.pipeline.experiments.plan import ENSEMBLE, OTHER_RUN, baselines, easy_networks, unsoftened
 from metaphase.pipeline.stages import Facts, Report, Stage, States, run_stages, silent
 from metaphase.pipeline.stages.running import Watch
 from metaphase.pipeline.training.chain import Chain
@@ -84,10 +84,19 @@ class Experiments:
             stages += self._trained_and_tested(task, "easy set")
         return stages
 
-    def measured_values(self) -> dict[str, Any]:
-        """What every network tested so far came to, by name."""
-        paths = sorted(self.results.glob("networks/*.json"))
-        return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    def measured_values(self, others: Sequence[Path] = ()) -> dict[str, Any]:
+        """What every network tested so far came to, by name; `others` are workspaces of other seeds."""
+        values = _measured_in(self.chain.workspace)
+        for number, workspace in enumerate(others, start=1):
+            found = _measured_in(workspace)
+            if not found:
+                raise UsageError(
+                    "no network has been tested there",
+                    path=workspace,
+                    next_step="name workspaces of `metaphase experiments` with the same configuration",
+                )
+            values |= {f"{name}{OTHER_RUN}{number}": each for name, each in found.items()}
+        return values
 
     def laboratories(self) -> dict[str, Any]:
         """Colour of each laboratory's slides, where measured."""
@@ -145,6 +154,11 @@ class Experiments:
         table = colour_table(seen, set(cohort.loc[cohort["split"] == "train", "centre"]))
         write_text(self.results / LABORATORIES, json.dumps(table, indent=1) + "\n")
         return {"laboratories": len(table)}
+
+
+def _measured_in(workspace: Path) -> dict[str, Any]:
+    paths = sorted((workspace / RESULTS).glob("networks/*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict[str, Any]:

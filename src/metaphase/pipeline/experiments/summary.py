@@ -10,7 +10,14 @@ import numpy as np
 
 from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.bootstrap import estimate
-from metaphase.pipeline.experiments.plan import PAPER_F1, Experiment, Question, experiments, questions
+from metaphase.pipeline.experiments.plan import (
+    OTHER_RUN,
+    PAPER_F1,
+    Experiment,
+    Question,
+    experiments,
+    questions,
+)
 from metaphase.pipeline.training.config import RunConfig
 from metaphase.pipeline.training.testing import Scores, scores_of
 
@@ -70,7 +77,7 @@ def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapp
     parts = [
         _contribution(question, measured, away, bootstrap)
         for question in questions(config)
-        if _there(question.networks_without, measured) and _there(question.networks_with, measured)
+        if networks_of(question.networks_without, measured) and networks_of(question.networks_with, measured)
     ]
     some = scores_of([next(iter(measured.values()))], away) if measured else None
     return Summary(
@@ -95,7 +102,7 @@ def held_out_centres(measured: Mapping[str, Any], laboratories: Mapping[str, Any
 def _row(
     experiment: Experiment, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
 ) -> Row | None:
-    values = _there(experiment.networks, measured)
+    values = networks_of(experiment.networks, measured)
     if not values:
         return None
     scores, centres = scores_of(values, away), sorted(set(values[0]["slides"]["centre"]))
@@ -116,8 +123,8 @@ def _row(
 def _contribution(
     question: Question, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
 ) -> Contribution:
-    without = scores_of(_there(question.networks_without, measured), away)
-    with_it = scores_of(_there(question.networks_with, measured), away)
+    without = scores_of(networks_of(question.networks_without, measured), away)
+    with_it = scores_of(networks_of(question.networks_with, measured), away)
     none = BootstrapConfig(samples=0)
     before, after = (scores.f1_at_validation(none).value for scores in (without, with_it))
     highest = [scores.highest_f1(none).value for scores in (without, with_it)]
@@ -130,8 +137,11 @@ def _contribution(
     )
 
 
-def _there(names: Sequence[str], measured: Mapping[str, Any]) -> list[Any]:
-    return [measured[name] for name in names if name in measured]
+def networks_of(names: Sequence[str], measured: Mapping[str, Any]) -> list[Any]:
+    """What the named networks came to, and their namesakes of other runs."""
+    return [
+        values for name in names for key, values in measured.items() if key.partition(OTHER_RUN)[0] == name
+    ]
 
 
 def _mean_f1(scores: Scores) -> float:
@@ -155,7 +165,8 @@ def main_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
         rows.append([
             str(item.number), item.augment, item.ensemble or "–", item.distilled or "–",
             f"{row.parameters / 1e6:.1f} M" if row.parameters >= 1e5 else f"{row.parameters:,}",
-            f"{row.done} of {len(item.networks)}", str(row.highest), str(row.at_validation), spread,
+            f"{row.done} of {max(row.done, len(item.networks))}",
+            str(row.highest), str(row.at_validation), spread,
             _figure(row.home), _figure(PAPER_F1.get(item.number, float("nan"))),
         ])  # fmt: skip
     return headings, rows
@@ -168,7 +179,7 @@ def brief_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
         item = row.experiment
         parts = [f"{item.number}", item.augment, item.ensemble, item.distilled]
         name = " ".join(part for part in parts if part)
-        seeds = f"{row.done}/{len(item.networks)}"
+        seeds = f"{row.done}/{max(row.done, len(item.networks))}"
         rows.append([name, f"{row.parameters:,}", seeds, str(row.highest), str(row.at_validation)])
     return ["experiment", "parameters", "seeds", "highest F1", "F1 at validation threshold"], rows
 

@@ -72,6 +72,8 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
             path=Path(str(row["he"])),
             reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
             mpp=stated_number(row, "mpp"),
+            tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
+            centre=str(row["centre"]),
             repeat=_repeat_of(row),
         )
         for row in cohort[cohort["split"] == split].to_dict("records")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,8 +57,12 @@ class ReferenceSection:
 class LearningSection:
     """The protocol that trains every network."""
 
+    family: Literal["detector", "residual"] = "detector"
+    """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
     augment: str = "RCSEHBG"
     """Letters of the augmentation recipe."""
+    stain_mix: float = 0.0
+    """Share of the patches shown in the colours of another training slide."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Ranges of the letters."""
     normalisation: Literal["none", "batch"] = "none"
@@ -77,6 +81,8 @@ class LearningSection:
     """Weight of the squared weights."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    keep: Literal["best", "last"] = "best"
+    """Epoch whose weights are kept, best by the validation patches."""
     seed: int = 0
     """Of the first network; others count up from it."""
 
@@ -85,10 +91,11 @@ class LearningSection:
         return TrainingConfig(
             train=train,
             validation=validation,
-            network=NetworkSpec(gamma=task.gamma, normalisation=self.normalisation),
+            network=NetworkSpec(self.family, task.gamma, self.normalisation),
             name=task.name,
             augment=self.augment if task.augment is None else task.augment,
             augmentation=self.augmentation,
+            stain_mix=self.stain_mix,
             target=task.target,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             batch=self.batch,
@@ -98,6 +105,7 @@ class LearningSection:
             final_learning_rate=self.final_learning_rate,
             l2=self.l2,
             precision=self.precision,
+            keep=self.keep,
             seed=self.seed + task.seed,
             checkpoint_minutes=2.0,
         )
@@ -219,6 +227,12 @@ class RunConfig:
                 "the reference standard is simulated and the slides are not",
                 next_step="name a reference.table",
             )
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run drawn anew: `seed` is added to those of sets and networks. Slides stay as they are."""
+        sets = replace(self.mining.sets, seed=self.mining.sets.seed + seed)
+        training = replace(self.training, seed=self.training.seed + seed)
+        return replace(self, mining=replace(self.mining, sets=sets), training=training)
 
 
 TABLES = (

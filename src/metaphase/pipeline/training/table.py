@@ -22,7 +22,7 @@ def data_stages(chain: Chain) -> list[Stage]:
     config, sets, patches = chain.config, chain.config.mining.sets, f"{MINING}/patches"
     files, drawn = _outside_files(config), asdict(sets)
     easy = (f"{patches}/positives", f"{patches}/easy", f"{patches}/validation")
-    hard = {name: drawn.pop(name) for name in ("hard_negatives", "hard_sets")}
+    hard = {name: drawn.pop(name) for name in ("hard_negatives", "hard_sets", "even_share")}
     where = plain_settings(config.mining.candidates, config.mining.labels)
     return [
         Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
@@ -68,9 +68,12 @@ def ensemble_stages(chain: Chain) -> list[Stage]:
     tasks = members(chain.config)
     names = tuple(task.name for task in tasks)
     stages = [network_stage(chain, task, ("difficult sets",), "CNN4, one of the ensemble") for task in tasks]
-    stages.append(soft_target_stage(chain, names))
+    learnt_from = ("difficult sets", *names)
+    if chain.config.students.answers == "stored":
+        stages.append(soft_target_stage(chain, names))
+        learnt_from = ("soft targets",)
     stages += [
-        network_stage(chain, task, ("soft targets",), f"CNN5 with gamma {task.gamma:g}")
+        network_stage(chain, task, learnt_from, f"CNN5 with gamma {task.gamma:g}")
         for task in students(chain.config)
     ]
     return stages

@@ -10,5 +10,16 @@ torch.Size([64, 3, 100, 100])
 from metaphase.stain.augmentation.augment import Augmentation
 from metaphase.stain.augmentation.config import LETTERS, RECIPES, AugmentationConfig, parse_recipe
 from metaphase.stain.augmentation.draws import Draw
+from metaphase.stain.augmentation.mixing import Appearance, StainMixer, appearance_of
 
-__all__ = ["LETTERS", "RECIPES", "Augmentation", "AugmentationConfig", "Draw", "parse_recipe"]
+__all__ = [
+    "LETTERS",
+    "RECIPES",
+    "Appearance",
+    "Augmentation",
+    "AugmentationConfig",
+    "Draw",
+    "StainMixer",
+    "appearance_of",
+    "parse_recipe",
+]

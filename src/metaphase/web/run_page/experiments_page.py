@@ -10,7 +10,7 @@ from typing import Any
 from metaphase.artifacts import write_bytes, write_text
 from metaphase.pipeline.experiments import Summary, markdown
 from metaphase.pipeline.experiments.plan import Experiment
-from metaphase.pipeline.experiments.summary import centre_cells, contribution_cells, main_cells
+from metaphase.pipeline.experiments.summary import centre_cells, contribution_cells, main_cells, networks_of
 from metaphase.pipeline.stages import States
 from metaphase.pipeline.training.testing import GRID, scores_of
 from metaphase.web.run_page.plots import Line, f1_plot
@@ -52,7 +52,7 @@ def curves_png(summary: Summary, measured: Mapping[str, Any]) -> bytes:
         if not centres:
             continue
         for row in summary.rows:
-            values = [measured[name] for name in row.experiment.networks if name in measured]
+            values = networks_of(row.experiment.networks, measured)
             curves = scores_of(values, centres).curves().tolist()
             line = Line(_name(row.experiment), curves, [value["threshold"] for value in values])
             lines.setdefault(title, []).append(line)
