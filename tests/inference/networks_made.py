@@ -17,9 +17,24 @@ def random_network(
     seed: int = 0, gamma: float = GAMMA, normalisation: Normalisation = "none"
 ) -> nn.Sequential:
     """He-initialised, with biases, its logits spread over several units."""
+    return _with_biases(NetworkSpec(gamma=gamma, normalisation=normalisation), seed)
+
+
+def residual_network(seed: int = 0, gamma: float = GAMMA) -> nn.Sequential:
+    """The same of residual blocks, which let the signal grow: logits are brought to a spread of 3."""
+    network = _with_biases(NetworkSpec("residual", gamma, "batch"), seed)
+    with torch.no_grad():
+        logits = network(torch.from_numpy(texture(250, 250)).permute(2, 0, 1)[None].float() / 255)
+        difference = logits[:, 1] - logits[:, 0]
+        network[-1].weight *= 3 / difference.std()
+        network[-1].bias.copy_(torch.tensor([3.0, 0.0]) * difference.mean() / difference.std())
+    return network
+
+
+def _with_biases(spec: NetworkSpec, seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
-    network = build_network(NetworkSpec(gamma=gamma, normalisation=normalisation))
-    for layer in network:
+    network = build_network(spec)
+    for layer in network.modules():
         if isinstance(layer, nn.Conv2d) and layer.bias is not None:
             nn.init.normal_(layer.bias, std=0.1)
         if isinstance(layer, nn.BatchNorm2d):

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from metaphase.inference.buffers import Features, Scratch
-from metaphase.inference.folding import FoldedDetector
+from metaphase.inference.folding import FoldedBlock, FoldedConv, FoldedDetector
 from metaphase.inference.fourier_layer import FourierConv
-from metaphase.inference.small_layers import PatchConv, WinogradConv
+from metaphase.inference.small_layers import PatchChain, WinogradConv
 from metaphase.inference.transforms import WINOGRAD_OUT
 
-FRONT_ROWS = 48
-"""Feature rows that a worker makes at once from pixels."""
-JOINT_CHANNELS = 4
-"""Up to this many channels, two neighbouring outputs share a patch."""
+
+class WinogradBlock:
+    """The two convolutions of a residual block."""
+
+    def __init__(self, block: FoldedBlock, slope: float) -> None:
+        self.first = WinogradConv(block.first, slope)
+        self.second = WinogradConv(block.second, slope, block.shortcut)
+        self.room = self.first.room
+
+
+Layer = PatchChain | WinogradConv | WinogradBlock
 
 
 class Workers:
@@ -51,48 +59,39 @@ class CpuDetector:
 
     def __init__(self, detector: FoldedDetector, outputs: int, workers: Workers) -> None:
         self._workers = workers
-        last_strided = max((i for i, conv in enumerate(detector.small) if conv.stride > 1), default=0)
-        front, rest = detector.small[: last_strided + 1], detector.small[last_strided + 1 :]
-        self.front = [
-            PatchConv(conv, detector.slope, 2 if conv.weight.shape[1] <= JOINT_CHANNELS else 1)
-            for conv in front
-        ]
-        self.rest = [WinogradConv(conv, detector.slope) for conv in rest]
+        self.layers = small_layers(detector)
         self.wide = FourierConv(detector, outputs)
-        self._after_front: list[WinogradConv | FourierConv] = [*self.rest, self.wide]
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
         return torch.stack([self._tile(tile) for tile in image])
 
     def _tile(self, image: Tensor) -> Tensor:
-        features = self._front(image)
-        for conv, following in zip(self.rest, self._after_front[1:], strict=True):
-            out = _empty_features(features.height - 2, features.width - 2, conv.filters, following)
-            self._workers.run(partial(conv.compute, features, out.data), conv.bands(features))
-            features = out
+        features = Features(image, *image.shape[:2])
+        for layer, following in zip(self.layers, [*self.layers[1:], self.wide], strict=True):
+            if isinstance(layer, WinogradBlock):
+                features = self._block(layer, features, following)
+            else:
+                features = self._features(layer, layer.compute, features, following)
         return self._logits(features)
 
-    def _front(self, image: Tensor) -> Features:
-        """Pixels to features, band by band, so that the full-resolution maps stay in the cache."""
-        sides = list(image.shape[:2])
-        for conv in self.front:
-            sides = [conv.out_size(side) for side in sides]
-        features = _empty_features(sides[0], sides[1], self.front[-1].filters, self._after_front[0])
+    def _block(self, block: WinogradBlock, features: Features, following: Layer | FourierConv) -> Features:
+        inner = self._features(block.first, block.first.compute, features, block.second)
+        compute = partial(block.second.compute, beside=features)
+        return self._features(block.second, compute, inner, following)
 
-        def band(rows: range, scratch: Scratch) -> None:
-            first, last = rows.start, rows.stop - 1
-            for conv in reversed(self.front):
-                first, last = first * conv.stride, last * conv.stride + conv.size - 1
-            values = image[first : last + 1].float()
-            for conv in self.front:
-                values = conv(values, scratch)
-            features.data[rows.start : rows.stop, : sides[1]] = values
-
-        self._workers.run(
-            band, [range(r, min(sides[0], r + FRONT_ROWS)) for r in range(0, sides[0], FRONT_ROWS)]
-        )
-        return features
+    def _features(
+        self,
+        layer: PatchChain | WinogradConv,
+        compute: Callable[[Features, Tensor, range, Scratch], None],
+        features: Features,
+        following: Layer | FourierConv,
+    ) -> Features:
+        """What a layer makes of features, with room for what the following one reads."""
+        height, width = layer.out_size(features.height), layer.out_size(features.width)
+        out = _empty_features(height, width, layer.filters, following)
+        self._workers.run(partial(compute, features, out.data), layer.bands(features))
+        return out
 
     def _logits(self, features: Features) -> Tensor:
         rows, columns = self.wide.block_count(features.height), self.wide.block_count(features.width)
@@ -103,9 +102,32 @@ class CpuDetector:
         return logits[: features.height - lost, : features.width - lost]
 
 
-def _empty_features(
-    height: int, width: int, channels: int, following: WinogradConv | FourierConv
-) -> Features:
+def small_layers(detector: FoldedDetector) -> list[Layer]:
+    """Chains of patches up to the last strided convolution and for 1 x 1 ones, Winograd for the others."""
+    layers: list[Layer] = []
+    waiting: list[FoldedConv] = []
+    for index, layer in enumerate(detector.small):
+        if isinstance(layer, FoldedBlock):
+            layers.append(WinogradBlock(layer, detector.slope))
+            continue
+        waiting.append(layer)
+        if _strided_follows(detector.small[index + 1 :]):
+            continue
+        if index == 0 or layer.stride > 1 or layer.weight.shape[2] == 1:
+            layers.append(PatchChain(waiting, detector.slope))
+        else:
+            layers.append(WinogradConv(layer, detector.slope))
+        waiting = []
+    return layers
+
+
+def _strided_follows(layers: Sequence[FoldedConv | FoldedBlock]) -> bool:
+    """Whether a strided convolution comes before any residual block."""
+    plain = takewhile(lambda layer: isinstance(layer, FoldedConv), layers)
+    return any(isinstance(layer, FoldedConv) and layer.stride > 1 for layer in plain)
+
+
+def _empty_features(height: int, width: int, channels: int, following: Layer | FourierConv) -> Features:
     """Room for a map, and zeros beyond it as far as whole blocks of this and the following layer reach."""
     rows, columns = (max(side + WINOGRAD_OUT, following.room(side)) for side in (height, width))
     return Features(torch.zeros(rows, columns, channels), height, width)

@@ -19,6 +19,7 @@ from metaphase.inference.config import EngineConfig
 from metaphase.inference.cpu import CpuDetector, Workers
 from metaphase.inference.folding import FoldedDetector, fold_detector
 from metaphase.inference.peaks import BORDER
+from metaphase.inference.plain import PlainDetector
 from metaphase.inference.portable import PortableDetector
 from metaphase.networks import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.parallel import available_cores
@@ -33,7 +34,7 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
 TOLERANCE = 0.02
-"""Largest difference in logits to plain float32 with which the fused kernels are used (`fast`: 20 times)."""
+"""Largest difference in logits to plain float32 with which faster arithmetic is used (`fast`: 20 times)."""
 
 Probabilities = npt.NDArray[np.float32]
 _log = logging.getLogger(__name__)
@@ -71,30 +72,43 @@ class Engine:
             outputs = cpu_block_outputs(folded)
             workers = Workers(self.config.workers or available_cores())
             return [CpuDetector(detector, outputs, workers) for detector in folded], outputs, "float32"
-        if self.device.type == "cuda" and self.config.precision != "float32":
-            fused = self._fused(folded)
-            if fused is not None:
-                return fused, GPU_OUTPUTS, "float16" if self.config.precision == "fast" else "float16 pairs"
-        portable = [PortableDetector(detector, self.device, GPU_OUTPUTS) for detector in folded]
-        return list(portable), GPU_OUTPUTS, "float32"
+        prepared = [self._on_gpu(detector) for detector in folded]
+        arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
+        return [detector for detector, _ in prepared], GPU_OUTPUTS, arithmetic
 
-    def _fused(self, folded: list[FoldedDetector]) -> list[Detector] | None:
-        """The fused kernels where they run here and agree with plain float32, else None."""
-        if importlib.util.find_spec("triton") is None:
+    def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
+        """A network's fastest form with its arithmetic in words."""
+        exact = self.device.type != "cuda" or self.config.precision == "float32"
+        rounded = None if exact else self._rounded(folded)
+        return rounded or (PortableDetector(folded, self.device, GPU_OUTPUTS), "float32")
+
+    def _rounded(self, folded: FoldedDetector) -> tuple[Detector, str] | None:
+        """Faster arithmetic where it runs here and agrees with plain float32, else None."""
+        if folded.chain and importlib.util.find_spec("triton") is None:
             return None
+        fast = self.config.precision == "fast"
+        try:
+            detector, words = self._fused(folded, fast) if folded.chain else self._plain(folded, fast)
+            difference = self._difference(detector, folded)
+        except Exception as error:  # noqa: BLE001 -- a compiler, a driver or a small GPU may refuse in many ways
+            _log.warning("the fast GPU arithmetic does not run here (%s); using plain float32", error)
+            return None
+        if not difference <= TOLERANCE * (20 if fast else 1):
+            _log.warning("%s on this GPU is off by %.2g; using plain float32", words, difference)
+            return None
+        return detector, words
+
+    def _fused(self, folded: FoldedDetector, fast: bool) -> tuple[Detector, str]:
+        """The kernels made for the paper's detector."""
         from metaphase.inference.gpu import GpuDetector
 
-        planes = 1 if self.config.precision == "fast" else 2
-        try:
-            detectors = [GpuDetector(detector, self.device, GPU_OUTPUTS, planes) for detector in folded]
-            difference = max(map(self._difference, detectors, folded))
-        except Exception as error:  # noqa: BLE001 -- a compiler, a driver or a small GPU may refuse in many ways
-            _log.warning("the fused GPU kernels do not run here (%s); using plain float32", error)
-            return None
-        if not difference <= TOLERANCE * (20 if planes == 1 else 1):
-            _log.warning("the fused GPU kernels are off by %.2g here; using plain float32", difference)
-            return None
-        return list(detectors)
+        detector = GpuDetector(folded, self.device, GPU_OUTPUTS, planes=1 if fast else 2)
+        return detector, "float16" if fast else "float16 pairs"
+
+    def _plain(self, folded: FoldedDetector, fast: bool) -> tuple[Detector, str]:
+        """PyTorch's convolutions, for a detector with residual blocks."""
+        detector = PlainDetector(folded, self.device, torch.float16 if fast else torch.float32)
+        return detector, "float16" if fast else "TensorFloat-32"
 
     def _difference(self, detector: Detector, folded: FoldedDetector) -> float:
         """Largest difference in logits to `PortableDetector` on a small image."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +11,11 @@ from torch import Tensor, nn
 
 from metaphase.errors import ModelError
 from metaphase.networks import fold_normalisation
+from metaphase.networks.residual import ResidualBlock
 
 PIXEL_MAX = 255.0
+PIXEL_MIDDLE, PIXEL_STEP = 128.0, 1 / 64
+"""Half precision takes pixels as (value - middle) x step, which is exact."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +28,33 @@ class FoldedConv:
 
 
 @dataclass(frozen=True)
-class FoldedDetector:
-    """Small convolutions, one wide one, and a weighted sum; leaky ReLU after each convolution.
+class FoldedBlock:
+    """Two convolutions beside a shortcut, which is a 1 x 1 convolution or nothing at all."""
 
-    The head gives the logit of "yes" against "no": softmax over two classes is its sigmoid.
+    first: FoldedConv
+    second: FoldedConv
+    shortcut: FoldedConv | None = None
+
+
+@dataclass(frozen=True)
+class FoldedDetector:
+    """Small convolutions and residual blocks, one wide convolution, and a weighted sum.
+
+    Leaky ReLU follows each convolution, and in a block the sum. The head gives the logit of "yes" against
+    "no": softmax over two classes is its sigmoid.
     """
 
-    small: tuple[FoldedConv, ...]
+    small: tuple[FoldedConv | FoldedBlock, ...]
     wide: FoldedConv
     head: Tensor
     head_bias: float
     slope: float
+
+    @property
+    def chain(self) -> tuple[FoldedConv, ...]:
+        """The small convolutions of a detector without blocks, the paper's; else empty."""
+        plain = tuple(layer for layer in self.small if isinstance(layer, FoldedConv))
+        return plain if len(plain) == len(self.small) else ()
 
 
 def fold_detector(network: nn.Sequential) -> FoldedDetector:
@@ -41,36 +62,69 @@ def fold_detector(network: nn.Sequential) -> FoldedDetector:
 
     Raises `ModelError` for any other kind of network, and for weights that are not finite.
     """
-    layers = list(fold_normalisation(network))
-    *body, last = layers
-    convolutions, activations = body[0::2], body[1::2]
+    folded = fold_normalisation(network)
+    *body, last = folded
+    activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
     fits = isinstance(last, nn.Conv2d) and last.weight.shape[0] == 2 and last.kernel_size == (1, 1)
-    if not fits or len(convolutions) < 2 or not all(isinstance(layer, nn.LeakyReLU) for layer in activations):
-        raise ModelError(
-            "the engine runs detectors, and this network is of another kind",
-            next_step="use a model whose card says family 'detector'",
-        )
-    folded = [_folded(layer) for layer in convolutions]
-    folded[0] = FoldedConv(folded[0].weight / PIXEL_MAX, folded[0].bias, folded[0].stride)
+    if not fits or not activations:
+        raise _other_kind()
+    slope = float(activations[0].negative_slope)
+    first, *middle, wide = _body(body, slope)
+    if not isinstance(first, FoldedConv) or not isinstance(wide, FoldedConv):
+        raise _other_kind()
+    first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
     head = _folded(last)
     difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
     bias = float(head.bias[1] - head.bias[0])
-    slope = float(activations[0].negative_slope)  # type: ignore[arg-type]
-    _check_finite([*(conv.weight for conv in folded), *(conv.bias for conv in folded), difference])
-    return FoldedDetector(tuple(folded[:-1]), folded[-1], difference, bias, slope)
+    _check_finite(list(folded.parameters()))
+    return FoldedDetector((first, *middle), wide, difference, bias, slope)
+
+
+def centred(conv: FoldedConv) -> FoldedConv:
+    """The first layer for centred pixels."""
+    bias = conv.bias + conv.weight.sum((1, 2, 3)) * PIXEL_MIDDLE
+    return FoldedConv(conv.weight / PIXEL_STEP, bias, conv.stride)
+
+
+def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBlock]:
+    """Convolutions, each with its leaky ReLU, and residual blocks."""
+    folded: list[FoldedConv | FoldedBlock] = []
+    following = iter(layers)
+    for layer in following:
+        if isinstance(layer, ResidualBlock):
+            folded.append(_folded_block(layer))
+            activation_slope = layer.slope
+        else:
+            folded.append(_folded(layer))
+            activation_slope = getattr(next(following, None), "negative_slope", math.nan)
+        if activation_slope != slope:
+            raise _other_kind()
+    if len(folded) < 2:
+        raise _other_kind()
+    return folded
+
+
+def _folded_block(block: ResidualBlock) -> FoldedBlock:
+    plain = isinstance(block.shortcut, nn.Identity)
+    shortcut = None if plain else _folded(block.shortcut)
+    return FoldedBlock(_folded(block.first), _folded(block.second), shortcut)
 
 
 def _folded(layer: nn.Module) -> FoldedConv:
     if not isinstance(layer, nn.Conv2d):
-        raise ModelError(
-            f"the engine knows no {type(layer).__name__} inside a detector",
-            next_step="use a model whose card says family 'detector'",
-        )
+        raise _other_kind()
     weight = layer.weight.detach().double().cpu()
     bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach()
     return FoldedConv(weight, bias.double().cpu(), layer.stride[0])
 
 
-def _check_finite(tensors: list[Tensor]) -> None:
+def _other_kind() -> ModelError:
+    return ModelError(
+        "the engine runs detectors, and this network is of another kind",
+        next_step="use a model whose card says family 'detector' or 'residual'",
+    )
+
+
+def _check_finite(tensors: Sequence[Tensor]) -> None:
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
         raise ModelError("the weights hold NaN or infinity", next_step="train or fetch the model again")

@@ -26,7 +26,9 @@ class FourierConv:
     def __init__(self, detector: FoldedDetector, outputs: int) -> None:
         weight = detector.wide.weight.numpy()
         self.filters, self.channels, self.kernel, _ = (int(side) for side in weight.shape)
-        self.blocks = FourierBlocks(outputs, self.kernel)
+        if self.kernel % 2:  # blocks want even kernels: a row and a column of zeros make them so
+            weight = np.pad(weight, ((0, 0), (0, 0), (0, 1), (0, 1)))
+        self.blocks = FourierBlocks(outputs, weight.shape[2])
         self.slope, self.head, self.head_bias = detector.slope, detector.head.float(), detector.head_bias
         plan = self.blocks
         self.cosine, self.sine = _float(plan.forward_cosine()), _float(plan.forward_sine())
@@ -53,7 +55,7 @@ class FourierConv:
 
     def room(self, size: int) -> int:
         """Features that whole blocks read along a side of which `size` are meant."""
-        return self.block_count(size) * self.blocks.outputs + self.kernel - 1
+        return (self.block_count(size) - 1) * self.blocks.outputs + self.blocks.size
 
     def bands(self, features: Features) -> list[range]:
         """Rows of blocks that are computed at once."""

@@ -14,11 +14,9 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from metaphase.inference import launching
-from metaphase.inference.folding import FoldedConv, FoldedDetector
+from metaphase.inference.folding import PIXEL_MIDDLE, PIXEL_STEP, FoldedConv, FoldedDetector, centred
 from metaphase.inference.transforms import FourierBlocks
 
-PIXEL_MIDDLE, PIXEL_STEP = 128.0, 1 / 64
-"""Pixels enter as (value - middle) x step: exact in half precision."""
 CHANNEL_MULTIPLE = 8
 FILTER_MULTIPLE = 64
 FIRST_WIDTHS = (32, 64)
@@ -42,9 +40,9 @@ class SmallLayers:
     """All 3 x 3 convolutions: uint8 pixels to features (planes, tiles, rows, columns, channels)."""
 
     def __init__(self, detector: FoldedDetector, device: torch.device, planes: int) -> None:
-        first, second, *rest = detector.small
+        first, second, *rest = detector.chain
         self.first, self.second = (
-            split(weight, planes).to(device) for weight in _fused_first(_centred(first), second)
+            split(weight, planes).to(device) for weight in _fused_first(centred(first), second)
         )
         self.filters = _padded(second.weight.shape[0] + 1, CHANNEL_MULTIPLE)
         self.rest = [(split(_as_rows(_with_constant(conv)), planes).to(device), conv.stride) for conv in rest]
@@ -164,12 +162,6 @@ def _complex_matrix(angle: Array) -> Array:
     """exp(i angle) as (part, row, part, column)."""
     cosine, sine = np.cos(angle), np.sin(angle)
     return np.stack([np.stack([cosine, -sine], 1), np.stack([sine, cosine], 1)])
-
-
-def _centred(conv: FoldedConv) -> FoldedConv:
-    """The first layer for centred pixels."""
-    bias = conv.bias + conv.weight.sum((1, 2, 3)) * PIXEL_MIDDLE
-    return FoldedConv(conv.weight / PIXEL_STEP, bias, conv.stride)
 
 
 def _with_constant(conv: FoldedConv) -> Tensor:

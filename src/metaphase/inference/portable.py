@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from metaphase.inference.folding import FoldedDetector
+from metaphase.inference.plain import SmallLayers, tensor_float
 
 
 class PortableDetector:
     """One network, ready to compute logits of batches of tiles."""
 
     def __init__(self, detector: FoldedDetector, device: torch.device, outputs: int) -> None:
-        self._small = [
-            (conv.weight.to(device, torch.float32), conv.bias.to(device, torch.float32), conv.stride)
-            for conv in detector.small
-        ]
+        self._small = SmallLayers(detector.small, detector.slope, device, torch.float32)
         self._slope, self._head_bias = detector.slope, detector.head_bias
         self._head = detector.head.to(device, torch.float32)
         self._bias = detector.wide.bias.to(device, torch.float32)
@@ -31,11 +26,8 @@ class PortableDetector:
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        with _exact_products():
-            values = image.permute(0, 3, 1, 2).float()
-            for weight, bias, stride in self._small:
-                values = functional.conv2d(values, weight, bias, stride)
-                functional.leaky_relu_(values, self._slope)
+        with tensor_float(False):
+            values = self._small(image.permute(0, 3, 1, 2).float())
             return torch.cat([self._wide(tile) for tile in values])
 
     def _wide(self, features: Tensor) -> Tensor:
@@ -56,14 +48,3 @@ class PortableDetector:
         logits = torch.einsum("bfyx,f->byx", values, self._head) + self._head_bias
         logits = logits.view(rows, columns, outputs, outputs).transpose(1, 2)
         return logits.reshape(1, rows * outputs, columns * outputs)[:, :height, :width]
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """Float32 means float32: no TensorFloat-32 inside."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
