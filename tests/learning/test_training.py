@@ -25,6 +25,7 @@ from metaphase.learning.config import TrainingConfig, read_config
 from metaphase.learning.patches import PatchWriter
 from metaphase.learning.state import Progress, load_state, save_state
 from metaphase.learning.training import Update, train
+from metaphase.learning.validation import BestF1
 from metaphase.networks import (
     PATCH_PX,
     ModelCard,
@@ -223,6 +224,24 @@ def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None
     wanted = torch.stack([probability(network(images)).flatten() for network in networks]).mean(dim=0)
     assert torch.allclose(said, wanted, atol=1e-6)
     assert not said.requires_grad
+
+
+def test_stain_mixing_is_part_of_what_is_drawn(stores: Path, tmp_path: Path) -> None:
+    for name, share in (("first", 0.8), ("again", 0.8), ("without", 0.0)):
+        train(config(stores, epochs=1, stain_mix=share), tmp_path / name, device="cpu")
+    first, again, without = (weights(tmp_path / name) for name in ("first", "again", "without"))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], without[key]) for key in first)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("best", 0.9), ("last", 0.3)])
+def test_the_best_or_the_last_epoch_is_kept(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, kept: float
+) -> None:
+    answers = iter([0.5, 0.9, 0.3])
+    monkeypatch.setattr(training, "best_f1", lambda *_: BestF1(next(answers), 0.5, 0.5, 0.5))
+    result = train(config(stores, keep=keep), tmp_path, device="cpu")
+    assert result.best == load_model(result.model)[1].metrics["validation"]["f1"] == kept
 
 
 def test_out_of_memory_names_a_batch_to_try(

@@ -93,6 +93,25 @@ def test_tables_show_what_is_there() -> None:
     assert "9.5 M" in text
 
 
+def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for run, quality in (("0", 0.3), ("1", 0.6)):
+        folder = tmp_path / run / "results" / "networks"
+        folder.mkdir(parents=True)
+        for name in ("ensemble", "cnn4-1"):
+            (folder / f"{name}.json").write_text(json.dumps(result(rng, quality)))
+    job = Experiments(Chain(PAPER, tmp_path / "0", "cpu"))
+    alone, both = (
+        summarise(PAPER, job.measured_values(others), LABORATORIES) for others in ([], [tmp_path / "1"])
+    )
+    assert [row.done for row in alone.rows] == [1, 1]
+    assert [row.done for row in both.rows] == [2, 2]
+    assert both.rows[1].each[0] == alone.rows[1].each[0]
+    assert both.rows[1].at_validation.value == pytest.approx(np.mean(both.rows[1].each))
+    with pytest.raises(UsageError, match="no network has been tested there"):
+        job.measured_values([tmp_path / "nowhere"])
+
+
 def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
     values = result(np.random.default_rng(1), 0.6)
     values["slides"]["true"][:2] = [0, 0]

@@ -34,6 +34,14 @@ def test_the_papers_numbers_are_the_defaults() -> None:
     assert paper.ensemble.networks == paper.mining.sets.hard_sets == 10
 
 
+def test_another_seed_draws_sets_and_networks_anew() -> None:
+    once = config_with()
+    again = once.with_seed(1000)
+    assert (again.training.seed, again.mining.sets.seed) == (1000, 1000)
+    assert again.with_seed(0) == again
+    assert (again.cohort, again.ensemble, again.test) == (once.cohort, once.ensemble, once.test)
+
+
 def test_paths_are_relative_to_the_file() -> None:
     config = config_with()
     assert config.cohort.manifest == str(Path("/base/m.csv"))
@@ -66,6 +74,9 @@ def test_lists_and_whole_numbers_become_what_fields_declare() -> None:
         ({"students": {"gammas": [0.5, 0.5]}}, "students.gammas"),
         ({"students": {"answers": "loud"}}, "students.answers is 'loud'"),
         ({"test": {"floor": 1.5}}, "1.5"),
+        ({"sets": {"balance": 2.0}}, "balance = 2.0"),
+        ({"training": {"family": "residual"}}, "no network 'residual' with normalisation 'none'"),
+        ({"training": {"stain_mix": 1.5}}, "stain_mix = 1.5"),
         ({"experiments": {"recipes": ["R"]}}, "recipes"),
         ({"simulate": {"cases": 3}}, "a manifest and simulated slides"),
         ({"cohort": {}}, "names no slides"),

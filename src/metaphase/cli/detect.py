@@ -64,8 +64,11 @@ def detect(
     theta1: Annotated[float, typer.Option(help="Counts up to this are grade 1.")] = 6.0,
     theta2: Annotated[float, typer.Option(help="Counts above this are grade 3.")] = 20.0,
     suppress_um: Annotated[
-        float, typer.Option(help="Of two detections nearer than this, the weaker one goes.")
-    ] = 25.0,
+        float | None,
+        typer.Option(
+            help="Of two detections nearer than this, the weaker one goes; by default as the model."
+        ),
+    ] = None,
     floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
@@ -81,6 +84,8 @@ def detect(
     from metaphase.inference import Engine, EngineConfig, PeakConfig
     from metaphase.pipeline.detection import DetectionConfig, detect_slide, load_detector
 
+    detector = load_detector(model or ())
+    apart_um = detector.suppress_um if suppress_um is None else suppress_um
     config = DetectionConfig(
         threshold=threshold,
         mpp=mpp,
@@ -89,12 +94,11 @@ def detect(
         tile_px=tile,
         probability_map=probability_map,
         formats=tuple(formats or ("qupath",)),
-        peaks=PeakConfig(floor=floor, suppress_um=suppress_um),
+        peaks=PeakConfig(floor=floor, suppress_um=apart_um),
         grading=GradingConfig(theta1=theta1, theta2=theta2),
     )
     found = _slides(slides or [], manifest, split)
     settings = EngineConfig(device=device or "auto", precision=precision, batch=batch)  # type: ignore[arg-type]
-    detector = load_detector(model or ())
     engine = Engine(detector.networks, settings)
     rows: list[CohortRow] = []
     bar = progress_bar(AREA)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from metaphase.errors import ModelError
+from metaphase.inference import PeakConfig
 from metaphase.networks import DETECTORS, ModelCard, bundled_model, load_model
 from metaphase.records import joint_fingerprint
 
@@ -37,8 +38,17 @@ class Detector:
     @property
     def threshold(self) -> float:
         """The operating point tuned on slides with this very model, or the paper's."""
+        return self._tuned.get("delta", PAPER_THRESHOLD)
+
+    @property
+    def suppress_um(self) -> float:
+        """How far apart detections were kept when it was tuned, or the paper's distance."""
+        return self._tuned.get("suppress_um", PeakConfig().suppress_um)
+
+    @property
+    def _tuned(self) -> dict[str, float]:
         tuned = self.cards[0].thresholds.get("mitoses") if len(self.cards) == 1 else None
-        return tuned.parameters["delta"] if tuned else PAPER_THRESHOLD
+        return tuned.parameters if tuned else {}
 
     @property
     def optical_density(self) -> tuple[float, float, float] | None:
