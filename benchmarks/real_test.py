@@ -89,6 +89,7 @@ def measure(test: RealTest) -> dict[str, Any]:
     false = {part: _false_per_mm2(marked[part], threshold) for part in (VALIDATION, OTHER, UNLABELLED)}
     return {
         "threshold": threshold,
+        "suppress_um": test.search.config.suppress_um,
         "validation_f1": validation_f1,
         "midesec": _rates(other),
         "midesec_best_threshold": {"threshold": other.best_threshold, **_rates(best)},
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--suppress-um", type=float, default=25.0)
+    parser.add_argument("--suppress-um", type=float, default=15.0)
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -14,6 +14,7 @@ from PIL import Image
 from metaphase.detections import read_detections
 from metaphase.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.inference import Engine, EngineConfig
+from metaphase.networks import bundled_model, named_model
 from metaphase.pipeline.detection import DetectionConfig, Detector, SlideOutcome, detect_slide, load_detector
 from metaphase.pipeline.detection import journal as journal_module
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
@@ -245,4 +246,22 @@ def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
     bundled = load_detector()
     assert bundled.cards[0].weights_sha256
     assert bundled.optical_density is not None
-    assert "simulated" in bundled.cards[0].intended_use
+    card = bundled.cards[0]
+    assert "Research only" in card.intended_use
+    assert all(source.terms for source in card.data)
+    assert card.known_failures
+    assert (bundled.suppress_um, bundled.threshold) == (15.0, card.thresholds["mitoses"].parameters["delta"])
+    assert not any(case.startswith("midesec") for case in card.thresholds["mitoses"].cases)
+    models = bundled_model().parent.glob("*")
+    assert sum(path.stat().st_size for path in models) < 20e6
+
+
+def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated = load_detector(["simulated"])
+    assert "simulated" in simulated.cards[0].intended_use
+    assert simulated.suppress_um == 25.0
+    assert named_model("breast") == bundled_model()
+    (tmp_path / "breast").touch()
+    assert named_model("breast") == Path("breast")
+    assert named_model("other.safetensors") == Path("other.safetensors")

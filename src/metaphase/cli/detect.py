@@ -42,7 +42,8 @@ def detect(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model", help="A .safetensors model; several are averaged. By default the bundled one."
+            "--model",
+            help="A .safetensors model; several are averaged. By default the bundled one.",
         ),
     ] = None,
     device: Device = None,
@@ -66,7 +67,7 @@ def detect(
     suppress_um: Annotated[
         float | None,
         typer.Option(
-            help="Of two detections nearer than this, the weaker one goes; by default as the model."
+            help="Of two detections nearer than this, the weaker one goes; by default the model's own."
         ),
     ] = None,
     floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,

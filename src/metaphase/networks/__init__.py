@@ -11,7 +11,7 @@ from metaphase.networks.architectures import (
     parameter_count,
     probability,
 )
-from metaphase.networks.bundled import bundled_model
+from metaphase.networks.bundled import bundled_model, named_model
 from metaphase.networks.cards import ModelCard, TrainingData, TunedThreshold, current_versions
 from metaphase.networks.checkpoints import load_model, read_tensors, save_model
 
@@ -29,6 +29,7 @@ __all__ = [
     "current_versions",
     "fold_normalisation",
     "load_model",
+    "named_model",
     "parameter_count",
     "probability",
     "read_tensors",

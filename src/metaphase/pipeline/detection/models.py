@@ -11,7 +11,7 @@ from torch import nn
 
 from metaphase.errors import ModelError
 from metaphase.inference import PeakConfig
-from metaphase.networks import DETECTORS, ModelCard, bundled_model, load_model
+from metaphase.networks import DETECTORS, ModelCard, bundled_model, load_model, named_model
 from metaphase.records import joint_fingerprint
 
 PAPER_THRESHOLD = 0.8
@@ -69,7 +69,7 @@ class Detector:
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     """Load the given models, or the bundled one. All must be detectors made for one resolution."""
-    paths = [Path(path) for path in models] or [bundled_model()]
+    paths = [named_model(model) for model in models] or [bundled_model()]
     loaded = [load_model(path) for path in paths]
     for path, (_, card) in zip(paths, loaded, strict=True):
         if card.family not in DETECTORS:

@@ -1,0 +1,100 @@
+"""Make the bundled model from the student of `metaphase run configs/bundled.toml` and its real test.
+
+python benchmarks/real_model.py --model STUDENT --measured TEST.json --cohort OUT -o MODEL
+
+TEST.json is what benchmarks/real_test.py wrote for the student, OUT what benchmarks/real_cohort.py wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.detections import MITOSIS
+from metaphase.networks import ModelCard, TrainingData, TunedThreshold, load_model, save_model
+from metaphase.tables import read_manifest, read_table
+from real_cohort import VALIDATION_PATIENT
+
+CONTEST = "contest data, research use"
+SOURCES = {
+    "icpr2012-aperio": ("ICPR 2012 MITOS, Aperio, patients 00 to 03", CONTEST),
+    "icpr2012-hamamatsu-painted": ("ICPR 2012 MITOS, Hamamatsu, negatives only", CONTEST),
+    "icpr2012-aperio-eval-painted": ("ICPR 2012 MITOS, evaluation fields, negatives only", CONTEST),
+    "mitos-atypia14-A03": ("MITOS-ATYPIA-14, slide A03", CONTEST),
+    "tupac": ("TUPAC16 look-alikes, negatives only", "challenge data, research use"),
+    "midog": ("MIDOG++, crops of mitotic figures and the tissue around them", "CC BY 4.0"),
+}
+FAILURES = (
+    "Mitoses of very large cells (figures above about 15 um) get low probabilities; many are missed.",
+    "Dark spindle nuclei of the stroma, pyknotic nuclei and grains of pigment are the usual errors.",
+    "Figures cut by the edge of an image are often missed.",
+    "Its threshold comes from one laboratory; on others choose your own (`metaphase evaluate tune`).",
+    "Human breast on a Hamamatsu S360: fewer mitoses found than on other scanners.",
+)
+USE = "Research only; not for diagnosis. Counts of other laboratories' slides are to be checked by eye."
+DROPPED = ("train", "validation", "teachers")
+"""Settings of the training that name files of the machine it ran on."""
+
+
+def data_of(cohort: Path) -> tuple[TrainingData, ...]:
+    """The training images by source, with their mitoses."""
+    slides = read_manifest(cohort / "all.csv")
+    train = slides[slides["split"] == "train"][["case", "centre"]]
+    points = read_table(cohort / "reference.csv")
+    mitoses = points[points["label"] == MITOSIS].merge(train, on="case")["centre"]
+    return tuple(
+        TrainingData(name=name, terms=terms, positives=int(_of_source(mitoses, key).sum()))
+        for key, (name, terms) in SOURCES.items()
+    )
+
+
+def _of_source(centres: pd.Series[str], key: str) -> pd.Series[bool]:
+    return centres.str.startswith("midog-") if key == "midog" else centres == key
+
+
+def finished_card(card: ModelCard, name: str, measured: dict[str, Any], cohort: Path) -> ModelCard:
+    """The card of a bundled model: what it learned from, what it was measured on, what it may be used for."""
+    slides = read_manifest(cohort / "all.csv")
+    tuned = TunedThreshold(
+        parameters={"delta": measured["threshold"], "suppress_um": measured["suppress_um"]},
+        metric="F1",
+        value=measured["validation_f1"],
+        cases=tuple(slides.loc[slides["split"] == "validation", "case"]),
+        patients=(VALIDATION_PATIENT,),
+        source="ICPR 2012, Aperio, patient 04",
+    )
+    changes = {
+        "name": name,
+        "data": data_of(cohort),
+        "thresholds": card.thresholds | {"mitoses": tuned},
+        "recipe": {key: value for key, value in card.recipe.items() if key not in DROPPED},
+        "metrics": card.metrics | {"real test": measured},
+        "known_failures": FAILURES,
+        "intended_use": USE,
+    }
+    return card.model_copy(update=changes)
+
+
+def main() -> None:
+    """Load, describe, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--cohort", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="model to write")
+    options = parser.parse_args()
+    network, card = load_model(options.model)
+    measured = json.loads(options.measured.read_text(encoding="utf-8"))
+    save_model(
+        options.output, network, finished_card(card, options.output.name, measured, options.cohort), half=True
+    )
+
+
+if __name__ == "__main__":
+    main()
