@@ -14,10 +14,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## a simulated slide, its mitoses found by the bundled model, and a report to open
+demo: $(READY)  ## a simulated slide, its mitoses found by the bundled model for such slides, and a report to open
 	$(BIN)/metaphase simulate demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
 	$(BIN)/metaphase info demo/slides/case000/he.tif
-	$(BIN)/metaphase detect demo/slides/case000/he.tif -o demo/results
+	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/results
 	@echo "Open demo/results/he/report.html in a browser; demo/results/he/detections.geojson goes onto the slide in QuPath."
 
 test: $(READY)  ## all tests

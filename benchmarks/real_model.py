@@ -36,6 +36,8 @@ FAILURES = (
     "Human breast on a Hamamatsu S360: fewer mitoses found than on other scanners.",
 )
 USE = "Research only; not for diagnosis. Counts of other laboratories' slides are to be checked by eye."
+SEARCH = ("suppress_um", "smooth_um")
+"""Settings of the search that belong to the threshold."""
 DROPPED = ("train", "validation", "teachers")
 """Settings of the training that name files of the machine it ran on."""
 
@@ -60,7 +62,7 @@ def finished_card(card: ModelCard, name: str, measured: dict[str, Any], cohort: 
     """The card of a bundled model: what it learned from, what it was measured on, what it may be used for."""
     slides = read_manifest(cohort / "all.csv")
     tuned = TunedThreshold(
-        parameters={"delta": measured["threshold"], "suppress_um": measured["suppress_um"]},
+        parameters={"delta": measured["threshold"]} | {name: measured[name] for name in SEARCH},
         metric="F1",
         value=measured["validation_f1"],
         cases=tuple(slides.loc[slides["split"] == "validation", "case"]),

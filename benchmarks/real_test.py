@@ -90,6 +90,7 @@ def measure(test: RealTest) -> dict[str, Any]:
     return {
         "threshold": threshold,
         "suppress_um": test.search.config.suppress_um,
+        "smooth_um": test.search.config.smooth_um,
         "validation_f1": validation_f1,
         "midesec": _rates(other),
         "midesec_best_threshold": {"threshold": other.best_threshold, **_rates(best)},
@@ -132,10 +133,11 @@ def main() -> None:
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--suppress-um", type=float, default=15.0)
+    parser.add_argument("--smooth-um", type=float, default=2.5)
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    config = EvaluationSection(suppress_um=options.suppress_um)
+    config = EvaluationSection(suppress_um=options.suppress_um, smooth_um=options.smooth_um)
     search = SlideSearch(options.folder, config, options.device)
     reference = read_table(options.cohort / "reference.csv")
     values = measure(RealTest(parts_of(options.cohort), reference, search, options.models))

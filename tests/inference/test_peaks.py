@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.ndimage import gaussian_filter
 
-from metaphase.inference.peaks import collect, is_peak
+from metaphase.inference.peaks import collect, is_peak, smoothed, smoothing_reach
 
 MAPS = arrays(
     np.float32,
@@ -54,3 +56,27 @@ def test_certain_places_do_not_merge_into_plateaus() -> None:
     peaks = collect(logits, is_peak(logits, 0.5))
     assert (round(float(peaks.row[0])), round(float(peaks.column[0]))) == (3, 2)
     assert peaks.probability.tolist() == [1.0]
+
+
+@given(MAPS.map(lambda m: np.pad(m, ((0, 0), (9, 9), (9, 9)), mode="wrap")), st.sampled_from([0.3, 1.0, 2.5]))
+def test_smoothing_is_the_gaussian_mean_of_probabilities(logits: np.ndarray, sigma: float) -> None:
+    reach = smoothing_reach(sigma)
+    found = torch.sigmoid(smoothed(torch.from_numpy(logits), sigma))[0].numpy()
+    probabilities = 1 / (1 + np.exp(-logits[0].astype(np.float64)))
+    expected = gaussian_filter(probabilities, sigma, radius=reach)[reach:-reach, reach:-reach]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_no_smoothing_leaves_the_map_as_it_is() -> None:
+    logits = torch.randn(1, 6, 7)
+    assert smoothed(logits, 0.0) is logits
+    assert smoothing_reach(0.0) == 0
+
+
+def test_certain_places_stay_apart_when_smoothed() -> None:
+    logits = torch.full((1, 21, 21), 30.0)
+    logits[0, 10, 10] = 40.0
+    middle = smoothed(logits, 1.0)[0]
+    assert torch.isfinite(middle).all()
+    assert middle.argmax() == middle.numel() // 2
+    assert middle.min() == pytest.approx(30.0, abs=1e-3)

@@ -41,11 +41,13 @@ def sorted_points(points: Points) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tile_px", [96, 180, 300])
-def test_detections_do_not_depend_on_the_tiling(engine: Engine, tile_px: int) -> None:
+@pytest.mark.parametrize("smooth_um", [0.0, 2.5])
+def test_detections_do_not_depend_on_the_tiling(engine: Engine, tile_px: int, smooth_um: float) -> None:
     slide = ArraySlide(texture(310, 361), 0.25)
-    whole = sorted_points(detect_slide(engine, slide, CLOSE))
-    tiled = sorted_points(detect_slide(engine, slide, CLOSE, tile_px=tile_px))
-    assert len(whole) > 20
+    config = dataclasses.replace(CLOSE, smooth_um=smooth_um)
+    whole = sorted_points(detect_slide(engine, slide, config))
+    tiled = sorted_points(detect_slide(engine, slide, config, tile_px=tile_px))
+    assert len(whole) > (20 if smooth_um == 0 else 2)
     np.testing.assert_allclose(tiled, whole, atol=0.02)
 
 
@@ -60,6 +62,18 @@ def test_detections_equal_those_of_one_large_map(engine: Engine) -> None:
         for x, y, p in zip(result.points.x, result.points.y, result.points.probability, strict=True):
             row, column = round(y / 4) + 1, round(x / 4) + 1
             assert math.isclose(expected[row - 1 : row + 2, column - 1 : column + 2].max(), p, abs_tol=1e-4)
+
+
+def test_smoothing_does_not_move_a_detection(dark: Engine) -> None:
+    image = np.full((400, 400, 3), 230, np.uint8)
+    cv2.circle(image, (203, 151), 12, (60, 40, 80), -1)
+    slide = ArraySlide(image, 0.25)
+    sharp, soft = (
+        detect_slide(dark, slide, PeakConfig(floor=0.01, suppress_um=25, smooth_um=um)) for um in (0.0, 2.5)
+    )
+    assert len(sharp.x) == len(soft.x) == 1
+    assert math.hypot(soft.x[0] - sharp.x[0], soft.y[0] - sharp.y[0]) < 4
+    assert soft.probability[0] < sharp.probability[0]
 
 
 def test_maps_join_to_the_map_of_the_whole(engine: Engine) -> None:

@@ -70,6 +70,10 @@ def detect(
             help="Of two detections nearer than this, the weaker one goes; by default the model's own."
         ),
     ] = None,
+    smooth_um: Annotated[
+        float | None,
+        typer.Option(help="Average probabilities over this distance first; by default the model's own."),
+    ] = None,
     floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
@@ -86,7 +90,11 @@ def detect(
     from metaphase.pipeline.detection import DetectionConfig, detect_slide, load_detector
 
     detector = load_detector(model or ())
-    apart_um = detector.suppress_um if suppress_um is None else suppress_um
+    peaks = PeakConfig(
+        floor=floor,
+        suppress_um=detector.suppress_um if suppress_um is None else suppress_um,
+        smooth_um=detector.smooth_um if smooth_um is None else smooth_um,
+    )
     config = DetectionConfig(
         threshold=threshold,
         mpp=mpp,
@@ -95,7 +103,7 @@ def detect(
         tile_px=tile,
         probability_map=probability_map,
         formats=tuple(formats or ("qupath",)),
-        peaks=PeakConfig(floor=floor, suppress_um=apart_um),
+        peaks=peaks,
         grading=GradingConfig(theta1=theta1, theta2=theta2),
     )
     found = _slides(slides or [], manifest, split)

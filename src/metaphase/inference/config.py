@@ -7,6 +7,7 @@ from typing import Literal
 
 from metaphase.errors import UsageError
 
+MAX_SMOOTH_UM = 10.0
 Precision = Literal["auto", "fast", "float32"]
 
 
@@ -44,6 +45,9 @@ class PeakConfig:
     """Lowest probability that is kept: below the threshold, so that it can be changed afterwards."""
     suppress_um: float = 25.0
     """Of two detections nearer than this, the less probable one goes (the paper's d, 100 px of 0.25 um)."""
+    smooth_um: float = 0.0
+    """Standard deviation of the Gaussian by which probabilities are averaged before maxima are taken: what a
+    network says about places a little beside each other. 0, as in the paper, averages nothing."""
     max_peaks: int = 5_000_000
     """Where more local maxima than this reach the floor, the network or the floor is at fault: an error."""
 
@@ -52,4 +56,9 @@ class PeakConfig:
             raise UsageError(
                 f"detections from probability {self.floor} on, {self.suppress_um} um apart, make no sense",
                 next_step="give a floor between 0 and 1 and a distance of 0 um or more",
+            )
+        if not 0 <= self.smooth_um <= MAX_SMOOTH_UM:
+            raise UsageError(
+                f"smoothing by {self.smooth_um} um makes no sense",
+                next_step=f"give 0 to {MAX_SMOOTH_UM:g} um; a mitosis has about 10",
             )

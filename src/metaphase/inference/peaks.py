@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 BORDER = 1
 """Outputs around a tile's own that its maxima are compared with."""
@@ -26,6 +28,30 @@ class Peaks:
     probability: npt.NDArray[np.float32]
 
 
+def smoothing_reach(sigma: float) -> int:
+    """Outputs on each side that smoothing takes into account, and uses up."""
+    return math.ceil(3 * sigma)
+
+
+def smoothed(logits: Tensor, sigma: float) -> Tensor:
+    """Logits of the mean probability around each place of (maps, rows, columns), by a Gaussian of `sigma`.
+
+    The result is smaller by `smoothing_reach` on each side. Yes and no are averaged apart, so that very
+    certain places do not round to 1.
+    """
+    reach = smoothing_reach(sigma)
+    if reach == 0:
+        return logits
+    places = torch.arange(-reach, reach + 1, device=logits.device, dtype=torch.float32)
+    weights = torch.exp(-(places**2) / (2 * sigma**2))
+    weights = weights / weights.sum()
+    both = torch.stack([torch.sigmoid(logits), torch.sigmoid(-logits)]).flatten(0, 1)[:, None]
+    rows = functional.conv2d(both, weights[None, None, :, None])
+    yes, no = functional.conv2d(rows, weights[None, None, None, :])[:, 0].chunk(2)
+    tiny = torch.finfo(torch.float32).tiny
+    return torch.log(yes.clamp_min(tiny)) - torch.log(no.clamp_min(tiny))
+
+
 def is_peak(logits: Tensor, floor: float) -> Tensor:
     """Which places of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
@@ -37,7 +63,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     for dy, dx in _EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
-    return torch.nn.functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
+    return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
 
 
 def collect(logits: Tensor, peak: Tensor) -> Peaks:

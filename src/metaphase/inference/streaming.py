@@ -19,14 +19,12 @@ from metaphase.errors import ModelError, UsageError
 from metaphase.geometry import Box
 from metaphase.inference.config import PeakConfig
 from metaphase.inference.engine import Engine, Probabilities, check_finite
-from metaphase.inference.peaks import BORDER, Peaks, collect, is_peak
+from metaphase.inference.peaks import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.inference.suppression import suppress
 from metaphase.networks import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.parallel import available_cores, ordered_map
 from metaphase.slides import RGB, WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
 
-LEAD_PX = PATCH_PX // 2 + BORDER * OUTPUT_STRIDE_PX
-"""How far a tile's pixels begin before its core: half a patch, and a border of outputs to compare with."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -54,6 +52,7 @@ class TileResult:
 def plan_detection(
     slide: Slide,
     engine: Engine,
+    config: PeakConfig | None = None,
     *,
     mpp: float = WORKING_MPP,
     tile_px: int | None = None,
@@ -61,9 +60,12 @@ def plan_detection(
 ) -> TilePlan:
     """Tiles of one size over the slide, their outputs on one lattice of 4 px from the slide's first pixel on.
 
-    With a mask, tiles whose core does not touch it are left out.
+    With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
     """
-    tile_px = engine.tile_px if tile_px is None else tile_px
+    border = BORDER + smoothing_reach(_sigma(config, mpp))
+    lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
+    if tile_px is None:
+        tile_px = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
     if tile_px % OUTPUT_STRIDE_PX or tile_px < OUTPUT_STRIDE_PX:
         raise UsageError(
             f"tiles of {tile_px} px do not join without a seam",
@@ -71,11 +73,9 @@ def plan_detection(
         )
     touched = None if mask is None else _grown(mask, OUTPUT_STRIDE_PX * mpp / slide.mpp)
     plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=tile_px, mask=touched)
-    outputs = tile_px // OUTPUT_STRIDE_PX + 2 * BORDER
+    outputs = tile_px // OUTPUT_STRIDE_PX + 2 * border
     side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)
-    tiles = (
-        Tile(tile.core, Box(tile.core.x - LEAD_PX, tile.core.y - LEAD_PX, side, side)) for tile in plan.tiles
-    )
+    tiles = (Tile(tile.core, Box(tile.core.x - lead, tile.core.y - lead, side, side)) for tile in plan.tiles)
     return dataclasses.replace(plan, tiles=tuple(tiles))
 
 
@@ -88,11 +88,12 @@ def detect_tiles(
     maps: bool = False,
     threads: int | None = None,
 ) -> Iterator[TileResult]:
-    """The local maxima of each tile of a plan from `plan_detection`, in its order.
+    """The local maxima of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
 
     Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
     """
-    floor = (config or PeakConfig()).floor
+    config = config or PeakConfig()
+    sigma = _sigma(config, plan.mpp)
     pinned = engine.device.type == "cuda"
     ahead = (
         None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
@@ -103,7 +104,7 @@ def detect_tiles(
     # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
     stacked = ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
     for tiles, pixels in stacked:
-        started = _Batch(engine, tiles, pixels, floor)
+        started = _Batch(engine, tiles, pixels, config.floor, sigma)
         if waiting is not None:
             yield from waiting.results(plan, maps)
         waiting = started
@@ -127,7 +128,7 @@ def detect_slide(
     With a mask, only points where it is true. `progress` sees every tile as it is finished.
     """
     config = config or PeakConfig()
-    plan = plan_detection(slide, engine, mpp=mpp, tile_px=tile_px, mask=mask)
+    plan = plan_detection(slide, engine, config, mpp=mpp, tile_px=tile_px, mask=mask)
     found: list[Points] = []
     count = 0
     for result in detect_tiles(engine, slide, plan, config, threads=threads):
@@ -158,11 +159,12 @@ def inside(points: Points, mask: MaskGrid) -> Points:
 class _Batch:
     """Tiles on their way through the device."""
 
-    def __init__(self, engine: Engine, tiles: list[Tile], pixels: Tensor, floor: float) -> None:
+    def __init__(self, engine: Engine, tiles: list[Tile], pixels: Tensor, floor: float, sigma: float) -> None:
         self._tiles, self._engine = tiles, engine
+        self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * smoothing_reach(sigma)
         self._cuda = engine.device.type == "cuda"
         with torch.inference_mode(), engine.active():
-            self._logits = engine.logits(pixels)
+            self._logits = smoothed(engine.logits(pixels), sigma)
             self._peak = is_peak(self._logits, floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
@@ -187,7 +189,7 @@ class _Batch:
         for index, tile in enumerate(self._tiles):
             mine = _in_core(peaks, index, tile)
             x, y = (
-                origin + PATCH_PX / 2 + OUTPUT_STRIDE_PX * place[mine]
+                origin + self._first_px + OUTPUT_STRIDE_PX * place[mine]
                 for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
             )
             points = Points(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
@@ -195,6 +197,11 @@ class _Batch:
                 TileResult(tile, points, None if images is None else _core_map(images[index], tile))
             )
         return results
+
+
+def _sigma(config: PeakConfig | None, mpp: float) -> float:
+    """Smoothing in outputs."""
+    return 0.0 if config is None else config.smooth_um / (mpp * OUTPUT_STRIDE_PX)
 
 
 def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[list[Tile], list[RGB]]]:

@@ -111,7 +111,7 @@ class _Search:
             quality = slide_quality(slide, self.tissue)
         self.warnings = (*warnings, *quality_doubts(quality, detector.optical_density))
         self.plan = plan_detection(
-            slide, engine, mpp=detector.mpp, tile_px=config.tile_px, mask=self.tissue.grid
+            slide, engine, config.peaks, mpp=detector.mpp, tile_px=config.tile_px, mask=self.tissue.grid
         )
         self.probabilities = ProbabilityMap(folder, self.plan, key, wanted=config.probability_map)
 

@@ -46,6 +46,11 @@ class Detector:
         return self._tuned.get("suppress_um", PeakConfig().suppress_um)
 
     @property
+    def smooth_um(self) -> float:
+        """How probabilities were smoothed when it was tuned, or not at all."""
+        return self._tuned.get("smooth_um", PeakConfig().smooth_um)
+
+    @property
     def _tuned(self) -> dict[str, float]:
         tuned = self.cards[0].thresholds.get("mitoses") if len(self.cards) == 1 else None
         return tuned.parameters if tuned else {}

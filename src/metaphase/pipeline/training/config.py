@@ -174,6 +174,8 @@ class EvaluationSection:
     suppress_um: float = 25.0
     """Detections closer than this to a more probable one are dropped: the paper's d. Where mitoses lie as
     close as in dense simulated tumours, half of it loses fewer."""
+    smooth_um: float = 0.0
+    """Probabilities are averaged by a Gaussian of this standard deviation first; 0 as in the paper."""
     floor: float = 0.05
     """Peaks below this probability are not kept."""
     bootstrap: int = 1000
@@ -182,7 +184,12 @@ class EvaluationSection:
     def __post_init__(self) -> None:
         MatchingConfig(radius_um=self.radius_um)
         BootstrapConfig(samples=self.bootstrap)
-        PeakConfig(floor=self.floor, suppress_um=self.suppress_um)
+        self.peaks  # noqa: B018 -- checks the numbers
+
+    @property
+    def peaks(self) -> PeakConfig:
+        """What becomes a detection."""
+        return PeakConfig(floor=self.floor, suppress_um=self.suppress_um, smooth_um=self.smooth_um)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.inference import Engine, EngineConfig, PeakConfig, detect_slide
+from metaphase.inference import Engine, EngineConfig, detect_slide
 from metaphase.networks import load_model
 from metaphase.parallel import available_cores, ordered_map
 from metaphase.pipeline.stages import Report
@@ -35,10 +35,11 @@ class Searcher:
 
     def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
         """Detections of a slide's tissue, the most probable first."""
-        peaks = PeakConfig(floor=self.config.floor, suppress_um=self.config.suppress_um)
         side_px = max(slide.width, slide.height) * slide.mpp / self.mpp
         tile_px = even_tile_px(side_px, self.engine.tile_px)
-        found = detect_slide(self.engine, slide, peaks, mpp=self.mpp, tile_px=tile_px, mask=tissue.grid)
+        found = detect_slide(
+            self.engine, slide, self.config.peaks, mpp=self.mpp, tile_px=tile_px, mask=tissue.grid
+        )
         return pd.DataFrame({"x": found.x, "y": found.y, "probability": found.probability})
 
 
