@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--suppress-um", type=float, default=15.0)
-    parser.add_argument("--smooth-um", type=float, default=2.5)
+    parser.add_argument("--smooth-um", type=float, default=0.0)
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -42,12 +42,15 @@ from metaphase.hne.sets import (
 from metaphase.hne.sources import TrainingSlide, opened
 from metaphase.hne.stores import Judge, add_answers, is_stored, write_store
 from metaphase.learning.data import REPEAT
+from metaphase.parallel import available_cores, ordered_map
 from metaphase.records import Record, file_fingerprint, plain_settings, table_fingerprint
 from metaphase.slides import Slide
 from metaphase.stain.standardisation import Transform, fit_slide
 from metaphase.tables import named, read_table, write_table
 from metaphase.tissue import TissueMask, find_tissue, load_tissue
 
+SLIDES_AT_ONCE = 4
+"""Slides whose patches are cut side by side, where there are cores for it; each holds up to 256 MB."""
 SOFT_TARGET = "ensemble"
 """Index column with the mean probability of the ensemble."""
 
@@ -218,15 +221,20 @@ class Mining:
         return read_table(path)
 
     def _stores(self, kind: str, sources: Sequence[TrainingSlide], tables: Tables) -> list[str]:
-        """Stores of the given rows, one for each slide that has any."""
+        """Stores of the given rows, one for each slide that has any; a few slides at a time."""
+        folder = self.folder / "patches" / kind
+        chosen = [source for source in sources if len(tables[source.name])]
+
+        def store(source: TrainingSlide) -> str:
+            self._store(folder / source.name, source, tables[source.name])
+            return str(folder / source.name)
+
         stores = []
-        for number, source in enumerate(sources):
-            self._report(f"{kind} patches", number, len(sources))
-            if len(tables[source.name]):
-                folder = self.folder / "patches" / kind / source.name
-                self._store(folder, source, tables[source.name])
-                stores.append(str(folder))
-        self._report(f"{kind} patches", len(sources), len(sources))
+        at_once = max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
+        for number, path in enumerate(ordered_map(store, chosen, threads=at_once, ahead=at_once)):
+            self._report(f"{kind} patches", number, len(chosen))
+            stores.append(path)
+        self._report(f"{kind} patches", len(chosen), len(chosen))
         return stores
 
     def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
