@@ -31,7 +31,6 @@ from metaphase.inference.config import Precision
 from metaphase.inference.cpu import CpuDetector, Workers
 from metaphase.inference.folding import fold_detector
 from metaphase.networks import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, build_network, probability
-from metaphase.networks.architectures import Normalisation
 from metaphase.parallel import available_cores
 from metaphase.slides import RGB, PyramidFormat, open_slide, read_tiles, write_pyramid
 
@@ -39,6 +38,14 @@ GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
 PLAIN_OUTPUTS = 160
 Row = dict[str, Any]
+
+
+KINDS: dict[str, Callable[[float], NetworkSpec]] = {
+    "none": lambda gamma: NetworkSpec("detector", gamma),
+    "batch": lambda gamma: NetworkSpec("detector", gamma, "batch"),
+    "residual": lambda gamma: NetworkSpec("residual", gamma, "batch"),
+}
+"""The paper's detector without and with batch normalisation, and the residual one."""
 
 
 def tissue(side: int, seed: int = 0) -> RGB:
@@ -54,13 +61,13 @@ def tissue(side: int, seed: int = 0) -> RGB:
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def spread_network(gamma: float, normalisation: Normalisation) -> nn.Sequential:
+def spread_network(gamma: float, kind: str) -> nn.Sequential:
     """A network whose logits on tissue have a mean of -1 and a spread of 3, as trained ones may."""
     torch.manual_seed(0)
-    network = build_network(NetworkSpec(gamma=gamma, normalisation=normalisation))
+    network = build_network(KINDS[kind](gamma))
     images = pixels_of(tissue(300))[None]
     with torch.no_grad():
-        if normalisation == "batch":
+        if kind != "none":
             for _ in range(15):
                 network.train()(images[..., :180, :180])
         logits = network.eval()(images)
@@ -136,11 +143,9 @@ def plain_ways(network: nn.Sequential, images: Tensor) -> dict[str, Callable[[],
     return {"contiguous": contiguous, "channels last": channels_last}
 
 
-def compare(
-    gamma: float, normalisation: Normalisation, config: EngineConfig, rounds: int
-) -> tuple[list[Row], Engine]:
+def compare(gamma: float, kind: str, config: EngineConfig, rounds: int) -> tuple[list[Row], Engine]:
     """Rows of engine and plain on the same image, in turns; on a CPU plain gets a part of the tile."""
-    network = spread_network(gamma, normalisation)
+    network = spread_network(gamma, kind)
     engine = Engine([network], config)
     device, outputs = engine.device, engine.tile_outputs
     image = tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1), seed=1)
@@ -175,7 +180,7 @@ def compare(
         "largest_difference": float((found - expected).abs().max()),
         "probabilities_5_to_95_percent": np.quantile(expected.cpu().numpy(), (0.05, 0.95)).round(2).tolist(),
     }
-    return [{"gamma": gamma, "normalisation": normalisation, **row} for row in rows], engine
+    return [{"gamma": gamma, "network": kind, **row} for row in rows], engine
 
 
 def tensor_float_row(work: Callable[[], Tensor], megapixels: float, device: torch.device) -> Row:
@@ -291,7 +296,7 @@ def print_rows(rows: list[Row]) -> None:
                 f" ({row['arithmetic']}, blocks of {row['block_outputs']})"
             )
         print(
-            f"gamma {row['gamma']:g} {row['normalisation']:5s} {row['way']:30s}"
+            f"gamma {row['gamma']:g} {row['network']:8s} {row['way']:30s}"
             f" {row['megapixels_per_s']:9.3f} Mpx/s {row['seconds_per_mm2']:9.3f} s/mm2"
             f" {row['processor_s_per_megapixel']:7.2f} processor s/Mpx{extra}",
             flush=True,
@@ -304,7 +309,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--gamma", type=float, nargs="+", default=[0.6])
-    parser.add_argument("--networks", nargs="+", choices=["none", "batch"], default=["none", "batch"])
+    parser.add_argument("--networks", nargs="+", choices=[*KINDS], default=["none", "batch"])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--side", type=int, help="px of the slide for the end-to-end run; 0 leaves it out")
     parser.add_argument("--explore", action="store_true")
@@ -314,10 +319,10 @@ def main() -> None:
     results: Row = {"speed": [], "torch": torch.__version__}
     engine = None
     for gamma in arguments.gamma:
-        for normalisation in arguments.networks:
+        for kind in arguments.networks:
             engine = None
             gc.collect()
-            rows, engine = compare(gamma, normalisation, config, arguments.rounds)
+            rows, engine = compare(gamma, kind, config, arguments.rounds)
             print_rows(rows)
             results["speed"] += rows
     if engine is None:

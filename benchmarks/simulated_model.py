@@ -1,4 +1,4 @@
-"""Make the bundled model: a small detector trained on simulated slides of one virtual laboratory.
+"""Make the model `simulated`: a small detector trained on simulated slides of one virtual laboratory.
 
 Renders, cuts, trains with `metaphase train`, measures patch F1 on other virtual laboratories, and writes
 16-bit weights with their card. A GPU machine needs about three minutes.

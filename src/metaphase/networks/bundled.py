@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from metaphase.errors import ModelError
+
 BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
 
@@ -16,6 +18,13 @@ def bundled_model(name: str = BUNDLED) -> Path:
 
 def named_model(model: str | Path) -> Path:
     """The file that is meant by a path, or by the plain name of a bundled model."""
-    bundled = bundled_model(str(model))
-    is_name = Path(model).name == str(model) and not Path(model).exists()
-    return bundled if is_name and bundled.is_file() else Path(model)
+    path = Path(model)
+    if path.exists() or path.with_suffix(".safetensors").exists():
+        return path
+    bundled = bundled_model(path.name)
+    if path.name != str(model) or not bundled.is_file():
+        names = ", ".join(sorted(each.stem for each in bundled.parent.glob("*.safetensors")))
+        raise ModelError(
+            "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
+        )
+    return bundled
