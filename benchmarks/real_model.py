@@ -30,6 +30,7 @@ SOURCES = {
 }
 FAILURES = (
     "Mitoses of very large cells (figures above about 15 um) get low probabilities; many are missed.",
+    "Scans at 20x (0.5 um/px): many false detections, 57 per mm2 of a skin biopsy without mitoses.",
     "Dark spindle nuclei of the stroma, pyknotic nuclei and grains of pigment are the usual errors.",
     "Figures cut by the edge of an image are often missed.",
     "Its threshold comes from one laboratory; on others choose your own (`metaphase evaluate tune`).",

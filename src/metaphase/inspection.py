@@ -76,7 +76,7 @@ def _resolution_doubts(slide: Slide) -> list[str]:
     if resolution.mpp > COARSE_SCAN_MPP:
         doubts.append(
             f"scanned at {resolution.mpp:.3g} um/px (a 20x scan or coarser): finer detail than that is "
-            f"interpolated at the working {WORKING_MPP} um/px, expect fewer mitoses to be recognised"
+            f"interpolated at the working {WORKING_MPP} um/px, expect missed and mistaken mitoses"
         )
     low, high = OBJECTIVE_TIMES_MPP
     if power and not low <= power * resolution.mpp <= high:

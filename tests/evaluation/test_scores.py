@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from metaphase.evaluation import (
     tune_mitoses,
     tune_proliferation,
 )
+from metaphase.evaluation.card import Tuned, save_tuned
 from metaphase.evaluation.scores import grades_of
 from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa
 from metaphase.tables import TableError, write_table
@@ -175,6 +177,16 @@ def test_tuning_of_score_and_grade_from_counts(cohort: Path, tmp_path: Path) -> 
     write_table(cohort / "counts.csv", pd.concat(rows)[["case", "threshold", "count"]].iloc[:-1])
     with pytest.raises(TableError, match="counts are missing at some threshold for s39"):
         tune_proliferation(cohort, cohort / "counts.csv", split="tune")
+
+
+def test_tuning_anew_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    first = Tuned("mitoses", {"delta": 0.9, "suppress_um": 15.0}, "F1", 0.8, ("a",), ("a",), "slides")
+    save_tuned(path, first)
+    save_tuned(path, replace(first, parameters={"delta": 0.7}, cases=("b",)))
+    again = load_tuned(path, "mitoses")
+    assert again.parameters == {"delta": 0.7, "suppress_um": 15.0}
+    assert again.cases == ("b",)
 
 
 def test_a_card_without_tuning_says_what_to_run(cohort: Path, tmp_path: Path) -> None:

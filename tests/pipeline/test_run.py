@@ -72,7 +72,9 @@ def test_a_run_ends_with_tested_networks(workspace: Path) -> None:
     members = [results["networks"][name]["parameters"] for name in ("ensemble", "cnn3")]
     assert members[0] == 2 * members[1]
     card = load_model(workspace / NETWORKS / "cnn5-0p04" / "cnn5-0p04")[1]
-    assert card.thresholds["mitoses"].parameters["delta"] == results["networks"]["cnn5-0p04"]["threshold"]
+    threshold = results["networks"]["cnn5-0p04"]["threshold"]
+    operating = {"delta": threshold, "suppress_um": 12.5, "smooth_um": 0.0}
+    assert card.thresholds["mitoses"].parameters == operating
     assert card.thresholds["mitoses"].cases == ("case001",)
     assert card.recipe["target"] == "ensemble"
 

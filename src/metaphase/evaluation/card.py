@@ -32,11 +32,16 @@ class Tuned:
 
 
 def save_tuned(path: str | Path, tuned: Tuned) -> None:
-    """Put the parameters into the card's thresholds section; the rest of the card stays as it is."""
+    """Put the parameters into the card's thresholds section; the rest of the card stays as it is.
+
+    So do parameters of the task that were not tuned now, such as how far apart detections are kept.
+    """
     path = Path(path)
     card = _load(path) if path.exists() else {}
     section = card.setdefault(SECTION, {})
-    section[tuned.task] = {name: value for name, value in asdict(tuned).items() if name != "task"}
+    kept = section.get(tuned.task, {}).get("parameters", {})
+    entry = {name: value for name, value in asdict(tuned).items() if name != "task"}
+    section[tuned.task] = entry | {"parameters": kept | tuned.parameters}
     write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
 
 

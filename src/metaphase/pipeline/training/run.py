@@ -15,7 +15,7 @@ from metaphase.networks import load_model, parameter_count
 from metaphase.pipeline.stages import Facts, Report, Stage, States, run_stages, silent
 from metaphase.pipeline.stages.running import Watch
 from metaphase.pipeline.training.chain import Chain
-from metaphase.pipeline.training.config import RunConfig
+from metaphase.pipeline.training.config import EvaluationSection, RunConfig
 from metaphase.pipeline.training.searching import SlideSearch
 from metaphase.pipeline.training.table import data_stages, ensemble_stages
 from metaphase.pipeline.training.tasks import CNN3, members, students
@@ -88,17 +88,17 @@ def _tested(
     }
     values = measured(marked["validation"], marked["test"], benches["test"].centres())
     if len(models) == 1:
-        _note_threshold(models[0], values, marked["validation"])
+        _note_threshold(models[0], values, marked["validation"], chain.config.test)
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
 
 
-def _note_threshold(model: Path, values: dict[str, Any], validation: Marked) -> None:
-    """Put the threshold tuned on the validation slides into the network's card, for `metaphase detect`."""
+def _note_threshold(model: Path, values: dict[str, Any], validation: Marked, test: EvaluationSection) -> None:
+    """Put what was tuned on the validation slides into the network's card, for `metaphase detect`."""
     if values["validation_f1"] is None:
         return
     tuned = Tuned(
         "mitoses",
-        {"delta": values["threshold"]},
+        {"delta": values["threshold"], "suppress_um": test.suppress_um, "smooth_um": test.smooth_um},
         "F1",
         values["validation_f1"],
         validation.cases,

@@ -27,7 +27,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"\b20x|coarser|interpolated",
-        "Expect the count to be too low. Scan at 40x where the number matters.",
+        "The count may be far off, in either direction. Scan at 40x where the number matters.",
     ),
     (
         r"stain|colou?r",
