@@ -102,12 +102,12 @@ def _crops_of(source: Path, folder: Path, group: pd.DataFrame, split: str) -> Co
         part = whole[start : start + size]
         slide = _mosaic([crops[number] for number in part], folder / f"{case}.png", case, name)
         slide["repeat"] = REPEAT_BREAST if "breast" in name else 1
-        slide["tissue"] = str(_write_middles(folder / f"{case}.tissue.png", len(part)))
+        if split == "train":
+            slide["tissue"] = str(_write_middles(folder / f"{case}.tissue.png", len(part)))
         places = _centres(len(part)).assign(case=case, label=MITOSIS)
         others = _neighbours(chosen.iloc[part].reset_index(drop=True), group).assign(case=case, label=IGNORE)
         made.append(Cohort(slide, pd.concat([places, others])[COLUMNS]))
-    slides, points = (pd.concat([getattr(one, name) for one in made]) for name in ("slides", "points"))
-    return Cohort(slides, points)
+    return Cohort(pd.concat([one.slides for one in made]), pd.concat([one.points for one in made]))
 
 
 def _write_middles(path: Path, count: int) -> Path:

@@ -45,13 +45,18 @@ class Part:
     share: float
 
 
+def whole(labelled: Tables) -> list[Part]:
+    """All slides as one part."""
+    return [Part(tuple(labelled), 1.0)]
+
+
 def parts_by_centre(
     labelled: Tables, centres: Mapping[str, str], repeats: Mapping[str, int], balance: float
 ) -> list[Part]:
     """Each centre with its share of the negatives: `balance` times its share of the positives, and the rest
     by its candidates. One part with everything where nothing is to be balanced."""
     if balance == 0:
-        return [Part(tuple(labelled), 1.0)]
+        return whole(labelled)
     names = sorted({centres[slide] for slide in labelled})
     slides = {name: tuple(slide for slide in labelled if centres[slide] == name) for name in names}
     rows = [
@@ -76,7 +81,7 @@ def easy_negatives(
     negatives = _negatives(labelled)
     rng = np.random.default_rng((config.seed, _EASY))
     drawn: dict[str, pd.DataFrame] = {}
-    for part in parts or [Part(tuple(labelled), 1.0)]:
+    for part in parts or whole(labelled):
         tables = {name: negatives[name] for name in part.slides}
         wanted = round(part.share * config.easy_negatives)
         drawn |= _taken(tables, draw_evenly([len(table) for table in tables.values()], wanted, rng))
@@ -116,7 +121,7 @@ def hard_negatives(
         rows = table.assign(probability=scores[name])
         negatives[name] = _rows_of(rows, NEGATIVE)
         found[name] = negatives[name]["probability"].to_numpy(np.float64)
-    weights = _weights(found, parts or [Part(tuple(labelled), 1.0)], config.even_share)
+    weights = _weights(found, parts or whole(labelled), config.even_share)
     sizes = [len(values) for values in weights]
     counts = [
         draw_weighted(weights, config.hard_negatives, np.random.default_rng((config.seed, _HARD, number)))
@@ -159,8 +164,8 @@ def _weights(
         count = sum(len(scores[name]) for name in part.slides)
         total = sum(float(scores[name].sum()) for name in part.slides)
         for name in part.slides:
-            by_score = scores[name] if len(parts) == 1 and not even_share else scores[name] / (total or 1.0)
-            odds[name] = part.share * ((1 - even_share) * by_score + even_share / max(1, count))
+            by_score = (1 - even_share) * scores[name] / (total or 1.0)
+            odds[name] = part.share * (by_score + even_share / max(1, count))
     return [odds[name] for name in scores]
 
 
