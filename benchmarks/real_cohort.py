@@ -49,6 +49,8 @@ BLACK = 12
 BLACK_SHARE = 0.002
 """... and crops with a larger share of them are left out."""
 MPP = 0.25
+WITHOUT_MITOSES = "wsi/CMU-1-Small-Region.svs"
+"""OpenSlide's slide of skin, scanned at 20x: spindle nuclei, glands and glass of one more laboratory."""
 REPEAT, REPEAT_BREAST = 16, 2
 """How often a mitosis of the fields, and of MIDOG++'s human breast, counts beside the many others."""
 COLUMNS = ["case", "x", "y", "label"]
@@ -139,6 +141,12 @@ def lookalikes(data: Path, folder: Path) -> pd.DataFrame:
     return _mosaic(padded, folder / "tupac-lookalikes.png", "tupac-lookalikes", "tupac")
 
 
+def without_mitoses(data: Path) -> pd.DataFrame:
+    """A whole small slide in which no mitosis was seen."""
+    row = {"case": "cmu-1-small-region", "he": str(data / WITHOUT_MITOSES), "centre": "cmu"}
+    return pd.DataFrame([row | {"patient": "cmu-1", "mpp": 0.499}])
+
+
 def _mosaic(crops: list[Pixels], path: Path, case: str, centre: str) -> pd.DataFrame:
     """Write the image of many crops; returns its row of the manifest."""
     rows = -(-len(crops) // CROPS_A_ROW)
@@ -186,7 +194,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     complete = {name: fields(data, name) for name in FIELDS}
     crops = mosaics(data, folder)
-    others = lookalikes(data, folder)
+    others = pd.concat([lookalikes(data, folder), without_mitoses(data)])
     every = [with_split(cohort.slides, "train") for cohort in complete.values()]
     one = pd.concat([every[0], every[-1]], ignore_index=True)
     every += [cohort.slides.assign(split=split) for split, cohort in crops]

@@ -87,7 +87,11 @@ class SetConfig:
     """Share of a difficult set's negatives that are drawn evenly instead; 0 as in the paper."""
     balance: float = 0.0
     """How far the negatives of each centre follow its positives in number: 0 takes candidates as they fall, 1
-    gives every centre the same share of both classes, so that a network cannot tell them by the centre."""
+    gives every centre the same share of both classes, so that a network cannot tell them by the centre. What
+    does not follow them goes by the square root of the candidates."""
+    anywhere: float = 0.0
+    """Share of the training slides' negatives that lie anywhere, glass included, not at dark points; 0 as in
+    the paper. A slide with a tissue mask of its own gives them within it."""
     validation_positives: float = 0.1
     """Share of the positives of the validation slides that the validation set holds."""
     validation_negatives: float = 0.1
@@ -109,6 +113,8 @@ class SetConfig:
         for name, value in (("even_share", self.even_share), ("balance", self.balance)):
             if not 0 <= value <= 1:
                 raise UsageError(f"{name} = {value} makes no sense", next_step="give a share from 0 to 1")
+        if not 0 <= self.anywhere < 1:
+            raise UsageError(f"anywhere = {self.anywhere} makes no sense", next_step="give a share below 1")
         _require_share("validation_positives", self.validation_positives)
         _require_share("validation_negatives", self.validation_negatives)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pandas as pd
 
 from metaphase.artifacts import write_bytes
 from metaphase.errors import UsageError
+from metaphase.hne.anywhere import negatives_anywhere
 from metaphase.hne.candidates import (
     CandidateError,
     Candidates,
@@ -49,10 +50,12 @@ from metaphase.stain.standardisation import Transform, fit_slide
 from metaphase.tables import named, read_table, write_table
 from metaphase.tissue import TissueMask, find_tissue, load_tissue
 
-SLIDES_AT_ONCE = 4
-"""Slides whose patches are cut side by side, where there are cores for it; each holds up to 256 MB."""
+SLIDES_AT_ONCE = 8
+"""Slides that are worked on side by side, where there are cores for it; each holds up to 256 MB."""
 SOFT_TARGET = "ensemble"
 """Index column with the mean probability of the ensemble."""
+
+Made = TypeVar("Made")
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being made, slides finished and slides in all."""
@@ -108,7 +111,7 @@ class Mining:
     @cached_property
     def labelled_training(self) -> Tables:
         """Labelled candidates of the training slides."""
-        return self._labelled("candidates for training", self.train)
+        return self._labelled("candidates for training", self.train, self.config.sets.anywhere)
 
     @cached_property
     def labelled_validation(self) -> Tables:
@@ -196,17 +199,24 @@ class Mining:
         repeats = {source.name: source.repeat for source in self.train}
         return parts_by_centre(self.labelled_training, centres, repeats, self.config.sets.balance)
 
-    def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
-        tables = {}
-        for number, source in enumerate(sources):
-            self._report(what, number, len(sources))
+    def _labelled(self, what: str, sources: Sequence[TrainingSlide], anywhere: float = 0.0) -> Tables:
+        def label(source: TrainingSlide) -> pd.DataFrame:
             candidates = self.candidates(source)
             with opened(source) as slide:
-                tables[source.name] = label_candidates(
-                    candidates.table, source.reference, slide, self.config.labels
-                )
-        self._report(what, len(sources), len(sources))
-        return tables
+                table = label_candidates(candidates.table, source.reference, slide, self.config.labels)
+                wanted = round(anywhere / (1 - anywhere) * len(table))
+                return self._with_anywhere(source, slide, table, wanted) if wanted else table
+
+        return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
+
+    def _with_anywhere(
+        self, source: TrainingSlide, slide: Slide, table: pd.DataFrame, count: int
+    ) -> pd.DataFrame:
+        """Labelled candidates and up to `count` other places."""
+        rng = np.random.default_rng((self.config.sets.seed, *source.name.encode()))
+        within = self.tissue(source) if source.tissue is not None else None
+        places = negatives_anywhere(slide, within, source.reference, count, self.config.labels, rng)
+        return pd.concat([table.astype({"source": object}), places], ignore_index=True)
 
     def _scored(self, source: TrainingSlide, table: pd.DataFrame, scorer: Scorer) -> pd.DataFrame:
         path = self.folder / "scores" / f"{source.name}.parquet"
@@ -229,13 +239,19 @@ class Mining:
             self._store(folder / source.name, source, tables[source.name])
             return str(folder / source.name)
 
-        stores = []
+        return self._each(f"{kind} patches", chosen, store)
+
+    def _each(
+        self, what: str, sources: Sequence[TrainingSlide], make: Callable[[TrainingSlide], Made]
+    ) -> list[Made]:
+        """What is made of each slide, a few slides side by side."""
         at_once = max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
-        for number, path in enumerate(ordered_map(store, chosen, threads=at_once, ahead=at_once)):
-            self._report(f"{kind} patches", number, len(chosen))
-            stores.append(path)
-        self._report(f"{kind} patches", len(chosen), len(chosen))
-        return stores
+        made: list[Made] = []
+        for one in ordered_map(make, sources, threads=at_once, ahead=at_once):
+            self._report(what, len(made), len(sources))
+            made.append(one)
+        self._report(what, len(sources), len(sources))
+        return made
 
     def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
         sets = self.config.sets

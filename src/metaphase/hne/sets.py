@@ -54,7 +54,8 @@ def parts_by_centre(
     labelled: Tables, centres: Mapping[str, str], repeats: Mapping[str, int], balance: float
 ) -> list[Part]:
     """Each centre with its share of the negatives: `balance` times its share of the positives, and the rest
-    by its candidates. One part with everything where nothing is to be balanced."""
+    by the square root of its candidates, lest a small one without positives drown. One part with everything
+    where nothing is to be balanced."""
     if balance == 0:
         return whole(labelled)
     names = sorted({centres[slide] for slide in labelled})
@@ -67,6 +68,7 @@ def parts_by_centre(
         for name in names
     ]
     counts = np.array(rows, np.float64)
+    counts[:, 1] **= 0.5
     wanted, there = counts.T / counts.sum(axis=0).clip(min=1)[:, None]
     shares = np.where(there > 0, balance * wanted + (1 - balance) * there, 0.0)
     return [

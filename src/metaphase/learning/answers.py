@@ -26,7 +26,7 @@ def stored_answers(targets: npt.NDArray[np.float32], device: torch.device) -> An
     return look_up
 
 
-def teacher_answers(models: Sequence[str], device: torch.device) -> Answers:
+def teacher_answers(models: Sequence[str], device: torch.device, *, compiled: bool = False) -> Answers:
     """The mean probability that teachers give to the very image that the student sees.
 
     Stored soft targets say little where the teachers know the patches by heart; turned and stained anew, a
@@ -35,10 +35,12 @@ def teacher_answers(models: Sequence[str], device: torch.device) -> Answers:
     networks = [load_model(model, device)[0] for model in models]
     teachers = [network.to(memory_format=torch.channels_last).eval() for network in networks]  # type: ignore[call-overload]
 
+    asked = [torch.compile(teacher) if compiled else teacher for teacher in teachers]
+
     @torch.no_grad()
     def ask(images: Tensor, _rows: Rows) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
-            said = [probability(teacher(images)).flatten() for teacher in teachers]
+            said = [probability(teacher(images)).flatten() for teacher in asked]
         return torch.stack(said).mean(dim=0)
 
     return ask

@@ -33,6 +33,8 @@ class TrainingConfig:
     """Ranges of the letters."""
     stain_mix: float = 0.0
     """Share of the patches that are shown in the colours of another training slide, before the letters."""
+    seams: float = 0.0
+    """Share of the patches that end near their centre and go on as another patch; for small crops."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
     teachers: tuple[str, ...] = ()
@@ -75,10 +77,11 @@ class TrainingConfig:
                 raise UsageError(
                     f"{name} = {value} in the training configuration", next_step="give more than 0"
                 )
-        if not 0 <= self.stain_mix <= 1 or self.keep not in ("best", "last"):
+        shares = 0 <= self.stain_mix <= 1 and 0 <= self.seams <= 1
+        if not shares or self.keep not in ("best", "last"):
             raise UsageError(
-                f"stain_mix = {self.stain_mix}, keep = {self.keep!r} in the training configuration",
-                next_step="give a share from 0 to 1, and best or last",
+                f"stain_mix = {self.stain_mix}, seams = {self.seams}, keep = {self.keep!r} cannot be",
+                next_step="give shares from 0 to 1, and best or last",
             )
         if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
             raise UsageError(

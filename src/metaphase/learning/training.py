@@ -27,6 +27,7 @@ from metaphase.learning.history import write_curves, write_history
 from metaphase.learning.mixing import stain_mixer
 from metaphase.learning.processes import Team, join_team
 from metaphase.learning.sampling import Rows, balanced_batches, check_disjoint
+from metaphase.learning.seams import with_seams
 from metaphase.learning.state import Progress, load_state, save_state
 from metaphase.learning.validation import BestF1, best_f1
 from metaphase.networks import (
@@ -118,7 +119,10 @@ class _Run:
         if (folder / STATE_FILE).exists():
             arguments = self.network, self.optimizer, self.loss_sum
             self.progress = load_state(folder / STATE_FILE, *arguments, config.to_dict())
-        self.step_loss = torch.compile(self._loss) if config.compile else self._loss
+        self.step_loss = self._loss
+        if config.compile:
+            torch.compiler.reset()  # what was compiled for earlier networks counts against a limit
+            self.step_loss = torch.compile(self._loss)
         self.generator = torch.Generator(team.device)
 
     def finish(self) -> TrainingResult:
@@ -176,6 +180,8 @@ class _Run:
         if self.augment is None:
             return centre_crop(pixels)
         self.generator.manual_seed(self._seed(_AUGMENTATION, group))
+        if self.config.seams:
+            pixels = with_seams(pixels, self.config.seams, self.generator)
         if self.mixer is not None:
             pixels = self.mixer(pixels, rows, self.generator)
         images: Tensor = self.augment(pixels, self.generator)
@@ -325,7 +331,7 @@ class _Clock:
 def _answers(config: TrainingConfig, patches: PatchSet, device: torch.device) -> Answers:
     """What the network should say: the teachers' mean answer where there are any, else a stored column."""
     if config.teachers:
-        return teacher_answers(config.teachers, device)
+        return teacher_answers(config.teachers, device, compiled=config.compile)
     return stored_answers(_smoothed(patches.targets(config.target), config.label_smoothing), device)
 
 

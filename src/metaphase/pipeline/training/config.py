@@ -63,6 +63,8 @@ class LearningSection:
     """Letters of the augmentation recipe."""
     stain_mix: float = 0.0
     """Share of the patches shown in the colours of another training slide."""
+    seams: float = 0.0
+    """Share of the patches that go on as another one beyond a line near their centre; for small crops."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Ranges of the letters."""
     normalisation: Literal["none", "batch"] = "none"
@@ -81,6 +83,8 @@ class LearningSection:
     """Weight of the squared weights."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    compile: bool = False
+    """Compile the networks: a few seconds at the start, then faster; for long runs on a GPU."""
     keep: Literal["best", "last"] = "best"
     """Epoch whose weights are kept, best by the validation patches."""
     seed: int = 0
@@ -96,15 +100,17 @@ class LearningSection:
             augment=self.augment if task.augment is None else task.augment,
             augmentation=self.augmentation,
             stain_mix=self.stain_mix,
+            seams=self.seams,
             target=task.target,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             batch=self.batch,
-            epochs=self.epochs,
+            epochs=task.epochs or self.epochs,
             samples_per_epoch=self.samples_per_epoch,
             learning_rate=self.learning_rate,
             final_learning_rate=self.final_learning_rate,
             l2=self.l2,
             precision=self.precision,
+            compile=self.compile,
             keep=self.keep,
             seed=self.seed + task.seed,
             checkpoint_minutes=2.0,
@@ -125,6 +131,8 @@ class Task:
     """Column of the set to learn."""
     augment: str | None = None
     """Another recipe than the protocol's."""
+    epochs: int | None = None
+    """Another number of passes than the protocol's."""
     teachers: tuple[str, ...] = ()
     """Networks of the run whose answers to augmented patches are learnt; then `target` is not."""
 
@@ -153,8 +161,12 @@ class StudentSection:
     answers: Literal["stored", "augmented"] = "stored"
     """`stored`, as in the paper: the ensemble answers once, about each patch as it was cut. `augmented`: it
     answers every image that the student sees, k answers a step."""
+    epochs: int | None = None
+    """Passes; by default as many as the others make. Students that see new answers gain from more."""
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError(f"students.epochs is {self.epochs}", next_step="give 1 or more")
         if not self.gammas or len(set(self.gammas)) != len(self.gammas):
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from metaphase.hne import SOFT_TARGET
 from metaphase.pipeline.training.config import RunConfig, Task
 
@@ -25,8 +27,9 @@ def students(config: RunConfig) -> list[Task]:
     """A CNN5 of each width; all learn from the first difficult set."""
     asked = config.students.answers == "augmented"
     teachers = tuple(task.name for task in members(config)) if asked else ()
+    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET, teachers=teachers, epochs=config.students.epochs)
     return [
-        Task(f"cnn5-{width_name(gamma)}", gamma, 101 + number, 0, SOFT_TARGET, teachers=teachers)
+        replace(shared, name=f"cnn5-{width_name(gamma)}", gamma=gamma, seed=101 + number)
         for number, gamma in enumerate(config.students.gammas)
     ]
 

@@ -29,13 +29,13 @@ def train_task(
 ) -> Facts:
     """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
     folder = networks / task.name
+    teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
+    config = replace(protocol.training(task, tuple(stores), tuple(validation)), teachers=teachers)
 
     def show(update: Update) -> None:
         done = update.epoch + update.step / update.steps
-        report(f"{task.name}  loss {update.loss:.3f}  best F1 {update.f1:.3f}", done, protocol.epochs)
+        report(f"{task.name}  loss {update.loss:.3f}  best F1 {update.f1:.3f}", done, config.epochs)
 
-    teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
-    config = replace(protocol.training(task, tuple(stores), tuple(validation)), teachers=teachers)
     result = train(config, folder, device=device, watch=show)
     (folder / STATE_FILE).unlink(missing_ok=True)
     return _facts(result)
