@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from metaphase.learning.data import rows_on
 from metaphase.learning.sampling import Rows
 from metaphase.networks import load_model, probability
 
@@ -21,7 +22,7 @@ def stored_answers(targets: npt.NDArray[np.float32], device: torch.device) -> An
     stored = torch.from_numpy(targets).to(device)
 
     def look_up(_images: Tensor, rows: Rows) -> Tensor:
-        return stored[torch.from_numpy(rows).to(device)]
+        return stored[rows_on(device, rows)]
 
     return look_up
 

@@ -91,6 +91,12 @@ class PatchSet:
         return out
 
 
+def rows_on(device: torch.device, rows: Rows) -> Tensor:
+    """Row numbers on a device; a GPU is not waited for, so that orders can run ahead of it."""
+    tensor = torch.from_numpy(rows)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def open_set(folders: Sequence[str]) -> PatchSet:
     """Open stores that belong together; they must agree in size and resolution."""
     stores = tuple(open_store(folder) for folder in folders)

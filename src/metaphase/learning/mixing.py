@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from metaphase.learning.data import PatchSet
+from metaphase.learning.data import PatchSet, rows_on
 from metaphase.learning.sampling import Rows
 from metaphase.stain.augmentation import StainMixer, appearance_of
 
@@ -32,7 +32,7 @@ def stain_mixer(patches: PatchSet, share: float, device: torch.device) -> Mix:
     slides = torch.from_numpy(numbers.astype(np.int64)).to(device)
 
     def mix(pixels: Tensor, rows: Rows, generator: Generator) -> Tensor:
-        mixed: Tensor = mixer(pixels, slides[torch.from_numpy(rows).to(device)], generator)
+        mixed: Tensor = mixer(pixels, slides[rows_on(device, rows)], generator)
         return mixed
 
     return mix

@@ -1,8 +1,8 @@
 """Made-up seams: beyond a corner or an edge near its centre, a patch goes on as another one, or as glass.
 
 Where mitoses come as small crops laid side by side, the tissue around a mitosis ends at a seam or at the edge
-of the image, and its negatives, which lie beside it, have that close by. A network then tells them by it. With
-seams in patches of both classes it has to look at the cell.
+of the image, and its negatives, which lie beside it, have that close by. A network then tells them by it.
+With seams in patches of both classes it has to look at the cell.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def with_seams(pixels: Tensor, share: float, generator: Generator) -> Tensor:
     beyond = sign[:, :, None] * place > reach[:, :, None]
     foreign = beyond[0][:, :, None] | beyond[1][:, None, :]
     foreign &= (unit[4] < share)[:, None, None]
-    other = pixels.roll(1, dims=0)
-    other[unit[5] < GLASS_SHARE] = WHITE
+    glass = (unit[5] < GLASS_SHARE)[:, None, None, None]
+    other = pixels.roll(1, dims=0).masked_fill_(glass, WHITE)
     return torch.where(foreign[..., None], other, pixels)
