@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 from scipy.stats import mannwhitneyu
 
 from metaphase.evaluation import BootstrapConfig
@@ -34,6 +35,8 @@ from metaphase.tissue import find_tissue
 
 VALIDATION, OTHER, CROPS, UNLABELLED = "validation", "midesec", "crops", "unlabelled"
 """Parts: ICPR's validation patient, MiDeSeC, MIDOG++ crops left out, and painted fields of that patient."""
+Images = tuple[pd.DataFrame, pd.DataFrame]
+"""Rows of a manifest, and of its reference table."""
 BORDER_UM = 7.5
 BOOTSTRAP, NO_BOOTSTRAP = BootstrapConfig(samples=1000), BootstrapConfig(samples=0)
 ICPR, SEVERAL, BEST = "icpr validation", "several laboratories", "best on midesec"
@@ -80,6 +83,21 @@ def parts_of(cohort: Path) -> pd.DataFrame:
     part = part.mask(slides["centre"] == OTHER, OTHER)
     part = part.mask((slides["split"] == "test") & slides["centre"].str.startswith("midog"), CROPS)
     return slides.assign(split=part)[part != "train"].reset_index(drop=True)
+
+
+def scanned_at(mpp: float, slides: pd.DataFrame, points: pd.DataFrame, folder: Path) -> Images:
+    """The images as a scanner of another resolution would have seen them, written to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, places = [], []
+    for row in slides.to_dict("records"):
+        path, scale = folder / f"{row['case']}.png", row["mpp"] / mpp
+        with Image.open(row["he"]) as image:
+            size = tuple(round(side * scale) for side in image.size)
+            image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(path, compress_level=1)
+        rows.append(row | {"he": str(path), "mpp": mpp})
+        here = points[points["case"] == row["case"]]
+        places.append(here.assign(x=here["x"] * scale, y=here["y"] * scale))
+    return pd.DataFrame(rows), pd.concat(places, ignore_index=True)
 
 
 def measure(test: RealTest) -> dict[str, Any]:
@@ -175,14 +193,17 @@ def main() -> None:
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--suppress-um", type=float, default=15.0)
-    parser.add_argument("--smooth-um", type=float, default=0.0)
+    parser.add_argument("--smooth-um", type=float, default=2.5)
+    parser.add_argument("--scanned-at", type=float, metavar="MPP", help="resample all images first")
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     config = EvaluationSection(suppress_um=options.suppress_um, smooth_um=options.smooth_um)
     search = SlideSearch(options.folder, config, options.device)
-    reference = read_table(options.cohort / "reference.csv")
-    values = measure(RealTest(parts_of(options.cohort), reference, search, options.models))
+    slides, reference = parts_of(options.cohort), read_table(options.cohort / "reference.csv")
+    if options.scanned_at:
+        slides, reference = scanned_at(options.scanned_at, slides, reference, options.folder / "images")
+    values = measure(RealTest(slides, reference, search, options.models))
     print("\r" + json.dumps(values, indent=1))
     if options.json:
         options.json.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
