@@ -31,12 +31,11 @@ SOURCES = {
     "midog": ("MIDOG++, crops of mitotic figures and the tissue around them", "CC BY 4.0"),
 }
 FAILURES = (
-    "6 to 12 false detections per mm2 at its threshold, on the laboratories measured: 2 mm2 without a mitosis "
+    "6 to 12 false detections per mm2 at its threshold, on the laboratories measured: 2 mm2 without mitoses "
     "may count 12 or more. Before grading choose a threshold on your own slides (`metaphase evaluate tune`).",
     "Pale or blurred figures, early prophases and figures cut by the edge of an image are often missed.",
     "Pyknotic nuclei, dark plasma cells and lymphocytes, spindle nuclei of the stroma and grains of pigment "
     "are the usual errors.",
-    "Small figures lose most by the smoothing of probabilities: fewer are found in canine lymphoma and sarcoma.",
     "Human breast on a Hamamatsu S360: fewer mitoses found than on other scanners.",
 )
 USE = "Research only; not for diagnosis. Counts of other laboratories' slides are to be checked by eye."
