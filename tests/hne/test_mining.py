@@ -102,6 +102,36 @@ def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: li
         TrainingSlide("s", slides[0], MITOSES, repeat=0)
 
 
+def test_stores_of_slides_left_out_are_removed(tmp_path: Path, slides: list[Path]) -> None:
+    make_mining(tmp_path, slides).easy_stores()
+    kept = tmp_path / "patches" / "easy" / "notes"
+    kept.mkdir()
+    sources = [TrainingSlide(path.stem, path, MITOSES) for path in slides]
+    Mining(tmp_path, sources[1:2], sources[2:], CONFIG).easy_stores()
+    for kind in ("positives", "easy"):
+        there = {path.name for path in (tmp_path / "patches" / kind).iterdir()}
+        assert there - {"notes"} == {"s1"}
+    assert kept.is_dir(), "what is no store is left alone"
+
+
+def test_negatives_anywhere_are_trained_on_and_not_validated_on(tmp_path: Path, slides: list[Path]) -> None:
+    sets = dataclasses.replace(CONFIG.sets, anywhere=0.5, easy_negatives=1000)
+    config = dataclasses.replace(CONFIG, sets=sets, labels=LabelConfig(positive_um=10.0))
+    mining = make_mining(tmp_path, slides, config)
+    easy = open_set(mining.easy_stores()).index
+    drawn = easy[easy["source"] == "anywhere"]
+    candidates = easy[(easy["label"] == 0) & (easy["source"] != "anywhere")]
+    assert set(drawn["label"]) == {0}
+    assert 0.7 < len(drawn) / len(candidates) < 1.3
+    away = [np.hypot(drawn["x"] - x, drawn["y"] - y).min() for x, y in DOTS[:2]]
+    assert min(away) * 0.25 > 10.0
+    assert "anywhere" not in set(open_set(mining.validation_stores()).index["source"])
+    hard = open_set(mining.hard_stores(DarknessScorer())).index
+    assert (hard["source"] == "anywhere").any()
+    again = open_set(make_mining(tmp_path / "again", slides, config).easy_stores()).index
+    pd.testing.assert_frame_equal(easy, again)
+
+
 def test_hard_stores_prefer_the_other_dots(tmp_path: Path, slides: list[Path]) -> None:
     mining, scorer = make_mining(tmp_path, slides), DarknessScorer()
     index = open_set(mining.hard_stores(scorer)).index

@@ -123,7 +123,7 @@ def start(toml: Path, folder: Path, **environment: str) -> subprocess.Popen[str]
 
 
 def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -> None:
-    toml = write_toml(stores, tmp_path / "run.toml")
+    toml = write_toml(stores, tmp_path / "run.toml", seams=0.5)
     whole = start(toml, tmp_path / "whole")
     assert whole.wait(120) == 0, whole.stderr.read() if whole.stderr else ""
     broken = start(toml, tmp_path / "broken")
@@ -211,6 +211,27 @@ def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) 
         train(replace(without_labels, teachers=()), tmp_path / "alone", device="cpu")
 
 
+def test_compiled_networks_learn_the_same(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def plainly(function: Any, **options: Any) -> Any:
+        compiled.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", plainly)
+    chosen = config(stores, epochs=1)
+    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
+    student = replace(chosen, teachers=(str(teacher),), seed=6)
+    train(student, tmp_path / "plain", device="cpu")
+    assert not compiled
+    train(replace(student, compile=True), tmp_path / "compiled", device="cpu")
+    assert compiled == 2 * [{"dynamic": False}], "the teacher, and the student's loss"
+    plain, made = weights(tmp_path / "plain"), weights(tmp_path / "compiled")
+    assert all(torch.equal(plain[key], made[key]) for key in plain)
+
+
 def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None:
     torch.manual_seed(0)
     networks = [build_network(NetworkSpec(gamma=1 / 16)).eval() for _ in range(2)]
@@ -226,9 +247,10 @@ def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None
     assert not said.requires_grad
 
 
-def test_stain_mixing_is_part_of_what_is_drawn(stores: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["stain_mix", "seams"])
+def test_mixing_and_seams_are_part_of_what_is_drawn(stores: Path, tmp_path: Path, setting: str) -> None:
     for name, share in (("first", 0.8), ("again", 0.8), ("without", 0.0)):
-        train(config(stores, epochs=1, stain_mix=share), tmp_path / name, device="cpu")
+        train(replace(config(stores, epochs=1), **{setting: share}), tmp_path / name, device="cpu")
     first, again, without = (weights(tmp_path / name) for name in ("first", "again", "without"))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], without[key]) for key in first)

@@ -87,11 +87,12 @@ class SetConfig:
     """Share of a difficult set's negatives that are drawn evenly instead; 0 as in the paper."""
     balance: float = 0.0
     """How far the negatives of each centre follow its positives in number: 0 takes candidates as they fall, 1
-    gives every centre the same share of both classes, so that a network cannot tell them by the centre. What
-    does not follow them goes by the square root of the candidates."""
+    gives every centre the same share of both classes, so that a network cannot tell them by the centre. In
+    between, what does not follow the positives goes by the square root of the candidates."""
     anywhere: float = 0.0
-    """Share of the training slides' negatives that lie anywhere, glass included, not at dark points; 0 as in
-    the paper. A slide with a tissue mask of its own gives them within it."""
+    """Up to this share of the training slides' negatives lie anywhere, glass included, not at dark points; 0
+    as in the paper. Places near a mitosis are left out; a slide with a tissue mask of its own gives them
+    within it."""
     validation_positives: float = 0.1
     """Share of the positives of the validation slides that the validation set holds."""
     validation_negatives: float = 0.1

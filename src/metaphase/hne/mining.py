@@ -41,7 +41,7 @@ from metaphase.hne.sets import (
     validation_set,
 )
 from metaphase.hne.sources import TrainingSlide, opened
-from metaphase.hne.stores import Judge, add_answers, is_stored, write_store
+from metaphase.hne.stores import Judge, add_answers, is_stored, remove_stores, write_store
 from metaphase.learning.data import REPEAT
 from metaphase.parallel import available_cores, ordered_map
 from metaphase.records import Record, file_fingerprint, plain_settings, table_fingerprint
@@ -126,9 +126,8 @@ class Mining:
         if not record.is_done(path):
             started = time.perf_counter()
             with opened(source, self._transform(source)) as slide:
-                found = find_candidates(
-                    slide, self.tissue(source), self.config.candidates, threads=self.threads
-                )
+                threads = self.threads or max(1, available_cores() // _slides_at_once())
+                found = find_candidates(slide, self.tissue(source), self.config.candidates, threads=threads)
             seconds = round(time.perf_counter() - started, 2)
             save_candidates(path, found, record, seconds=seconds)
         return load_candidates(path)
@@ -234,6 +233,7 @@ class Mining:
         """Stores of the given rows, one for each slide that has any; a few slides at a time."""
         folder = self.folder / "patches" / kind
         chosen = [source for source in sources if len(tables[source.name])]
+        remove_stores(folder, keep={source.name for source in chosen})
 
         def store(source: TrainingSlide) -> str:
             self._store(folder / source.name, source, tables[source.name])
@@ -245,12 +245,12 @@ class Mining:
         self, what: str, sources: Sequence[TrainingSlide], make: Callable[[TrainingSlide], Made]
     ) -> list[Made]:
         """What is made of each slide, a few slides side by side."""
-        at_once = max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
+        at_once = _slides_at_once()
         made: list[Made] = []
+        self._report(what, 0, len(sources))
         for one in ordered_map(make, sources, threads=at_once, ahead=at_once):
-            self._report(what, len(made), len(sources))
             made.append(one)
-        self._report(what, len(sources), len(sources))
+            self._report(what, len(made), len(sources))
         return made
 
     def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
@@ -283,6 +283,10 @@ class Mining:
     def _report(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
+
+
+def _slides_at_once() -> int:
+    return max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
 
 
 def _slide_inputs(source: TrainingSlide) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,13 @@ Judge = Callable[[Patches], npt.NDArray[np.float32]]
 def is_stored(folder: Path, record: Record) -> bool:
     """Whether the store is complete and was made from just this."""
     return record.matches(folder / RECORD) and (folder / "store.json").is_file()
+
+
+def remove_stores(folder: Path, *, keep: Set[str]) -> None:
+    """Remove the stores in `folder` that an earlier run made of slides that are not to be learnt from now."""
+    for record in folder.glob(f"*/{RECORD}"):
+        if record.parent.name not in keep:
+            shutil.rmtree(record.parent)
 
 
 def write_store(

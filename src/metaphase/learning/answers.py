@@ -36,7 +36,7 @@ def teacher_answers(models: Sequence[str], device: torch.device, *, compiled: bo
     networks = [load_model(model, device)[0] for model in models]
     teachers = [network.to(memory_format=torch.channels_last).eval() for network in networks]  # type: ignore[call-overload]
 
-    asked = [torch.compile(teacher) if compiled else teacher for teacher in teachers]
+    asked = [torch.compile(teacher, dynamic=False) if compiled else teacher for teacher in teachers]
 
     @torch.no_grad()
     def ask(images: Tensor, _rows: Rows) -> Tensor:

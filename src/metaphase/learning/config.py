@@ -77,6 +77,11 @@ class TrainingConfig:
                 raise UsageError(
                     f"{name} = {value} in the training configuration", next_step="give more than 0"
                 )
+        if (self.stain_mix or self.seams) and not self.augment:
+            raise UsageError(
+                f"stain_mix = {self.stain_mix} and seams = {self.seams} need augmentation",
+                next_step="name the letters of a recipe in augment, or leave them out",
+            )
         shares = 0 <= self.stain_mix <= 1 and 0 <= self.seams <= 1
         if not shares or self.keep not in ("best", "last"):
             raise UsageError(

@@ -32,5 +32,6 @@ def with_seams(pixels: Tensor, share: float, generator: Generator) -> Tensor:
     foreign = beyond[0][:, :, None] | beyond[1][:, None, :]
     foreign &= (unit[4] < share)[:, None, None]
     glass = (unit[5] < GLASS_SHARE)[:, None, None, None]
-    other = pixels.roll(1, dims=0).masked_fill_(glass, WHITE)
+    order = torch.randperm(count, generator=generator, device=pixels.device)
+    other = pixels[order].masked_fill_(glass, WHITE)
     return torch.where(foreign[..., None], other, pixels)

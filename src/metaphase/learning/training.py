@@ -1,7 +1,7 @@
 """The one loop that trains CNN1 to CNN5 by the paper's protocol.
 
 Every step derives its random numbers from (seed, epoch, step), so a run that was killed and resumed ends with
-the same weights as one that was not, bit for bit on a CPU.
+the same weights as one that was not, bit for bit on a CPU where nothing is compiled.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Run:
         self.step_loss = self._loss
         if config.compile:
             torch.compiler.reset()  # what was compiled for earlier networks counts against a limit
-            self.step_loss = torch.compile(self._loss)
+            self.step_loss = torch.compile(self._loss, dynamic=False)
         self.generator = torch.Generator(team.device)
 
     def finish(self) -> TrainingResult:

@@ -56,11 +56,11 @@ def easy_networks(config: RunConfig) -> list[Task]:
 
 
 def unsoftened(config: RunConfig) -> list[Task]:
-    """Students that learn from labels, for the widths that no CNN4 has."""
+    """Students that learn from labels, where no CNN4 is of their width and length."""
     return [
         replace(task, name=f"label-{width_name(task.gamma)}", target="label", teachers=())
         for task in students(config)
-        if task.gamma != config.ensemble.gamma
+        if _has_own_baseline(task, config)
     ]
 
 
@@ -94,11 +94,16 @@ def questions(config: RunConfig) -> list[Question]:
         Question("bagging", "one CNN4, mean of all", f"ensemble of {len(every)}", every, (ENSEMBLE,)),
     ]
     for task in students(config):
-        plain = every if task.gamma == config.ensemble.gamma else (f"label-{width_name(task.gamma)}",)
+        plain = (f"label-{width_name(task.gamma)}",) if _has_own_baseline(task, config) else every
         found.append(
             Question(f"distillation, gamma {task.gamma:g}", "labels", "soft targets", plain, (task.name,))
         )
     return found
+
+
+def _has_own_baseline(student: Task, config: RunConfig) -> bool:
+    """Whether a student differs from the members in more than what it learns from: width, or length."""
+    return student.gamma != config.ensemble.gamma or student.epochs is not None
 
 
 def _first(config: RunConfig) -> list[Task]:
