@@ -80,7 +80,8 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
     ]
     for task, tuned in card.thresholds.items():
         parameters = ", ".join(f"{name} {value:.3f}" for name, value in tuned.parameters.items())
-        facts.append((f"tuned for {task}", f"{parameters} ({tuned.metric} {tuned.value:.3f} there)"))
+        false = "" if tuned.false_per_mm2 is None else f", {tuned.false_per_mm2:.1f} false per mm2"
+        facts.append((f"tuned for {task}", f"{parameters} ({tuned.metric} {tuned.value:.3f} there{false})"))
     facts += [("trained on", f"{data.name} ({data.terms})") for data in card.data]
     validation = card.metrics.get("validation", {})
     facts += [

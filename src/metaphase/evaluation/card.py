@@ -29,6 +29,8 @@ class Tuned:
     cases: tuple[str, ...]
     patients: tuple[str, ...]
     source: str
+    false_per_mm2: float | None = None
+    """False detections at these parameters, where that was measured."""
 
 
 def save_tuned(path: str | Path, tuned: Tuned) -> None:

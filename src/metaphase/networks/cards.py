@@ -39,6 +39,8 @@ class TunedThreshold(BaseModel):
     cases: tuple[str, ...] = ()
     patients: tuple[str, ...] = ()
     source: str = ""
+    false_per_mm2: float | None = Field(default=None, ge=0)
+    """False detections at this point, on images that no network was trained on."""
 
 
 class ModelCard(BaseModel):

@@ -17,6 +17,7 @@ from metaphase.grading import score_slide
 from metaphase.inference import Engine, detect_tiles, plan_detection, suppress
 from metaphase.inspection import inspect_slide
 from metaphase.pipeline.detection.config import WHOLE_SLIDE, DetectionConfig
+from metaphase.pipeline.detection.doubts import background_doubt
 from metaphase.pipeline.detection.journal import Points, TileJournal
 from metaphase.pipeline.detection.models import Detector
 from metaphase.pipeline.detection.outputs import ProbabilityMap, summary_of, write_files
@@ -125,6 +126,7 @@ class _Search:
             peaks = _peak_table(journal.points(), self.name, self.slide, self.tissue, config)
             grading = replace(config.grading, threshold=threshold)
             score = score_slide(peaks, mpp=self.slide.mpp, tissue=self.tissue, config=grading)
+        background = self.detector.false_per_mm2 if config.threshold is None else None
         seconds = self.clock.seconds
         return Findings(
             self.name,
@@ -134,7 +136,7 @@ class _Search:
             score,
             threshold,
             self.stain.name,
-            self.warnings,
+            (*background_doubt(score, background), *self.warnings),
             seconds,
         )
 

@@ -11,7 +11,14 @@ from torch import nn
 
 from metaphase.errors import ModelError
 from metaphase.inference import PeakConfig
-from metaphase.networks import DETECTORS, ModelCard, bundled_model, load_model, named_model
+from metaphase.networks import (
+    DETECTORS,
+    ModelCard,
+    TunedThreshold,
+    bundled_model,
+    load_model,
+    named_model,
+)
 from metaphase.records import joint_fingerprint
 
 PAPER_THRESHOLD = 0.8
@@ -51,9 +58,17 @@ class Detector:
         return self._tuned.get("smooth_um", PeakConfig().smooth_um)
 
     @property
+    def false_per_mm2(self) -> float | None:
+        """False detections at the tuned operating point, where the card says."""
+        return self._operating_point.false_per_mm2 if self._operating_point else None
+
+    @property
     def _tuned(self) -> dict[str, float]:
-        tuned = self.cards[0].thresholds.get("mitoses") if len(self.cards) == 1 else None
-        return tuned.parameters if tuned else {}
+        return self._operating_point.parameters if self._operating_point else {}
+
+    @property
+    def _operating_point(self) -> TunedThreshold | None:
+        return self.cards[0].thresholds.get("mitoses") if len(self.cards) == 1 else None
 
     @property
     def optical_density(self) -> tuple[float, float, float] | None:
