@@ -18,7 +18,7 @@ def background_doubt(score: SlideScore, false_per_mm2: float | None) -> tuple[st
         return ()
     some = min(false, score.count)
     return (
-        f"of the {score.count:g} mitoses counted in {area_mm2:.2g} mm2 about {some:.0f} may be false: the model "
-        f"made {false_per_mm2:.1f} false detections per mm2 where it was tuned; look at them, or "
+        f"of the {score.count:g} mitoses counted in {area_mm2:.2g} mm2 about {some:.0f} may be false: the "
+        f"model made {false_per_mm2:.1f} false detections per mm2 where it was tuned; look at them, or "
         "choose a higher threshold on slides of your own (`metaphase evaluate tune`)",
     )
