@@ -1,0 +1,102 @@
+"""A sheet of a detector's errors on MiDeSeC: its surest false detections, then its misses.
+
+python benchmarks/real_errors.py --cohort OUT --folder WORK --threshold T -o SHEET.png
+
+OUT is what benchmarks/real_cohort.py wrote, WORK where benchmarks/real_test.py left its detections. Squares of 32 um;
+above each its probability, for a miss the highest one within 7.5 um.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from PIL import Image, ImageDraw
+
+from metaphase.detections import MITOSIS, match
+from metaphase.tables import read_table
+from real_test import OTHER, parts_of
+
+RADIUS_UM, SIDE_PX, A_ROW, MOST = 7.5, 128, 12, 60
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Error:
+    """A place where detector and reference differ."""
+
+    probability: float
+    missed: bool
+    picture: Pixels
+
+
+def errors(cohort: Path, work: Path, threshold: float) -> Iterator[Error]:
+    """All errors of the fields that tested."""
+    slides, reference = parts_of(cohort), read_table(cohort / "reference.csv")
+    for row in slides[slides["split"] == OTHER].to_dict("records"):
+        found = read_table(work / "found" / f"{row['case']}.parquet")
+        truth = reference[(reference["case"] == row["case"]) & (reference["label"] == MITOSIS)]
+        with Image.open(row["he"]) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        yield from _errors_of(pixels, found, truth, threshold, RADIUS_UM / row["mpp"])
+
+
+def _errors_of(
+    pixels: Pixels, found: pd.DataFrame, truth: pd.DataFrame, threshold: float, radius_px: float
+) -> Iterator[Error]:
+    counted = found[found["probability"] >= threshold]
+    places, real = (table[["x", "y"]].to_numpy(np.float64) for table in (counted, truth))
+    pairs = match(places, counted["probability"].to_numpy(np.float64), real, radius_px)
+    probability = counted["probability"].to_numpy()
+    for number in np.flatnonzero(pairs < 0):
+        yield Error(float(probability[number]), False, _square(pixels, places[number]))
+    for number in set(range(len(real))) - set(pairs[pairs >= 0].tolist()):
+        away = np.hypot(found["x"] - real[number, 0], found["y"] - real[number, 1])
+        yield Error(float(found["probability"][away <= radius_px].max()), True, _square(pixels, real[number]))
+
+
+def _square(pixels: Pixels, place: npt.NDArray[np.float64]) -> Pixels:
+    half = SIDE_PX // 2
+    padded = np.pad(pixels, ((half, half), (half, half), (0, 0)), constant_values=255)
+    left, top = np.floor(place).astype(int)
+    return padded[top : top + SIDE_PX, left : left + SIDE_PX]
+
+
+def sheet(shown: list[Error]) -> Image.Image:
+    """Squares in rows, each with its probability."""
+    whole = Image.new("RGB", (A_ROW * SIDE_PX, -(-len(shown) // A_ROW) * SIDE_PX), "white")
+    for number, error in enumerate(shown):
+        square = Image.fromarray(error.picture)
+        said = "-" if np.isnan(error.probability) else f"{error.probability:.3f}"
+        ImageDraw.Draw(square).text((3, 2), ("missed " if error.missed else "") + said, fill="black")
+        row, column = divmod(number, A_ROW)
+        whole.paste(square, (column * SIDE_PX, row * SIDE_PX))
+    return whole
+
+
+def main() -> None:
+    """Read, compare, draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cohort", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--threshold", type=float, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    every = list(errors(options.cohort, options.folder, options.threshold))
+    false = sorted((error for error in every if not error.missed), key=lambda error: -error.probability)
+    missed = [error for error in every if error.missed]
+    print(f"{len(false)} false detections, {len(missed)} misses")
+    blanks = -len(false[:MOST]) % A_ROW
+    filling = [Error(np.nan, False, np.full((SIDE_PX, SIDE_PX, 3), 255, np.uint8))] * blanks
+    sheet([*false[:MOST], *filling, *missed[:MOST]]).save(options.output)
+
+
+if __name__ == "__main__":
+    main()
