@@ -2,8 +2,8 @@
 
 python benchmarks/real_errors.py --cohort OUT --folder WORK --threshold T -o SHEET.png
 
-OUT is what benchmarks/real_cohort.py wrote, WORK where benchmarks/real_test.py left its detections. Squares of 32 um;
-above each its probability, for a miss the highest one within 7.5 um.
+OUT is what benchmarks/real_cohort.py wrote, WORK where benchmarks/real_test.py left its detections. Squares of
+32 um; in each its probability, for a miss the highest one within 7.5 um.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def _errors_of(
     probability = counted["probability"].to_numpy()
     for number in np.flatnonzero(pairs < 0):
         yield Error(float(probability[number]), False, _square(pixels, places[number]))
-    for number in set(range(len(real))) - set(pairs[pairs >= 0].tolist()):
+    for number in np.setdiff1d(np.arange(len(real)), pairs):
         away = np.hypot(found["x"] - real[number, 0], found["y"] - real[number, 1])
-        yield Error(float(found["probability"][away <= radius_px].max()), True, _square(pixels, real[number]))
+        best = float(found["probability"][away <= radius_px].max())
+        yield Error(best, True, _square(pixels, real[number]))
 
 
 def _square(pixels: Pixels, place: npt.NDArray[np.float64]) -> Pixels:
@@ -72,7 +73,7 @@ def sheet(shown: list[Error]) -> Image.Image:
     whole = Image.new("RGB", (A_ROW * SIDE_PX, -(-len(shown) // A_ROW) * SIDE_PX), "white")
     for number, error in enumerate(shown):
         square = Image.fromarray(error.picture)
-        said = "-" if np.isnan(error.probability) else f"{error.probability:.3f}"
+        said = "" if np.isnan(error.probability) else f"{error.probability:.3f}"
         ImageDraw.Draw(square).text((3, 2), ("missed " if error.missed else "") + said, fill="black")
         row, column = divmod(number, A_ROW)
         whole.paste(square, (column * SIDE_PX, row * SIDE_PX))
