@@ -2,8 +2,8 @@
 
 python benchmarks/real_errors.py --cohort OUT --folder WORK --threshold T -o SHEET.png
 
-OUT is what benchmarks/real_cohort.py wrote, WORK where benchmarks/real_test.py left its detections. Squares of
-32 um; in each its probability, for a miss the highest one within 7.5 um.
+OUT is what benchmarks/real_cohort.py wrote, WORK where benchmarks/real_test.py left its detections. Squares
+of 32 um; in each its probability, for a miss the highest one within 7.5 um.
 """
 
 from __future__ import annotations
