@@ -68,16 +68,21 @@ def _square(pixels: Pixels, place: npt.NDArray[np.float64]) -> Pixels:
     return padded[top : top + SIDE_PX, left : left + SIDE_PX]
 
 
-def sheet(shown: list[Error]) -> Image.Image:
-    """Squares in rows, each with its probability."""
-    whole = Image.new("RGB", (A_ROW * SIDE_PX, -(-len(shown) // A_ROW) * SIDE_PX), "white")
-    for number, error in enumerate(shown):
-        square = Image.fromarray(error.picture)
-        said = "" if np.isnan(error.probability) else f"{error.probability:.3f}"
-        ImageDraw.Draw(square).text((3, 2), ("missed " if error.missed else "") + said, fill="black")
-        row, column = divmod(number, A_ROW)
-        whole.paste(square, (column * SIDE_PX, row * SIDE_PX))
+def sheet(*groups: list[Error]) -> Image.Image:
+    """Squares in rows, each with its probability; a group begins a new row."""
+    rows = [group[start : start + A_ROW] for group in groups for start in range(0, len(group), A_ROW)]
+    whole = Image.new("RGB", (A_ROW * SIDE_PX, max(1, len(rows)) * SIDE_PX), "white")
+    for row, shown in enumerate(rows):
+        for column, error in enumerate(shown):
+            whole.paste(_labelled(error), (column * SIDE_PX, row * SIDE_PX))
     return whole
+
+
+def _labelled(error: Error) -> Image.Image:
+    square = Image.fromarray(error.picture)
+    said = "nothing" if np.isnan(error.probability) else f"{error.probability:.3f}"
+    ImageDraw.Draw(square).text((3, 2), ("missed, " if error.missed else "") + said, fill="black")
+    return square
 
 
 def main() -> None:
@@ -94,9 +99,7 @@ def main() -> None:
     false = sorted((error for error in every if not error.missed), key=lambda error: -error.probability)
     missed = [error for error in every if error.missed]
     print(f"{len(false)} false detections, {len(missed)} misses")
-    blanks = -len(false[:MOST]) % A_ROW
-    filling = [Error(np.nan, False, np.full((SIDE_PX, SIDE_PX, 3), 255, np.uint8))] * blanks
-    sheet([*false[:MOST], *filling, *missed[:MOST]]).save(options.output)
+    sheet(false[:MOST], missed[:MOST]).save(options.output)
 
 
 if __name__ == "__main__":

@@ -91,9 +91,10 @@ def scanned_at(mpp: float, slides: pd.DataFrame, points: pd.DataFrame, folder: P
     rows, places = [], []
     for row in slides.to_dict("records"):
         path, scale = folder / f"{row['case']}.png", row["mpp"] / mpp
-        with Image.open(row["he"]) as image:
-            size = tuple(round(side * scale) for side in image.size)
-            image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(path, compress_level=1)
+        if not path.exists():
+            with Image.open(row["he"]) as image:
+                size = tuple(round(side * scale) for side in image.size)
+                image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(path, compress_level=1)
         rows.append(row | {"he": str(path), "mpp": mpp})
         here = points[points["case"] == row["case"]]
         places.append(here.assign(x=here["x"] * scale, y=here["y"] * scale))

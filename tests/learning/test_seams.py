@@ -36,7 +36,7 @@ def test_each_patch_is_itself_up_to_its_lines_and_one_other_beyond(share: float,
         assert torch.equal(own, own.any(dim=1, keepdim=True) & own.any(dim=0, keepdim=True)), "a rectangle"
 
 
-def test_the_share_is_kept_and_both_classes_get_seams() -> None:
+def test_the_share_is_kept() -> None:
     made = with_seams(numbered(250).repeat(8, 1, 1, 1), 0.5, torch.Generator().manual_seed(0))
     own = made == numbered(250).repeat(8, 1, 1, 1)
     changed = (~own).flatten(1).any(dim=1).float().mean()
