@@ -36,10 +36,12 @@ format: $(READY)
 bench: $(READY)  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/stain_augmentation.py
+	$(BIN)/python benchmarks/stain_table.py
+	$(BIN)/python benchmarks/candidates_speed.py
 	$(BIN)/python benchmarks/evaluation_speed.py
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
 	$(BIN)/python benchmarks/inference.py
-	$(BIN)/python benchmarks/grading.py
+	$(BIN)/python benchmarks/counting_speed.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -1,4 +1,4 @@
-"""Time a cohort of TUPAC's size: 814 slides, 500,000 detections, bootstrap included.
+"""Time a cohort of TUPAC's size: 814 slides, 500,000 detections, bootstrap and report included.
 
 Run: python benchmarks/evaluation_speed.py [--slides 814] [--detections 500000] [--output DIR]
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from metaphase.base.tables import write_table
 from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
-from metaphase.tables import write_table
+from metaphase.reports.evaluation import write_mitosis_report
 
 SIDE_PX, MPP = 80_000, 0.25
 JITTER_PX = 8.0
@@ -57,11 +58,11 @@ def main() -> None:
             result = evaluate_mitoses(
                 truth,
                 predictions,
-                folder / method,
                 by=("centre",),
                 matching=MatchingConfig(method=method, threshold=0.5),
                 bootstrap=BootstrapConfig(samples=options.samples),
             )
+            write_mitosis_report(result, folder / method)
             seconds = time.perf_counter() - start
             print(f"{method:8} {seconds:6.1f} s   F1 {result.overall.f1}")
 

@@ -26,13 +26,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from metaphase.inference import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
-from metaphase.inference.config import Precision
-from metaphase.inference.cpu import CpuDetector, Workers
-from metaphase.inference.folding import fold_detector
-from metaphase.networks import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, build_network, probability
-from metaphase.parallel import available_cores
-from metaphase.slides import RGB, PyramidFormat, open_slide, read_tiles, write_pyramid
+from metaphase.base.arrays import RGB
+from metaphase.base.parallel import available_cores
+from metaphase.networks.architectures import build_network, probability
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
+from metaphase.networks.engine.cpu import CpuDetector, Workers
+from metaphase.networks.engine.engine import Precision
+from metaphase.networks.engine.layers import fold_detector
+from metaphase.slides import PyramidFormat, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
@@ -306,7 +308,7 @@ def print_rows(rows: list[Row]) -> None:
 def main() -> None:
     """Measure and print; with --json also write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--gamma", type=float, nargs="+", default=[0.6])
     parser.add_argument("--networks", nargs="+", choices=[*KINDS], default=["none", "batch"])

@@ -22,10 +22,12 @@ import pandas as pd
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.jobs.labelling import merge_project
+from metaphase.labels.observers.project import Project, load_project
+from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.simulation import SimulationConfig, simulate_cohort
-from metaphase.tables import read_manifest, read_table, write_table
-from metaphase.web.labelling import AnswerStore, Entry, Project, load_project, merge_project
-from metaphase.web.labelling.serving import Running, serve_project
+from metaphase.web.labelling import Running, serve_project
 
 SLIDE_PX, MARGIN_PX = 3072, 512
 KEYS = {"mitosis": "m", "brown_nucleus": "n", "artefact": "a"}

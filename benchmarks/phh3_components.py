@@ -21,10 +21,11 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.phh3.candidates import find_candidates
-from metaphase.phh3.config import CandidateConfig
-from metaphase.phh3.survey import survey_slide
-from metaphase.slides import RGB, PyramidFormat, open_slide, write_pyramid
+from metaphase.base.arrays import RGB
+from metaphase.labels.phh3.candidates import find_brown_candidates
+from metaphase.labels.phh3.config import BrownConfig
+from metaphase.labels.phh3.survey import survey_slide
+from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 
 MPP, TILE_PX, DOTS_PER_SIDE, RADIUS_PX = 0.25, 512, 13, 8.0
 TISSUE, BROWN = (205, 208, 226), (96, 62, 40)
@@ -51,14 +52,14 @@ def write_slide(path: Path, side: int) -> None:
 
 def search(path: Path, tile_px: int) -> None:
     """Search the slide and print figures."""
-    config = CandidateConfig(join_um=5.0)
+    config = BrownConfig(join_um=5.0)
     with open_slide(path) as slide:
         started = time.perf_counter()
         survey = survey_slide(slide, config)
         surveyed = time.perf_counter()
         if survey.threshold is None:
             raise SystemExit("no tissue found")
-        table = find_candidates(slide, survey.tissue, survey.threshold, config, tile_px=tile_px).table
+        table = find_brown_candidates(slide, survey.tissue, survey.threshold, config, tile_px=tile_px).table
         seconds = time.perf_counter() - surveyed
         pixels = slide.width * slide.height
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

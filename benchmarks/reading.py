@@ -24,7 +24,8 @@ import openslide
 import psutil
 import tifffile
 
-from metaphase.slides import RGB, PyramidFormat, open_slide, plan_tiles, read_tiles, write_pyramid
+from metaphase.base.arrays import RGB
+from metaphase.slides import PyramidFormat, open_slide, plan_tiles, read_tiles, write_pyramid
 
 TILE_PX = 1024
 

@@ -18,9 +18,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from metaphase.registration import register_pair, register_points
+from metaphase.base.arrays import RGB
+from metaphase.labels.registration import register_pair, register_points
 from metaphase.simulation import Case, SimulationConfig, case_truth, cohort_cases, render_region
-from metaphase.slides import RGB, PyramidFormat, open_slide, write_pyramid
+from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 
 MPP = 0.25
 BLOCK_PX = 2500

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from metaphase.parallel import available_cores
-from metaphase.stain.augmentation import Augmentation
+from metaphase.base.parallel import available_cores
+from metaphase.images.stain.augmentation import Augmentation
 
 RGB = npt.NDArray[np.uint8]
 Rates = tuple[float, float]

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from metaphase.learning.config import TrainingConfig
-from metaphase.learning.patches import PatchWriter
-from metaphase.learning.processes import choose_device
-from metaphase.learning.training import train
-from metaphase.networks import NetworkSpec, build_network
-from metaphase.networks.architectures import WideConv2d
+from metaphase.networks.architectures import WideConv2d, build_network
+from metaphase.networks.cards import NetworkSpec
+from metaphase.networks.checkpoints import choose_device
+from metaphase.networks.training.config import TrainingConfig
+from metaphase.networks.training.loop import train
+from metaphase.networks.training.patches import PatchWriter
 
 PAPER_PATCHES = 20 * (22_000 + 400_000)
 

@@ -56,7 +56,7 @@ def test_info_json(slide: Path) -> None:
         "metadata",
     )
     assert facts["stain"]["name"] == "H&E"
-    assert any("20x" in warning for warning in facts["warnings"])
+    assert any("20x" in warning["text"] for warning in facts["warnings"])
 
 
 def test_info_for_people(slide: Path) -> None:

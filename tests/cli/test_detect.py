@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from tests.cli.running import run
-from tests.pipeline.conftest import he_slide, model
+from tests.jobs.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]  # fixtures shared with the pipeline's tests
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError
 from metaphase.cli.label import label
-from metaphase.errors import UsageError
-from metaphase.tables import TableError
-from metaphase.web.labelling import AnswerStore, Project
-from metaphase.web.labelling.serving import Running
-from tests.web.labelling.conftest import write_project
+from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.store import AnswerStore
+from metaphase.web import labelling
+from metaphase.web.labelling import Running
+from tests.labels.observers.projects import write_project
 
 
 def run(*arguments: str | Path) -> Result:
@@ -64,7 +66,6 @@ def test_export_and_import(project: Project, tmp_path: Path) -> None:
 def test_serve_hands_over_its_options_and_prints_the_link(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from metaphase.web.labelling import serving
 
     (project.folder / "secret-a.png").unlink()
     asked: dict[str, Any] = {}
@@ -73,7 +74,7 @@ def test_serve_hands_over_its_options_and_prints_the_link(
         options.pop("ready")(Running("http://somewhere/", project))
         asked.update(options, folder=folder)
 
-    monkeypatch.setattr(serving, "serve_project", pretend)
+    monkeypatch.setattr(labelling, "serve_project", pretend)
     result = run("serve", project.folder, "--port", "0", "--token", "t" * 20)
     assert asked == {"folder": project.folder, "host": "127.0.0.1", "port": 0, "token": "t" * 20}
     assert result.stdout == "http://somewhere/\n"

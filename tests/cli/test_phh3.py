@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.cli.phh3 import phh3
-from metaphase.errors import MetaphaseError, UsageError
-from tests.phh3.slides import draw_slide, spread_points, write_slide
+from tests.labels.phh3.slides import draw_slide, spread_points, write_slide
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
@@ -108,7 +108,7 @@ def test_wrong_use(manifest: Path, workspace: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cnn1 or cnn2"):
         run("sample", manifest, "-w", workspace, "-o", tmp_path / "p", "--for", "cnn3")
     (tmp_path / "settings.toml").write_text("threshold = 1\n")
-    with pytest.raises(UsageError, match="unknown candidate setting"):
+    with pytest.raises(UsageError, match=r"settings\.toml: the file has no setting threshold"):
         run("candidates", manifest, "-w", workspace, "--config", tmp_path / "settings.toml")
     (tmp_path / "none.csv").write_text("case,phh3\na,\n")
     with pytest.raises(UsageError, match="no case has a PHH3 slide"):

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.cli.reference import reference
-from metaphase.errors import MetaphaseError, UsageError
-from tests.reference.pairs import drawn_pair
-from tests.reference.workspaces import write_manifest, write_pair, write_settings
+from tests.labels.reference.pairs import drawn_pair
+from tests.labels.reference.workspaces import write_manifest, write_pair, write_settings
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:

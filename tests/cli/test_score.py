@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from metaphase.base.errors import MetaphaseError
+from metaphase.base.tables import read_table, write_table
 from metaphase.cli.score import score
-from metaphase.errors import MetaphaseError
 from metaphase.evaluation import evaluate_grade, evaluate_proliferation, tune_grade, tune_proliferation
 from metaphase.slides import PyramidFormat, write_pyramid
-from metaphase.tables import read_table, write_table
 
 MPP = 0.25
 SIZES = {"01": 2, "02": 9, "03": 30, "04": 0}

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.cli.running import run
-from tests.learning.stores import write_store
+from tests.networks.training.stores import write_store
 
 
 @pytest.fixture(scope="module")

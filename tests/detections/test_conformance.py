@@ -17,8 +17,8 @@ import pytest
 import shapely
 from hypothesis import given, settings
 
+from metaphase.base.tables import TableError
 from metaphase.detections import DetectionSet, detection_set, read_detections, write_detections
-from metaphase.tables import TableError
 from tests.detections.sets import detection_sets, provenance_set
 
 SLIDERUNNER_COLUMNS = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metaphase.base.tables import TableError
 from metaphase.detections import common_label, read_detections
-from metaphase.tables import TableError
 
 SLIDERUNNER_SCHEMA = """
 CREATE TABLE Slides (uid INTEGER PRIMARY KEY, filename TEXT, width INTEGER, height INTEGER, directory TEXT);

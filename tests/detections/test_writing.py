@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.tables import TableError
 from metaphase.detections import (
     FORMATS,
     DetectionSet,
@@ -21,10 +23,8 @@ from metaphase.detections import (
     read_detections,
     write_detections,
 )
-from metaphase.detections.formats.classes import noted_probability, probability_note
-from metaphase.detections.naming import file_stem, identities, slide_of_stem
-from metaphase.errors import OutputError, UsageError
-from metaphase.tables import TableError
+from metaphase.detections.formats.contract import noted_probability, probability_note
+from metaphase.detections.table import file_stem, identities, slide_of_stem
 from tests.detections.sets import NAMES, detection_sets, points_by_slide, provenance_set
 
 PLACE_PX = {"csv": 1e-9, "parquet": 0.0, "sliderunner": 0.5}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metaphase.tables import write_table
+from metaphase.base.tables import write_table
 
 MPP, SIDE = 0.25, 20_000
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from metaphase.errors import UsageError
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, read_manifest
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
 from metaphase.evaluation.datasets import ADAPTERS, import_dataset, read_dataset
-from metaphase.tables import TableError, read_manifest
 from tests.detections.test_reading import write_sliderunner
 
 
@@ -62,7 +62,7 @@ def test_tupac_slides_take_their_line_number_as_name(tmp_path: Path) -> None:
     (tmp_path / "TUPAC-TR-002.svs").touch()
     dataset = read_dataset("tupac", tmp_path)
     assert dataset.manifest["case"].tolist() == ["TUPAC-TR-002"]
-    assert "2 slides" in dataset.warnings[0]
+    assert "2 slides" in str(dataset.warnings[0])
 
 
 def midog_json(folder: Path, box: list[float]) -> Path:
@@ -88,7 +88,7 @@ def test_midog_boxes_are_corners_and_unlabelled_images_are_left_out(tmp_path: Pa
     assert dataset.manifest["case"].tolist() == ["midog/001", "midog/245"]
     assert dataset.manifest["scanner"].tolist() == ["Hamamatsu XR", "3D Histech"]
     assert dataset.manifest["width"].tolist() == [7000, 7000]
-    assert "1 images published without labels" in dataset.warnings[0]
+    assert "1 images published without labels" in str(dataset.warnings[0])
     midog_json(tmp_path, [4336, 346, 50, 50])
     with pytest.raises(TableError, match="no pair of corners"):
         read_dataset("midog", tmp_path)

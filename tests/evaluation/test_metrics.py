@@ -9,27 +9,25 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.evaluation.agreement import confusion, quadratic_kappa, spearman
-from metaphase.evaluation.bootstrap import (
+from metaphase.evaluation.grades import confusion, quadratic_kappa, spearman
+from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.metrics import (
+    BootstrapConfig,
+    average_precision,
+    best_threshold,
+    curve,
+    detection_metrics,
     drawn_average_precision,
     drawn_rates,
     draws,
     estimate,
-    slide_counts,
-)
-from metaphase.evaluation.config import BootstrapConfig
-from metaphase.evaluation.curves import (
-    average_precision,
-    best_threshold,
-    curve,
     f1_of_counts,
     f1_of_rates,
     froc,
+    slide_counts,
     thinned,
 )
-from metaphase.evaluation.metrics import detection_metrics
-from metaphase.evaluation.plots import froc_line, froc_plot
-from metaphase.evaluation.scoring import Marked
+from metaphase.reports.plots import froc_line, froc_plot
 
 LEVELS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5001, 0.9, 1.0])
 GRADES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=2, max_size=40)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from metaphase.errors import UsageError
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, write_table
 from metaphase.evaluation import StudyConfig, export_observers, read_observers
 from metaphase.evaluation.observers import judge, plan_study, proportion
-from metaphase.tables import TableError, write_table
 
 MPP = 0.25
 

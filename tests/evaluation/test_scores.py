@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -15,21 +14,22 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaphase.errors import UsageError
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, write_table
+from metaphase.counting.specimen import grade_of
 from metaphase.evaluation import (
     BootstrapConfig,
     evaluate_grade,
     evaluate_mitoses,
     evaluate_proliferation,
-    load_tuned,
     tune_grade,
     tune_mitoses,
     tune_proliferation,
 )
-from metaphase.evaluation.card import Tuned, save_tuned
-from metaphase.evaluation.scores import grades_of
+from metaphase.evaluation.operating_points import load_point, save_point
 from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa
-from metaphase.tables import TableError, write_table
+from metaphase.networks.cards import OperatingPoint
+from metaphase.reports.evaluation import write_agreement_report
 from tests.evaluation.cohorts import write_cohort
 
 FEW = BootstrapConfig(samples=100)
@@ -49,9 +49,8 @@ def scores(cohort: Path, **columns: object) -> Path:
 def test_grades_equal_scikit_learn_with_picture_and_page(cohort: Path, tmp_path: Path) -> None:
     truth = pd.read_csv(cohort / "manifest.csv")["grade"]
     predicted = np.clip(truth + np.resize([0, 0, 0, 1, -1], len(truth)), 1, 3)
-    result = evaluate_grade(
-        cohort, scores(cohort, grade=predicted), tmp_path / "o", by=("centre",), bootstrap=FEW
-    )
+    result = evaluate_grade(cohort, scores(cohort, grade=predicted), by=("centre",), bootstrap=FEW)
+    write_agreement_report(result, tmp_path / "o")
     expected = sklearn.metrics.cohen_kappa_score(truth, predicted, weights="quadratic")
     assert result.overall.value == pytest.approx(expected)
     assert result.overall.low < expected < result.overall.high
@@ -64,7 +63,8 @@ def test_grades_equal_scikit_learn_with_picture_and_page(cohort: Path, tmp_path:
 def test_scores_equal_scipy(cohort: Path, tmp_path: Path) -> None:
     truth = pd.read_csv(cohort / "manifest.csv")["proliferation"]
     predicted = np.round(np.exp(truth + np.random.default_rng(0).normal(size=len(truth))), 1)
-    result = evaluate_proliferation(cohort, scores(cohort, count=predicted), tmp_path / "o", bootstrap=FEW)
+    result = evaluate_proliferation(cohort, scores(cohort, count=predicted), bootstrap=FEW)
+    write_agreement_report(result, tmp_path / "o")
     expected = scipy.stats.spearmanr(truth, predicted).statistic
     assert result.overall.value == pytest.approx(expected)
     assert result.overall.low < expected < result.overall.high
@@ -74,10 +74,10 @@ def test_scores_equal_scipy(cohort: Path, tmp_path: Path) -> None:
 def test_constant_predictions(cohort: Path) -> None:
     grade = evaluate_grade(cohort, scores(cohort, grade=2), bootstrap=FEW)
     assert grade.overall.value == 0
-    assert "kappa is 0" in grade.warnings[0]
+    assert "kappa is 0" in str(grade.warnings[0])
     score = evaluate_proliferation(cohort, scores(cohort, count=5), bootstrap=FEW)
     assert np.isnan(score.overall.value)
-    assert "undefined" in score.warnings[0]
+    assert "undefined" in str(score.warnings[0])
 
 
 def test_bad_scores_are_named(cohort: Path) -> None:
@@ -105,7 +105,7 @@ def test_thetas_equal_exhaustive_search(cases: list[tuple[int, int]]) -> None:
     counts, grades = np.array(cases).T
     values = {}
     for theta1, theta2 in combinations_with_replacement(sorted(set(counts.tolist())), 2):
-        predicted = grades_of(counts, theta1, theta2)
+        predicted = grade_of(counts, theta1, theta2)
         if len(set(grades)) > 1 or set(grades) != set(predicted):
             values[theta1, theta2] = sklearn.metrics.cohen_kappa_score(grades, predicted, weights="quadratic")
     if not values:
@@ -118,7 +118,7 @@ def test_thetas_equal_exhaustive_search(cases: list[tuple[int, int]]) -> None:
 
 
 def test_grades_as_in_the_paper() -> None:
-    assert grades_of([0, 6, 7, 20, 21], 6, 20).tolist() == [1, 1, 2, 2, 3]
+    assert grade_of([0, 6, 7, 20, 21], 6, 20).tolist() == [1, 1, 2, 2, 3]
 
 
 def test_delta_for_spearman_takes_the_best_and_ignores_constant_counts() -> None:
@@ -139,7 +139,7 @@ def test_tuned_threshold_is_used_and_never_on_its_own_cases(cohort: Path, tmp_pa
     saved = json.loads(card.read_text())
     assert saved["architecture"] == "CNN5"
     assert saved["thresholds"]["mitoses"]["parameters"] == tuned.parameters
-    assert load_tuned(card, "mitoses") == tuned
+    assert load_point(card, "mitoses") == tuned
     result = evaluate_mitoses(cohort, predictions, split="test", card=card, bootstrap=FEW)
     assert result.threshold == tuned.parameters["delta"]
     with pytest.raises(UsageError, match="20 slides were used to tune"):
@@ -181,10 +181,19 @@ def test_tuning_of_score_and_grade_from_counts(cohort: Path, tmp_path: Path) -> 
 
 def test_tuning_anew_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
     path = tmp_path / "card.json"
-    first = Tuned("mitoses", {"delta": 0.9, "suppress_um": 15.0}, "F1", 0.8, ("a",), ("a",), "slides")
-    save_tuned(path, first)
-    save_tuned(path, replace(first, parameters={"delta": 0.7}, cases=("b",)))
-    again = load_tuned(path, "mitoses")
+    parameters = {"delta": 0.9, "suppress_um": 15.0}
+    first = OperatingPoint(
+        task="mitoses",
+        parameters=parameters,
+        metric="F1",
+        value=0.8,
+        cases=("a",),
+        patients=("a",),
+        source="slides",
+    )
+    save_point(path, first)
+    save_point(path, first.model_copy(update={"parameters": {"delta": 0.7}, "cases": ("b",)}))
+    again = load_point(path, "mitoses")
     assert again.parameters == {"delta": 0.7, "suppress_um": 15.0}
     assert again.cases == ("b",)
 

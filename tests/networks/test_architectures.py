@@ -7,18 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaphase.errors import UsageError
-from metaphase.networks import (
+from metaphase.base.errors import UsageError
+from metaphase.networks.architectures import build_network, fold_normalisation, parameter_count, probability
+from metaphase.networks.cards import (
     OUTPUT_STRIDE_PX,
     PATCH_PX,
     RECEPTIVE_PX,
+    Family,
     NetworkSpec,
-    build_network,
-    fold_normalisation,
-    parameter_count,
-    probability,
+    Normalisation,
 )
-from metaphase.networks.architectures import Family, Normalisation
 
 
 @pytest.mark.parametrize(("gamma", "millions"), [(1.0, 26.9), (0.8, 17.1), (0.6, 9.6)])

@@ -12,11 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaphase.errors import ModelError
-from metaphase.networks import ModelCard, NetworkSpec, TunedThreshold, build_network, load_model, save_model
+from metaphase.base.errors import ModelError
+from metaphase.networks.architectures import build_network
+from metaphase.networks.cards import ModelCard, NetworkSpec, OperatingPoint
+from metaphase.networks.checkpoints import load_model, save_model
 
 SPEC = NetworkSpec(gamma=0.05)
-TUNED = TunedThreshold(parameters={"delta": 0.9}, metric="F1", value=0.7, cases=("a", "b"))
+TUNED = OperatingPoint(parameters={"delta": 0.9}, metric="F1", value=0.7, cases=("a", "b"))
 
 
 def card(**changes: object) -> ModelCard:

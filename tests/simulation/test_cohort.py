@@ -10,7 +10,7 @@ import openslide
 import pandas as pd
 import pytest
 
-from metaphase.errors import MetaphaseError, OutputError
+from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.simulation import (
     Displacement,
     SimulationConfig,
@@ -139,3 +139,20 @@ def test_progress_counts_every_pixel(written):
     seen: list[tuple[str, int, int]] = []
     simulate_cohort(written, SMALL, progress=lambda *values: seen.append(values))
     assert seen[-1][1] == seen[-1][2] == 2 * 2 * 700 * 500
+
+
+def test_one_stain_alone_is_that_of_both(written, tmp_path):
+    manifest = simulate_cohort(tmp_path, SMALL, frames=("he",))
+    both, alone = digests(written), digests(tmp_path)
+    assert not any("phh3.tif" in name for name in alone)
+    assert (manifest["phh3"] == "").all()
+    for name in ("he.tif", "truth.parquet", "truth.csv", "displacement.json"):
+        assert alone[f"case001/{name}"] == both[f"case001/{name}"]
+
+
+def test_another_choice_of_stains_makes_the_case_again(tmp_path):
+    tiny = dataclasses.replace(SMALL, cases=1, centres=1, width=300, height=300)
+    for frames in (("he",), ("he", "phh3"), ("phh3",)):
+        simulate_cohort(tmp_path, tiny, frames=frames)
+        made = {path.stem for path in (tmp_path / "case000").glob("*.tif")}
+        assert made == set(frames)

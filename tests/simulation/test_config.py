@@ -1,6 +1,7 @@
 import pytest
 
-from metaphase.errors import UsageError
+from metaphase.base.config import settings_of
+from metaphase.base.errors import UsageError
 from metaphase.simulation import LABORATORIES, SimulationConfig, cohort_cases
 
 
@@ -20,6 +21,7 @@ from metaphase.simulation import LABORATORIES, SimulationConfig, cohort_cases
         ({"mitoses_per_mm2": [-1, 5]}, "mitoses_per_mm2"),
         ({"mitoses_per_mm2": [9, 5]}, "mitoses_per_mm2"),
         ({"mitoses_per_mm2": 5}, "mitoses_per_mm2"),
+        ({"mitoses_per_mm2": [1, 2, 3]}, "mitoses_per_mm2"),
         ({"mitoses_per_mm2": ["a", 5]}, "mitoses_per_mm2"),
         ({"artefacts_per_mitosis": -0.1}, "artefacts_per_mitosis"),
         ({"lookalikes_per_mm2": float("nan")}, "lookalikes_per_mm2"),
@@ -30,11 +32,11 @@ from metaphase.simulation import LABORATORIES, SimulationConfig, cohort_cases
 )
 def test_impossible_settings_are_refused_by_name(settings, named):
     with pytest.raises(UsageError, match=named):
-        SimulationConfig.from_mapping(settings)
+        settings_of(SimulationConfig, settings)
 
 
 def test_settings_come_from_a_toml_table():
-    config = SimulationConfig.from_mapping({"cases": 3, "mitoses_per_mm2": [10, 20.5], "width": 1024})
+    config = settings_of(SimulationConfig, {"cases": 3, "mitoses_per_mm2": [10, 20.5], "width": 1024})
     assert (config.cases, config.width, config.mitoses_per_mm2) == (3, 1024, (10, 20.5))
 
 

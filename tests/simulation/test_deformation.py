@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.errors import UsageError
-from metaphase.geometry import Box
+from metaphase.base.errors import UsageError
+from metaphase.base.geometry import Box
 from metaphase.simulation.deformation import Displacement, random_displacement
 
 SIZE = (40_000, 30_000)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from metaphase.geometry import Box
+from metaphase.base.geometry import Box
 from metaphase.simulation import Case, cohort_cases
 from metaphase.simulation.architecture import Architecture
 from metaphase.simulation.config import SimulationConfig

@@ -2,8 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from metaphase.counting.specimen import grade_of
 from metaphase.simulation import Case, case_truth
-from metaphase.simulation.truth import grade, hotspot_count
+from metaphase.simulation.truth import GRADE_LIMITS, hotspot_count
 
 
 def test_coordinates_obey_the_displacement_exactly(case: Case):
@@ -36,4 +37,4 @@ def test_the_hotspot_is_the_fullest_circle():
 
 @pytest.mark.parametrize(("count", "expected"), [(0, 1), (6, 1), (7, 2), (20, 2), (21, 3)])
 def test_grades_follow_the_limits(count, expected):
-    assert grade(count) == expected
+    assert grade_of(count, *GRADE_LIMITS) == expected

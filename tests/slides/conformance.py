@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from metaphase.errors import RegionError
-from metaphase.geometry import Box
+from metaphase.base.errors import RegionError
+from metaphase.base.geometry import Box
 from metaphase.slides import Slide
 from tests.slides.images import BLOBS
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
-from metaphase.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
-from metaphase.geometry import Box
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
+from metaphase.base.geometry import Box
 from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
-from metaphase.slides.openslide_backend import filled_bounds
+from metaphase.slides.backends import filled_bounds
 from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 
@@ -109,7 +109,7 @@ def test_unicode_and_spaces_in_the_path(tmp_path: Path) -> None:
 def test_missing_mpp_names_the_flag_and_reading_needs_it(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "slide.tif", blob_image(), mpp=None)
     with open_slide(path) as slide:
-        assert any("--mpp" in warning for warning in slide.info.warnings)
+        assert any("--mpp" in str(warning) for warning in slide.info.warnings)
         assert slide.thumbnail(40).shape[1] == 40
         with pytest.raises(MissingResolutionError, match="--mpp"):
             slide.read(0, 0, 10, 10)
@@ -125,14 +125,18 @@ def test_print_resolution_is_not_believed(tmp_path: Path) -> None:
     )
     with open_slide(path) as slide:
         assert slide.info.resolution is None
-        assert "352.8" in slide.info.warnings[0]
+        (warning,) = slide.info.warnings
+        assert (warning.code, warning.next_step) == ("odd-mpp", "give --mpp")
+        assert "352.8" in warning.text
 
 
 def test_flag_that_contradicts_the_file_is_said(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "slide.tif", blob_image(), mpp=0.25)
     with open_slide(path, mpp=0.5) as slide:
         assert slide.mpp == 0.5
-        assert "overrides the 0.25" in slide.info.warnings[0]
+        (warning,) = slide.info.warnings
+        assert warning.code == "mpp-overridden"
+        assert "overrides the 0.25" in warning.text
 
 
 @pytest.mark.parametrize("mpp", [0, -0.25, 250, float("nan")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_np
 
-from metaphase.errors import SlideError, UsageError
-from metaphase.geometry import Box
-from metaphase.slides import RGB, ArraySlide, MaskGrid, plan_tiles, read_tiles
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.geometry import Box
+from metaphase.slides import ArraySlide, MaskGrid, plan_tiles, read_tiles
 from tests.slides.images import blob_image, noise_image
 
 regions = st.builds(Box, st.integers(0, 500), st.integers(0, 500), st.integers(1, 2000), st.integers(1, 2000))
@@ -57,6 +60,58 @@ def test_mask_keeps_exactly_the_tiles_that_touch_it(
         if (across & down).any():
             expected.append(piece)
     assert list(kept.tiles) == expected
+
+
+grids = st.builds(
+    lambda mask, corner, scale: MaskGrid(mask, *corner, scale),
+    st_np.arrays(np.bool_, st_np.array_shapes(min_dims=2, max_dims=2, max_side=8)),
+    st.tuples(st.floats(-60, 60), st.floats(-60, 60)),
+    st.floats(0.5, 40),
+)
+
+
+def judged(grid: MaskGrid, x: float, y: float) -> bool:
+    """The map at one level-0 point, looked up by hand."""
+    rows, columns = grid.mask.shape
+    column, row = math.floor((x - grid.x) / grid.scale), math.floor((y - grid.y) / grid.scale)
+    return 0 <= row < rows and 0 <= column < columns and bool(grid.mask[row, column])
+
+
+@given(grid=grids, points=st.lists(st.tuples(st.floats(-400, 400), st.floats(-400, 400)), max_size=20))
+def test_a_map_holds_the_points_on_its_true_pixels(grid: MaskGrid, points: list[tuple[float, float]]) -> None:
+    found = grid.contains(np.array(points, float).reshape(-1, 2))
+    assert found.tolist() == [judged(grid, x, y) for x, y in points]
+
+
+@given(grid=grids)
+def test_a_pixel_of_a_map_has_its_left_and_top_edge_and_not_the_others(grid: MaskGrid) -> None:
+    whole = MaskGrid(np.ones_like(grid.mask), 0, 0, 4)
+    rows, columns = grid.mask.shape
+    corners = np.array([(0, 0), (4 * columns, 0), (0, 4 * rows), (-1e-9, 0)])
+    assert whole.contains(corners).tolist() == [True, False, False, False]
+
+
+@given(
+    grid=grids,
+    bounds=regions,
+    mpp=st.floats(0.1, 8),
+    corner=st.tuples(st.integers(-9, 30), st.integers(-9, 30)),
+    size=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+)
+def test_a_map_under_a_box_is_the_map_at_each_pixels_centre(
+    grid: MaskGrid, bounds: Box, mpp: float, corner: tuple[int, int], size: tuple[int, int]
+) -> None:
+    plan, box = plan_tiles(bounds, 0.25, mpp=mpp, tile_px=4096), Box(*corner, *size)
+    grid = MaskGrid(grid.mask, grid.x + bounds.x, grid.y + bounds.y, grid.scale)
+    before = grid.mask.copy()
+    expected = [
+        [judged(grid, *plan.to_level0(column + 0.5, row + 0.5)) for column in range(box.x, box.right)]
+        for row in range(box.y, box.bottom)
+    ]
+    found = grid.under(plan, box)
+    np.testing.assert_array_equal(found, expected)
+    found[:] = True
+    np.testing.assert_array_equal(grid.mask, before, "what is returned is a copy")
 
 
 def test_nothing_to_plan_is_refused() -> None:

@@ -13,18 +13,17 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from metaphase.errors import UsageError
-from metaphase.pipeline.reference import finish_cohort
-from metaphase.reference import read_reference
+from metaphase.base.errors import UsageError
+from metaphase.jobs.reference import finish_cohort
+from metaphase.jobs.review import Review, collect_decisions, load_review, sureness
+from metaphase.labels.observers.store import AnswerStore
+from metaphase.labels.reference import read_reference
 from metaphase.slides import ArraySlide
-from metaphase.web.labelling import AnswerStore
-from metaphase.web.labelling.access import Access
-from metaphase.web.review import Review, collect_decisions, load_review
-from metaphase.web.review.app import create_app
-from metaphase.web.review.crops import ReviewCrops, turned_crop
-from metaphase.web.review.points import sureness
-from tests.reference.workspaces import built_workspace
-from tests.web.labelling.asgi import Client
+from metaphase.web.access import Access
+from metaphase.web.pictures import ReviewCrops, turned_crop
+from metaphase.web.review import review_app
+from tests.labels.reference.workspaces import built_workspace
+from tests.web.asgi import Client
 
 TOKEN = "a-token-for-the-tests"
 
@@ -43,7 +42,7 @@ def review(workspace: Path) -> Review:
 def client(review: Review) -> Iterator[Client]:
     crops = ReviewCrops(review)
     with AnswerStore(review.project) as store:
-        app = create_app(review, store, crops, Access(TOKEN, loopback_only=True))
+        app = review_app(review, store, crops, Access(TOKEN, loopback_only=True))
         with Client(app, "http://127.0.0.1:8501") as opened:
             opened.get(f"/?token={TOKEN}")
             yield opened
@@ -63,7 +62,7 @@ def send(client: Client, item: int, decision: str | None, name: str = "Anna") ->
 
 def test_strangers_and_foreign_hosts_are_kept_out(review: Review) -> None:
     with AnswerStore(review.project) as store:
-        app = create_app(review, store, ReviewCrops(review), Access(TOKEN, loopback_only=True))
+        app = review_app(review, store, ReviewCrops(review), Access(TOKEN, loopback_only=True))
         with Client(app, "http://127.0.0.1:8501") as stranger:
             assert stranger.get("/").status_code == 403
             assert stranger.get("/", headers={"host": "evil.example"}).status_code == 421

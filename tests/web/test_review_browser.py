@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from metaphase.pipeline.reference import finish_cohort
-from metaphase.web.review import collect_decisions
-from tests.reference.workspaces import built_workspace
+from metaphase.jobs.reference import finish_cohort
+from metaphase.jobs.review import collect_decisions
+from tests.labels.reference.workspaces import built_workspace
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

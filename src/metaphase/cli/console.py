@@ -1,14 +1,13 @@
-"""What all commands share: messages, progress, and going on after a bad slide."""
+"""What all commands share: options, messages, progress, and going on after a bad slide."""
 
 from __future__ import annotations
 
 import json
 import math
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,17 +17,42 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
-from metaphase.artifacts import write_text
-from metaphase.errors import MetaphaseError, UsageError
+from metaphase.base.batch import BatchWatch, Failure
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+if TYPE_CHECKING:
+    from metaphase.jobs.stages import StageState
+
+# ---- options that several commands share ----
+
+Slide = Annotated[Path, typer.Argument(help="Whole-slide image, TIFF or plain image.", metavar="SLIDE")]
+Slides = Annotated[
+    list[Path], typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE...")
+]
+Folder = Annotated[Path, typer.Option("-o", "--output", help="Folder for the results; made if absent.")]
+Mpp = Annotated[
+    float | None,
+    typer.Option(help="Micrometres per pixel of the slide, where the file does not say (40x: about 0.25)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one."),
+]
+
+
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Say of every stage whether it was kept, and else why it was done.")
+]
+
+
+# ---- what all commands share ----
 
 AREA = "mm2"
 stdout = Console()
@@ -86,64 +110,55 @@ def progress_bar(unit: str = "") -> Progress:
     return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
 
+def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True) -> None:
+    """A line a stage on stderr: kept, or why it was done."""
+    for state in states if shown else ():
+        stderr.print(
+            f"{name}: {state.explanation}" if name else state.explanation, markup=False, highlight=False
+        )
+
+
+class BarWatch(BatchWatch):
+    """A batch on a progress bar: all items and the one worked on; errors and warnings as they come."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._all: TaskID | None = None
+        self._one: TaskID | None = None
+
+    def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
+        """Begin a line."""
+        if self._all is None:
+            self._all = self._bar.add_task("slides", total=total, unit="slides")
+        self._bar.update(self._all, description=escape(Path(name).name), completed=number)
+        one = self._bar.add_task(escape(Path(name).name), total=None)
+        self._one = one
+        return lambda done, all_of_it: self._bar.update(one, completed=done, total=all_of_it)
+
+    def finished(self, name: str, result: object) -> None:
+        """Tell what to beware of."""
+        self._end()
+        for warning in getattr(result, "warnings", ()):
+            warn(f"{name}: {warning}")
+
+    def failed(self, failure: Failure, log: Path | None) -> None:
+        """Tell what went wrong, the others go on."""
+        self._end()
+        told = failure.message
+        message = told if told.startswith(f"{failure.name}: ") else f"{failure.name}: {told}"
+        hint = "" if failure.foreseen or log is None else f". The traceback is in {log}."
+        complain(message + hint)
+
+    def _end(self) -> None:
+        if self._one is not None:
+            self._bar.remove_task(self._one)
+            self._one = None
+        if self._all is not None:
+            self._bar.advance(self._all)
+
+
 @contextmanager
-def shown_on(bar: Progress, name: str) -> Iterator[Callable[[float, float], None]]:
-    """A line of `bar` while an item is worked on; yields what to call with the amount done and in all."""
-    task = bar.add_task(escape(name), total=None)
-    try:
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-    finally:
-        bar.remove_task(task)
-
-
-def for_each_slide(
-    slides: Iterable[Path], work: Callable[[Path], Result], folder: Path
-) -> tuple[list[Result], int]:
-    """Do `work` on every slide file, as `for_each` does; their names must differ, for outputs carry them."""
-    paths = list(slides)
-    refuse_same_names(paths)
-    return for_each({str(path): path for path in paths}, work, folder)
-
-
-def for_each(
-    items: Mapping[str, Item], work: Callable[[Item], Result], folder: Path, *, bar: Progress | None = None
-) -> tuple[list[Result], int]:
-    """Do `work` on every named item. One that fails is reported and the others go on.
-
-    Returns the results and the exit code. Tracebacks go to `errors.log` in `folder`, for a bug report. `work`
-    may show its own progress on `bar`.
-    """
-    results, failures = [], []
-    log = folder / "errors.log"
-    with bar or progress_bar() as bar:
-        task = bar.add_task("slides", total=len(items), unit="slides")
-        for name, item in items.items():
-            bar.update(task, description=escape(Path(name).name))
-            try:
-                results.append(work(item))
-            except MetaphaseError as error:
-                told = str(error)
-                complain(told if told.startswith(f"{name}: ") else f"{name}: {told}")
-                failures.append(f"{name}\n{traceback.format_exc()}")
-            except Exception as error:  # noqa: BLE001 -- one slide must not stop a cohort
-                complain(f"{name}: {type(error).__name__}: {error}. The traceback is in {log}.")
-                failures.append(f"{name}\n{traceback.format_exc()}")
-            bar.advance(task)
-    if failures:
-        write_text(log, "\n".join(failures))
-    else:
-        log.unlink(missing_ok=True)
-    return results, int(bool(failures))
-
-
-def refuse_same_names(paths: list[Path]) -> None:
-    """Outputs are named after the slide's stem, so stems must differ."""
-    seen: dict[str, Path] = {}
-    for path in paths:
-        if path.stem in seen:
-            raise UsageError(
-                f"its outputs would overwrite those of {seen[path.stem]}",
-                path=path,
-                next_step="name each slide once, and run slides of the same name into different folders",
-            )
-        seen[path.stem] = path
+def batch_bar(unit: str = "") -> Iterator[BarWatch]:
+    """A progress bar for a batch."""
+    with progress_bar(unit) as bar:
+        yield BarWatch(bar)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from metaphase.base.errors import UsageError
 from metaphase.cli.console import (
     AREA,
-    for_each,
+    Device,
+    Explain,
+    Folder,
+    Json,
+    Mpp,
+    batch_bar,
+    explain,
     print_json,
-    progress_bar,
-    refuse_same_names,
-    shown_on,
     stdout,
-    warn,
 )
-from metaphase.cli.options import Device, Folder, Json, Mpp
-from metaphase.errors import UsageError
 
 if TYPE_CHECKING:
-    from metaphase.pipeline.detection import Detector, Findings, SlideOutcome
-    from metaphase.web.slide_report import CohortRow
-
-REPORT, INDEX = "report.html", "index.html"
+    from metaphase.jobs.detection import SlideOutcome
 
 
 def detect(
@@ -79,149 +77,82 @@ def detect(
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (half, GPU only).")] = "auto",
+    explained: Explain = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
 
-    A run that was stopped goes on where it stopped, and finished slides are left as they are.
+    A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
+    theta or format costs seconds.
     """
-    from metaphase.grading import GradingConfig
-    from metaphase.inference import Engine, EngineConfig, PeakConfig
-    from metaphase.pipeline.detection import DetectionConfig, detect_slide, load_detector
+    from metaphase.counting import CountConfig
+    from metaphase.jobs.cohort import cohort_slides, named_slides
+    from metaphase.jobs.detection import INDEX, DetectionConfig, detect_cohort, slide_states
+    from metaphase.networks.detector import ReadyDetector, load_detector
+    from metaphase.networks.engine import EngineConfig
 
-    detector = load_detector(model or ())
-    peaks = PeakConfig(
-        floor=floor,
-        suppress_um=detector.suppress_um if suppress_um is None else suppress_um,
-        smooth_um=detector.smooth_um if smooth_um is None else smooth_um,
-    )
+    if bool(slides) == (manifest is not None):
+        raise UsageError("slides or a manifest", next_step="give SLIDE... or --manifest, one of the two")
     config = DetectionConfig(
         threshold=threshold,
-        mpp=mpp,
-        tissue=tissue,
+        suppress_um=suppress_um,
+        smooth_um=smooth_um,
+        floor=floor,
         any_stain=any_stain,
         tile_px=tile,
         probability_map=probability_map,
         formats=tuple(formats or ("qupath",)),
-        peaks=peaks,
-        grading=GradingConfig(theta1=theta1, theta2=theta2),
+        counting=CountConfig(theta1=theta1, theta2=theta2),
     )
-    found = _slides(slides or [], manifest, split)
-    settings = EngineConfig(device=device or "auto", precision=precision, batch=batch)  # type: ignore[arg-type]
-    engine = Engine(detector.networks, settings)
-    rows: list[CohortRow] = []
-    bar = progress_bar(AREA)
-
-    def search(item: tuple[str, Path]) -> SlideOutcome:
-        name, path = item
-        try:
-            with shown_on(bar, name) as show:
-                outcome = detect_slide(
-                    path,
-                    output / name,
-                    detector,
-                    engine,
-                    config,
-                    name=name,
-                    progress=show,
-                    report=lambda folder, findings: _report(folder, findings, detector),
-                )
-        except Exception as error:
-            rows.append(_row(name, error=str(error)))
-            raise
-        for warning in outcome.warnings:
-            warn(f"{name}: {warning}")
-        rows.append(_row(name, outcome))
-        return outcome
-
-    outcomes, code = for_each(found, search, output, bar=bar)
-    _finish(outcomes, rows, output, as_json)
-    raise typer.Exit(code)
-
-
-def _slides(paths: list[Path], manifest: Path | None, split: str) -> dict[str, tuple[str, Path]]:
-    """Slides by what their results are called."""
-    from metaphase.tables import read_manifest
-
-    if bool(paths) == (manifest is not None):
-        raise UsageError("slides or a manifest", next_step="give SLIDE... or --manifest, one of the two")
     if manifest is None:
-        refuse_same_names(paths)
-        return {path.stem: (path.stem, path) for path in paths}
-    table = read_manifest(manifest)
-    table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
-    if table.empty:
-        raise UsageError("no H&E slide to search", path=manifest, next_step="check the columns he and split")
-    pairs = zip(table["case"], table["he"], strict=True)
-    return {case: (case, Path(path)) for case, path in pairs}
-
-
-def _report(folder: Path, findings: Findings, detector: Detector) -> str:
-    from metaphase.networks import current_versions
-    from metaphase.web.slide_report import ReportInput, write_slide_report
-
-    content = ReportInput(
-        tissue=findings.tissue,
-        detections=findings.peaks,
-        score=findings.score,
-        card=detector.card,
-        threshold=findings.threshold,
-        warnings=findings.warnings,
-        timings=findings.timings,
-        stain=findings.stain,
-        name=findings.name,
-        versions=current_versions(),
-    )
-    return write_slide_report(folder / REPORT, findings.slide, content).name
-
-
-def _row(name: str, outcome: SlideOutcome | None = None, error: str = "") -> CohortRow:
-    from metaphase.web.slide_report import CohortRow
-
-    if outcome is None:
-        return CohortRow(name, error=error)
-    score = outcome.summary["score"]
-    return CohortRow(
-        name,
-        report=outcome.folder / REPORT,
-        count=score["count"],
-        count_interval=tuple(score["count_interval"]),
-        grade=score["grade"],
-        proliferation=score["proliferation"],
-        area_mm2=outcome.summary["tissue_mm2"],
-        warnings=outcome.warnings,
-    )
-
-
-def _finish(outcomes: list[SlideOutcome], rows: list[CohortRow], output: Path, as_json: bool) -> None:
-    """The table at the end, and the page that leads to the reports."""
-    from metaphase.pipeline.detection import write_cohort_tables
-    from metaphase.web.slide_report import write_cohort_index
-
-    if rows:
-        write_cohort_index(output / INDEX, rows)
-    if outcomes:
-        write_cohort_tables(output, outcomes)
+        chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
+    else:
+        chosen = cohort_slides(manifest, split, mpp=mpp, tissue=tissue)
+        if not chosen:
+            raise UsageError(
+                "no H&E slide to search", path=manifest, next_step="check the columns he and split"
+            )
+    engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
+    ready = ReadyDetector(load_detector(model or ()), engine)
+    if status:
+        for slide in chosen:
+            explain(slide_states(slide, output / slide.name, ready, config), slide.name)
+        return
+    with batch_bar(AREA) as watch:
+        done = detect_cohort(chosen, output, ready, config, watch=watch)
+    for name, outcome in done.results.items():
+        explain(outcome.states, name, shown=explained)
+    outcomes = list(done.results.values())
     if as_json:
         print_json([{"folder": str(outcome.folder), **outcome.summary} for outcome in outcomes])
     elif outcomes:
         stdout.print(_table(outcomes))
+        point = outcomes[0].summary["operating_point"]
+        stdout.print(
+            f"model {point['model']}, threshold {point['delta']:.3g} ({point['source'] or 'of its card'})",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
         stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
+    raise typer.Exit(int(bool(done.failures)))
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:
     table = Table("slide", "tissue", "found", "count", "95 %", "grade", "s/mm2", box=None, pad_edge=False)
     for outcome in outcomes:
-        table.add_row(escape(outcome.folder.name), *_cells(outcome.summary, outcome.resumed))
+        table.add_row(escape(outcome.folder.name), *_cells(outcome))
     return table
 
 
-def _cells(summary: dict[str, Any], resumed: bool) -> list[str]:
+def _cells(outcome: SlideOutcome) -> list[str]:
+    summary = outcome.summary
     score, area = summary["score"], summary["tissue_mm2"]
     low, high = score["count_interval"]
     chance = score["grade_probabilities"][score["grade"] - 1]
     sure = "" if chance is None else f" ({chance:.0%})"
     interval = "" if low is None else f"{low:.0f} to {high:.0f}"
-    speed = "done before" if resumed else f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}"
+    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "done before"
     cells = [f"{area:.2f} mm2", str(score["detections"]), f"{score['count']:.1f}", interval]
     return [*cells, f"{score['grade']}{sure}", speed]

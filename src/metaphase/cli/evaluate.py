@@ -1,7 +1,8 @@
-"""`metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning."""
+"""`metaphase evaluate` and `metaphase observers`: the three TUPAC tasks, tuning, observer studies."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +11,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import print_json, stdout, warn
-from metaphase.cli.options import Json, Mpp
+from metaphase.cli.console import Folder, Json, Mpp, print_json, stdout, warn
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metaphase.evaluation import Tuned
+    from metaphase.base.cautions import Cautions
+    from metaphase.networks.cards import OperatingPoint
+
+# ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
 evaluate = typer.Typer(help="Compare detections, grades and scores with the truth.", no_args_is_help=True)
 tune = typer.Typer(
@@ -72,6 +75,7 @@ def mitoses(
 ) -> None:
     """Are the mitoses in the right places? Precision, recall, F1, average precision, FROC."""
     from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+    from metaphase.reports.evaluation import write_mitosis_report
 
     rules = MatchingConfig(
         radius_um=radius_um,
@@ -81,9 +85,11 @@ def mitoses(
         missing_as_empty=missing_as_empty,
     )
     result = evaluate_mitoses(
-        truth, predictions, output, manifest=manifest, by=by or (), split=split, ignore=ignore, mpp=mpp,
+        truth, predictions, manifest=manifest, by=by or (), split=split, ignore=ignore, mpp=mpp,
         card=card, matching=rules, bootstrap=BootstrapConfig(samples=bootstrap),
     )  # fmt: skip
+    if output is not None:
+        write_mitosis_report(result, output)
     _show(result.table(), result.warnings, output, as_json)
 
 
@@ -101,18 +107,20 @@ def grade(
 ) -> None:
     """Is the mitotic grade right? Quadratic weighted kappa."""
     from metaphase.evaluation import BootstrapConfig, evaluate_grade
+    from metaphase.reports.evaluation import write_agreement_report
 
     draws = BootstrapConfig(samples=bootstrap)
     result = evaluate_grade(
         truth,
         predictions,
-        output,
         by=by or (),
         split=split,
         card=card,
         skip_missing=skip_missing,
         bootstrap=draws,
     )
+    if output is not None:
+        write_agreement_report(result, output)
     _show(result.table(), result.warnings, output, as_json)
 
 
@@ -129,11 +137,14 @@ def proliferation(
 ) -> None:
     """Does the score follow proliferation? Spearman correlation."""
     from metaphase.evaluation import BootstrapConfig, evaluate_proliferation
+    from metaphase.reports.evaluation import write_agreement_report
 
     draws = BootstrapConfig(samples=bootstrap)
     result = evaluate_proliferation(
-        truth, predictions, output, by=by or (), split=split, skip_missing=skip_missing, bootstrap=draws
+        truth, predictions, by=by or (), split=split, skip_missing=skip_missing, bootstrap=draws
     )
+    if output is not None:
+        write_agreement_report(result, output)
     _show(result.table(), result.warnings, output, as_json)
 
 
@@ -183,9 +194,9 @@ def tune_grade_command(
     _show_tuned(tune_grade(truth, predictions, card, split=split), as_json)
 
 
-def _show(table: pd.DataFrame, warnings: tuple[str, ...], output: Path | None, as_json: bool) -> None:
+def _show(table: pd.DataFrame, warnings: Cautions, output: Path | None, as_json: bool) -> None:
     for warning in warnings:
-        warn(warning)
+        warn(str(warning))
     if as_json:
         print_json(table.to_dict(orient="records"))
         return
@@ -201,9 +212,66 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
 
 
-def _show_tuned(tuned: Tuned, as_json: bool) -> None:
+def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     values = {"task": tuned.task, **tuned.parameters, tuned.metric: tuned.value, "cases": len(tuned.cases)}
     if as_json:
         print_json(values)
     else:
         stdout.print(", ".join(f"{name} {_cell(value)}" for name, value in values.items()))
+
+
+# ---- `metaphase observers`: let people judge detections, blind ----
+
+observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
+
+
+@observers.command()
+def export(
+    detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
+    manifest: Annotated[Path, typer.Option(help="Manifest with the slides.")],
+    output: Folder,
+    key: Annotated[
+        Path, typer.Option(help="File that tells which patch is what; keep it from the observer.")
+    ],
+    distractors: Annotated[Path | None, typer.Option(help="Table of points to mix in.")] = None,
+    threshold: Annotated[float, typer.Option(help="Least probability of a detection.")] = 0.0,
+    count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw and the order.")] = 0,
+    mpp: Mpp = None,
+) -> None:
+    """Write shuffled patches of detections and distractors, and an answer sheet."""
+    from metaphase.evaluation import StudyConfig, export_observers
+
+    study = export_observers(
+        detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
+        config=StudyConfig(detections=count, seed=seed),
+    )  # fmt: skip
+    stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
+
+
+@observers.command()
+def read(
+    key: Annotated[Path, typer.Option(help="The key of the study.")],
+    answers: Annotated[
+        list[Path], typer.Argument(help="Answer sheets, one an observer.", metavar="ANSWERS...")
+    ],
+    recall: Annotated[
+        float | None, typer.Option(help="Recall of the detector, for the alternative F1.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Precision according to the observers, and the F1 that follows from it."""
+    from metaphase.evaluation import read_observers
+
+    results = read_observers(key, answers, recall=recall)
+    if as_json:
+        print_json([asdict(result) for result in results])
+        return
+    table = Table("observer", "confirmed", "precision", "95 %", "F1", box=None)
+    for result in results:
+        share, precision = f"{result.confirmed} of {result.judged}", result.precision
+        interval = f"{precision.low:.3f} to {precision.high:.3f}"
+        table.add_row(
+            result.observer, share, f"{precision.value:.3f}", interval, f"{result.alternative_f1:.3f}"
+        )
+    stdout.print(table)

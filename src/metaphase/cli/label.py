@@ -9,12 +9,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import print_json, stderr, stdout, warn
-from metaphase.cli.options import Json
+from metaphase.cli.console import Json, print_json, stderr, stdout, warn
 
 if TYPE_CHECKING:
-    from metaphase.web.labelling import Merged
-    from metaphase.web.labelling.serving import Running
+    from metaphase.labels.observers.consensus import Merged
+    from metaphase.web.labelling import Running
 
 label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
 
@@ -39,7 +38,7 @@ def serve(
     ] = None,
 ) -> None:
     """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""
-    from metaphase.web.labelling.serving import serve_project
+    from metaphase.web.labelling import serve_project
 
     serve_project(project, host=host, port=port, token=token, ready=_announce)
 
@@ -57,8 +56,8 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
-    from metaphase.web.labelling import merge_project
-    from metaphase.web.labelling.merge_report import REPORT, record
+    from metaphase.jobs.labelling import merge_project
+    from metaphase.reports.agreement import REPORT, record
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:
@@ -79,7 +78,7 @@ def merge(
 @label.command()
 def export(project: ProjectFolder, file: AnswersFile) -> None:
     """Write the answers to a CSV, for other tools."""
-    from metaphase.web.labelling import export_answers
+    from metaphase.labels.observers.exchange import export_answers
 
     count = export_answers(project, file)
     stdout.print(f"{count} answers in {file}", markup=False, highlight=False, soft_wrap=True)
@@ -88,7 +87,7 @@ def export(project: ProjectFolder, file: AnswersFile) -> None:
 @label.command(name="import")
 def import_(project: ProjectFolder, file: AnswersFile) -> None:
     """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
-    from metaphase.web.labelling import import_answers
+    from metaphase.labels.observers.exchange import import_answers
 
     done = import_answers(project, file)
     stdout.print(

@@ -9,25 +9,20 @@ from typing import Annotated
 import typer
 
 from metaphase import __version__
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.cli.console import complain
-from metaphase.cli.convert import convert
-from metaphase.cli.data import data
 from metaphase.cli.detect import detect
-from metaphase.cli.evaluate import evaluate
-from metaphase.cli.experiments import experiments
-from metaphase.cli.info import info
+from metaphase.cli.detections import convert, data
+from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.label import label
-from metaphase.cli.observers import observers
 from metaphase.cli.phh3 import phh3
 from metaphase.cli.reference import reference
 from metaphase.cli.register import register
-from metaphase.cli.run import run
+from metaphase.cli.run import experiments, run
 from metaphase.cli.score import score
-from metaphase.cli.simulate import simulate
+from metaphase.cli.slides import info, simulate, tissue
 from metaphase.cli.stain import stain
-from metaphase.cli.tissue import tissue
 from metaphase.cli.train import model, train
-from metaphase.errors import MetaphaseError, UsageError
 
 app = typer.Typer(
     help="Whole-slide mitosis detection for breast histology.",

@@ -11,17 +11,15 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from metaphase.cli.console import for_each, print_json, progress_bar, shown_on, stdout, warn
-from metaphase.cli.options import Device, Folder, Json
-from metaphase.config import read_toml
-from metaphase.errors import UsageError
+from metaphase.base.config import read_settings
+from metaphase.base.errors import UsageError
+from metaphase.cli.console import Device, Folder, Json, batch_bar, print_json, progress_bar, stdout, warn
 
 if TYPE_CHECKING:
-    from metaphase.learning.training import TrainingResult, Update
-    from metaphase.phh3.training import LearningConfig
+    from metaphase.labels.phh3.training import LearningConfig
+    from metaphase.networks.training.loop import TrainingResult, Update
 
 Row = dict[str, Any]
-Show = Callable[[float, float], None]
 
 phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
 
@@ -52,25 +50,24 @@ def candidates(
     as_json: Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.phh3.config import CandidateConfig
-    from metaphase.phh3.searching import case_folder, search_case
-    from metaphase.tables import stated_number
+    from metaphase.jobs.phh3 import search_cohort
+    from metaphase.labels.phh3.config import BrownConfig
 
-    settings = CandidateConfig.from_mapping(read_toml(config) if config else {})
-
-    def search(row: Row, show: Show) -> Row:
-        folder = case_folder(workspace, row["case"])
-        found = search_case(
-            row["phh3"], folder, settings, mpp=stated_number(row, "mpp"), force=force, progress=show
-        )
-        for warning in found.warnings:
-            warn(f"{row['case']}: {warning}")
-        facts = {"case": row["case"], "candidates": len(found.table), "picture": str(found.picture)}
-        return {**facts, "warnings": list(found.warnings), "reused": found.reused}
-
-    results, code = _for_each_case(manifest, workspace, search)
+    settings = read_settings(BrownConfig, config)
+    with batch_bar() as watch:
+        batch = search_cohort(manifest, workspace, settings, force=force, watch=watch)
+    results = [
+        {
+            "case": one.case,
+            "candidates": one.candidates,
+            "picture": str(one.picture),
+            "warnings": [warning.to_dict() for warning in one.warnings],
+            "reused": one.reused,
+        }
+        for one in batch.results.values()
+    ]
     _report(results, as_json, ("case", "candidates", "picture"))
-    raise typer.Exit(code)
+    raise typer.Exit(int(bool(batch.failures)))
 
 
 @phh3.command()
@@ -90,9 +87,8 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
-    from metaphase.phh3.drawing import draw_project
-    from metaphase.phh3.sampling import SampleConfig
-    from metaphase.tables import named, read_manifest
+    from metaphase.base.tables import named, read_manifest
+    from metaphase.labels.phh3.sampling import SampleConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
@@ -126,7 +122,7 @@ def train_cnn1(
     as_json: Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
-    from metaphase.phh3 import training
+    from metaphase.labels.phh3 import training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
@@ -152,7 +148,7 @@ def train_cnn2(
     as_json: Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
-    from metaphase.phh3 import training
+    from metaphase.labels.phh3 import training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
@@ -172,58 +168,33 @@ def classify(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Score every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
-    from metaphase.phh3.classification import classify_case, load_classifier
-    from metaphase.phh3.searching import case_folder
-    from metaphase.tables import stated_number
+    """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
+    from metaphase.jobs.phh3 import classify_cohort
+    from metaphase.labels.phh3.classification import load_classifier
 
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     if not given:
         raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-
-    def score(row: Row, show: Show) -> Row:
-        folder = case_folder(workspace, row["case"])
-        scores, fresh = classify_case(
-            row["phh3"], folder, row["case"], classifiers, mpp=stated_number(row, "mpp"), progress=show
-        )
-        counts = {
-            {"cnn1": "objects", "cnn2": "mitoses"}[name]: int((scores.table[name] >= decision).sum())
-            for name, decision in scores.decisions.items()
-        }
-        return {"case": row["case"], "candidates": len(scores.table), **counts, "reused": not fresh}
-
-    results, code = _for_each_case(manifest, workspace, score)
+    with batch_bar() as watch:
+        batch = classify_cohort(manifest, workspace, classifiers, watch=watch)
+    results = [
+        {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
+        for one in batch.results.values()
+    ]
     _report(results, as_json, ("case", "candidates", "objects", "mitoses"))
-    raise typer.Exit(code)
-
-
-def _for_each_case(
-    manifest: Path, workspace: Path, work: Callable[[Row, Show], Row]
-) -> tuple[list[Row], int]:
-    """Do `work` on every case that has a PHH3 slide; one that fails is reported and the others go on."""
-    from metaphase.tables import read_manifest
-
-    table = read_manifest(manifest)
-    rows = {row["case"]: cast(Row, row) for row in table[table["phh3"] != ""].to_dict("records")}
-    if not rows:
-        raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
-    bar = progress_bar()
-
-    def shown(row: Row) -> Row:
-        with shown_on(bar, row["case"]) as show:
-            return work(row, show)
-
-    return for_each(rows, shown, workspace, bar=bar)
+    raise typer.Exit(int(bool(batch.failures)))
 
 
 def _learning(
     epochs: int, batch: int, samples: int | None, normalisation: str, augment: str, seed: int
 ) -> LearningConfig:
-    from metaphase.phh3.training import LearningConfig
+    from metaphase.labels.phh3.training import LearningConfig
 
     kind = cast(Literal["none", "batch"], normalisation)  # checked when the network is described
-    return LearningConfig(epochs, batch, samples, kind, augment, seed)
+    return LearningConfig(
+        epochs=epochs, batch=batch, samples_per_epoch=samples, normalisation=kind, augment=augment, seed=seed
+    )
 
 
 def _watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:

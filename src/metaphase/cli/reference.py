@@ -10,13 +10,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import complain, print_json, progress_bar, stderr, stdout, warn
-from metaphase.cli.options import Device, Json
-from metaphase.config import read_toml
-from metaphase.errors import UsageError
+from metaphase.base.config import read_settings
+from metaphase.base.errors import UsageError
+from metaphase.cli.console import Device, Json, batch_bar, complain, print_json, stderr, stdout, warn
 
 if TYPE_CHECKING:
-    from metaphase.pipeline.reference import Built, PointSource
+    from metaphase.jobs.reference import Built, PointSource
     from metaphase.web.review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
@@ -58,22 +57,14 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.pipeline.reference import BuildConfig, build_cohort
+    from metaphase.jobs.reference import BuildConfig, build_cohort
 
-    settings = BuildConfig.from_mapping(read_toml(config) if config else {})
+    settings = read_settings(BuildConfig, config)
     if accept_doubtful:
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     source = _source(manifest, points, {"cnn1": cnn1, "cnn2": cnn2}, device)
-    with progress_bar("cases") as bar:
-        task = bar.add_task("", total=None)
-        built = build_cohort(
-            manifest,
-            output,
-            source,
-            settings,
-            points=points,
-            watch=lambda case, done, total: bar.update(task, description=case, completed=done, total=total),
-        )
+    with batch_bar("cases") as watch:
+        built = build_cohort(manifest, output, source, settings, points=points, watch=watch)
     _report(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 
@@ -103,8 +94,8 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
-    from metaphase.pipeline.reference import finish_cohort
-    from metaphase.web.review import collect_decisions
+    from metaphase.jobs.reference import finish_cohort
+    from metaphase.jobs.review import collect_decisions
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)
@@ -125,8 +116,8 @@ def _source(
     manifest: Path, points: Path | None, models: dict[str, Path | None], device: str | None
 ) -> PointSource:
     """Networks, points of another tool, or what is in the workspace."""
-    from metaphase.pipeline.reference import given_points, network_points
-    from metaphase.tables import read_manifest
+    from metaphase.base.tables import read_manifest
+    from metaphase.jobs.reference import given_points, network_points
 
     given = {name: path for name, path in models.items() if path is not None}
     if points is not None or "points" in read_manifest(manifest).columns:
@@ -139,7 +130,7 @@ def _source(
         raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
     if not given:
         return network_points(())
-    from metaphase.phh3.classification import load_classifier
+    from metaphase.labels.phh3.classification import load_classifier
 
     return network_points([load_classifier(name, path, device) for name, path in given.items()])
 

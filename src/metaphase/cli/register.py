@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from metaphase.cli.console import print_json, stdout, warn
-from metaphase.cli.options import Folder, Json
+from metaphase.cli.console import Explain, Folder, Json, explain, print_json, stdout, warn
 
 He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
 Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
@@ -51,19 +50,22 @@ def register(
     phh3_mpp: Phh3Mpp = None,
     any_stains: AnyStains = False,
     seed: Seed = 0,
+    why: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
     Writes the transform, a picture, and the points in H&E coordinates. Exit code 1 when registration failed.
     """
-    from metaphase.registration import Annotations, RegistrationConfig, register_to_folder
-    from metaphase.slides import open_slide
+    from metaphase.jobs.registration import register_slides
+    from metaphase.labels.registration import Annotations, RegistrationConfig
+    from metaphase.slides import SlideSource
 
     config = RegistrationConfig(seed=seed, any_stains=any_stains)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
-    with open_slide(he, mpp=mpp) as first, open_slide(phh3, mpp=phh3_mpp or mpp) as second:
-        summary = register_to_folder(first, second, output, points=points, annotations=shapes, config=config)
+    slides = SlideSource(he, mpp), SlideSource(phh3, phh3_mpp or mpp)
+    summary, states = register_slides(*slides, output, points=points, annotations=shapes, config=config)
+    explain(states, shown=why)
     if as_json:
         print_json(summary)
     else:

@@ -1,4 +1,4 @@
-"""`metaphase run`: the whole chain from manifest to CNN5."""
+"""`metaphase run` and `metaphase experiments`: from manifest to CNN5, and the paper's ablations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import print_json, progress_bar, stderr, stdout
-from metaphase.cli.options import Device, Json
+from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout
 
 if TYPE_CHECKING:
-    from metaphase.pipeline.stages import Report, StageState, States
+    from metaphase.jobs.stages import Report, StageState, States
+
+# ---- `metaphase run`: the whole chain from manifest to CNN5 ----
 
 Config = Annotated[Path, typer.Argument(help="TOML file; see docs/run.md.", metavar="CONFIG")]
 Workspace = Annotated[
@@ -24,7 +25,7 @@ Workspace = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run, drawn anew.")
 ]
-Status = Annotated[bool, typer.Option("--status", help="Show where it stands and do nothing.")]
+Status = Annotated[bool, typer.Option("--status", help="Show where it stands and why, and do nothing.")]
 COLOURS = {"failed": "red", "running": "cyan", "waiting": "dim", "interrupted": "yellow"}
 
 
@@ -34,7 +35,7 @@ def run(
     device: Device = None,
     seed: Seed = 0,
     status: Annotated[
-        bool, typer.Option("--status", help="Show where the run stands and do nothing.")
+        bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -42,11 +43,12 @@ def run(
 
     Killed at any moment, the same command goes on. Ends with a page, index.html, in the workspace.
     """
-    from metaphase.pipeline.stages import stage_states
-    from metaphase.pipeline.training.chain import Chain
-    from metaphase.pipeline.training.config import read_run_config
-    from metaphase.pipeline.training.run import run_chain, run_table
-    from metaphase.web.run_page import write_run_page
+    from metaphase.jobs.stages import stage_states
+    from metaphase.jobs.training.chain import Chain
+    from metaphase.jobs.training.config import read_run_config
+    from metaphase.jobs.training.run import run_chain, run_table
+    from metaphase.jobs.training.summary import run_report
+    from metaphase.reports.run import write_run_page
 
     settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     chain = Chain(settings, workspace.resolve(), device)
@@ -54,11 +56,11 @@ def run(
         states = stage_states(run_table(chain), workspace)
     else:
         states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch))
-        write_run_page(workspace / "index.html", chain, states)
+        write_run_page(workspace / "index.html", run_report(chain, states))
     if as_json:
         print_json([plain(state) for state in states])
         return
-    stdout.print(stage_table(states))
+    stdout.print(stage_table(states, explained=status))
     if not status:
         stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
 
@@ -100,15 +102,15 @@ def _facts(state: StageState) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in state.facts.items())
 
 
-def stage_table(states: States) -> Table:
-    """Every stage with its status and time."""
+def stage_table(states: States, *, explained: bool = False) -> Table:
+    """Every stage with its status and time, and what it made or, `explained`, why it has to be done."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("stage", "status", "seconds", "what"):
         table.add_column(heading, justify="right" if heading == "seconds" else "left")
     for state in states:
         colour = COLOURS.get(state.status, "green")
         seconds = "" if state.seconds is None else f"{state.seconds:.1f}"
-        what = _facts(state) or state.stage.about
+        what = (state.reason if explained else "") or _facts(state) or state.stage.about
         table.add_row(state.stage.name, f"[{colour}]{state.status}[/]", seconds, escape(what))
     total = sum(state.seconds or 0 for state in states)
     table.add_row("[dim]all[/]", "", f"[dim]{total:.1f}[/]", "")
@@ -118,8 +120,69 @@ def stage_table(states: States) -> Table:
 def plain(state: StageState) -> dict[str, Any]:
     """A stage's state for programs."""
     facts = {"stage": state.stage.name, "status": state.status, "seconds": state.seconds}
+    facts["reason"] = state.reason
     return facts | {"reads": state.stage.reads, "writes": state.stage.writes, "facts": state.facts}
 
 
 def _value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# ---- `metaphase experiments`: experiments 1 to 7 of the paper, and what each part contributes ----
+
+
+def experiments(
+    config: Annotated[Path, typer.Argument(help="TOML file; see docs/experiments.md.", metavar="CONFIG")],
+    output: Workspace = None,
+    device: Device = None,
+    seed: Seed = 0,
+    also: Annotated[
+        list[Path],
+        typer.Option("--also", help="Workspace of another seed, for the same table.", metavar="DIR"),
+    ] = [],  # noqa: B006 -- typer takes defaults of lists this way
+    status: Status = False,
+    as_json: Json = False,
+) -> None:
+    """Train and test the networks of experiments 1 to 7 and of the table of contributions.
+
+    Everything worth keeping is in WORKSPACE/results, written anew after every network. Killed, the same
+    command goes on.
+    """
+    from metaphase.jobs.experiments import Experiments, run_experiments, summarise
+    from metaphase.jobs.experiments.summary import brief_cells, contribution_cells, write_results
+    from metaphase.jobs.stages import stage_states
+    from metaphase.jobs.training.chain import Chain
+    from metaphase.jobs.training.config import read_run_config
+
+    settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
+    job = Experiments(Chain(settings, workspace.resolve(), device))
+
+    def keep(states: States) -> None:
+        if any(state.status == "running" for state in states):
+            return
+        measured = job.measured_values(also)
+        summary = summarise(settings, measured, job.laboratories())
+        write_results(job.results, summary, measured, states)
+
+    if status:
+        states = stage_states(job.stages(), job.chain.workspace)
+    else:
+        states = watched(lambda report, watch: run_experiments(job, report=report, watch=watch), keep)
+        keep(states)
+    summary = summarise(settings, job.measured_values(also), job.laboratories())
+    if as_json:
+        print_json([plain(state) for state in states])
+        return
+    stdout.print(stage_table(states, explained=status))
+    for headings, rows in (brief_cells(summary), contribution_cells(summary)):
+        stdout.print(_table(headings, rows))
+    stdout.print(f"results {escape(str(job.results))}")
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table

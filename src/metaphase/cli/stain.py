@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaphase.cli.console import stdout
-from metaphase.cli.options import Mpp, Slide
-from metaphase.errors import UsageError
+from metaphase.base.errors import UsageError
+from metaphase.cli.console import Mpp, Slide, stdout
 
 if TYPE_CHECKING:
-    from metaphase.geometry import Box
-    from metaphase.stain.standardisation import Template
+    from metaphase.base.geometry import Box
+    from metaphase.images.stain.standardisation import Template
 
 stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
 
@@ -51,9 +50,9 @@ def deconvolve(
     region: Region = None,
 ) -> None:
     """Write a picture of each stain of a slide or image."""
+    from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
+    from metaphase.images.stain.pictures import write_stain_pictures
     from metaphase.slides import open_slide
-    from metaphase.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
-    from metaphase.stain.pictures import write_stain_pictures
 
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
@@ -74,8 +73,8 @@ def augment(
     mpp: Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
+    from metaphase.images.stain.augmentation.gallery import GalleryConfig, write_gallery
     from metaphase.slides import open_slide
-    from metaphase.stain.gallery import GalleryConfig, write_gallery
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
     place = _numbers(at, 2, "--at", "X,Y") if at else None
@@ -105,8 +104,8 @@ def standardise(
     seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
+    from metaphase.images.stain.standardisation import Transform, fit_slide, standardise_slide
     from metaphase.slides import open_slide
-    from metaphase.stain.standardisation import Transform, fit_slide, standardise_slide
 
     with open_slide(slide, mpp=mpp) as opened:
         if transform is not None:
@@ -120,8 +119,8 @@ def standardise(
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
+    from metaphase.images.stain.standardisation import Template, template_of_slide
     from metaphase.slides import open_slide
-    from metaphase.stain.standardisation import Template, template_of_slide
 
     if path is None:
         return None
@@ -132,7 +131,7 @@ def _template(path: Path | None, seed: int) -> Template | None:
 
 
 def _box(region: str | None) -> Box | None:
-    from metaphase.geometry import Box
+    from metaphase.base.geometry import Box
 
     if region is None:
         return None

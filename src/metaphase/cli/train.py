@@ -1,4 +1,4 @@
-"""`metaphase train` and `metaphase model`: one network from patch stores, and what a model file is."""
+"""`metaphase train` and `metaphase model`: one network from patch stores; models shown and given away."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import print_json, progress_bar, stdout
-from metaphase.cli.options import Device, Folder, Json
+from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, stdout
 
 if TYPE_CHECKING:
-    from metaphase.learning.training import Update
-    from metaphase.networks import ModelCard
+    from metaphase.networks.cards import ModelCard
+    from metaphase.networks.training.loop import Update
 
-model = typer.Typer(help="Look at trained models.", no_args_is_help=True)
+model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)
 
 
 def train(
@@ -30,8 +29,8 @@ def train(
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
     """
-    from metaphase.learning.config import read_config
-    from metaphase.learning.training import train as train_network
+    from metaphase.networks.training.config import read_config
+    from metaphase.networks.training.loop import train as train_network
 
     settings = read_config(config)
     with progress_bar() as bar:
@@ -58,7 +57,8 @@ def model_info(
     as_json: Json = False,
 ) -> None:
     """Show what a model is, what it was trained on, and how good it is."""
-    from metaphase.networks import load_model, parameter_count
+    from metaphase.networks.architectures import parameter_count
+    from metaphase.networks.checkpoints import load_model
 
     network, card = load_model(file)
     if as_json:
@@ -68,6 +68,34 @@ def model_info(
     for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
         table.add_row(f"[dim]{name}[/]", escape(value))
     stdout.print(table)
+
+
+@model.command("package")
+def model_package(
+    file: Annotated[
+        Path, typer.Argument(help="A .safetensors file, or a bundled model by name.", metavar="MODEL")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Model to write.")],
+    name: Annotated[str, typer.Option(help="Its name in the card; else that of the file.")] = "",
+    card: Annotated[
+        Path | None,
+        typer.Option(help="TOML or JSON file with data, known_failures, intended_use ...: docs/model.md."),
+    ] = None,
+    half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Make a trained model ready to give away: small weights, and a card with data, terms and failures."""
+    from metaphase.networks.cards import read_additions
+    from metaphase.networks.checkpoints import package_model
+
+    additions = None if card is None else read_additions(card)
+    written = package_model(file, output, name=name, additions=additions, half=half)
+    if as_json:
+        print_json(written.model_dump(mode="json"))
+        return
+    path = output.with_suffix(".safetensors")
+    size_mb = path.stat().st_size / 1e6
+    stdout.print(f"{escape(written.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
 
 
 def _facts(card: ModelCard) -> list[tuple[str, str]]:

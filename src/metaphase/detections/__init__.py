@@ -1,9 +1,15 @@
 """The detection table, the formats it is read from and written to, and matching it with truth."""
 
-from metaphase.detections.conversion import Conversion, convert_detections
-from metaphase.detections.formats.registry import FORMATS
+from metaphase.detections.files import (
+    FORMATS,
+    Conversion,
+    convert_detections,
+    format_of,
+    joined,
+    read_detections,
+    write_detections,
+)
 from metaphase.detections.matching import Method, match, pairs_within
-from metaphase.detections.reading import format_of, joined, read_detections
 from metaphase.detections.table import (
     COLUMNS,
     IGNORE,
@@ -13,7 +19,6 @@ from metaphase.detections.table import (
     common_label,
     detection_set,
 )
-from metaphase.detections.writing import write_detections
 
 __all__ = [
     "COLUMNS",

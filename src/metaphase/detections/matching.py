@@ -21,10 +21,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from metaphase.base.arrays import Integers, Points
+
 Method = Literal["greedy", "optimal"]
-Points = npt.NDArray[np.float64]
-"""Shape (n, 2), columns x and y."""
-Indices = npt.NDArray[np.int64]
 NOBODY = -1
 
 
@@ -32,11 +31,11 @@ NOBODY = -1
 class Pairs:
     """All (detection, truth) pairs within the radius, as three parallel arrays."""
 
-    detection: Indices
-    truth: Indices
+    detection: Integers
+    truth: Integers
     distance: npt.NDArray[np.float64]
 
-    def chosen(self, which: npt.NDArray[np.bool_] | Indices) -> Pairs:
+    def chosen(self, which: npt.NDArray[np.bool_] | Integers) -> Pairs:
         """The pairs at `which`."""
         return Pairs(self.detection[which], self.truth[which], self.distance[which])
 
@@ -47,7 +46,7 @@ def match(
     truths: Points,
     radius: float,
     method: Method = "greedy",
-) -> Indices:
+) -> Integers:
     """The truth matched to each detection, or -1, at most `radius` away (in the unit of the points)."""
     pairs = pairs_within(detections, truths, radius)
     if method == "greedy":
@@ -63,7 +62,7 @@ def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     return Pairs(found["i"].astype(np.int64), found["j"].astype(np.int64), found["v"].astype(np.float64))
 
 
-def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Indices:
+def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
     """Equal probabilities are settled by distance, so that the order of rows does not matter."""
     matched = np.full(len(probability), NOBODY, np.int64)
     free = [True] * truth_count
@@ -75,7 +74,7 @@ def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int
     return matched
 
 
-def _optimal(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Indices:
+def _optimal(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
     """The largest matching, of the most probable detections, with the least total distance among those."""
     counted = np.zeros(len(probability), bool)
     counted[list(_largest_matching(pairs, probability))] = True
@@ -125,7 +124,7 @@ def _shift_along(
         truth = left_behind
 
 
-def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Indices:
+def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Integers:
     """Assign all detections in `pairs`, each component of the graph by itself, at least total distance."""
     matched = np.full(detection_count, NOBODY, np.int64)
     if not len(pairs.detection):
@@ -141,7 +140,7 @@ def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Ind
     return matched
 
 
-def _assign(pairs: Pairs, matched: Indices) -> None:
+def _assign(pairs: Pairs, matched: Integers) -> None:
     """Least total distance within one component, whose detections can all be matched."""
     rows, row = np.unique(pairs.detection, return_inverse=True)
     columns, column = np.unique(pairs.truth, return_inverse=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial import cKDTree
 
-from metaphase.detections.matching import Points
-from metaphase.evaluation.cohort import Field
-from metaphase.evaluation.inputs import Comparison
-from metaphase.evaluation.scoring import by_slide
-from metaphase.tables import TableError
+from metaphase.base.arrays import Points
+from metaphase.base.cautions import Caution
+from metaphase.base.tables import TableError
+from metaphase.evaluation.cohort import Comparison, Field
+from metaphase.evaluation.marks import by_slide
 
 MAX_SLIDES = 30
 """Slides looked at, those with most truths first: enough to tell, quick on any cohort."""
@@ -47,7 +47,7 @@ class _Slide:
         return int(np.isfinite(near).sum())
 
 
-def check_frame(comparison: Comparison, radius_um: float) -> list[str]:
+def check_frame(comparison: Comparison, radius_um: float) -> list[Caution]:
     """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
     slides = _fullest(comparison)
     total = sum(len(slide.truths) for slide in slides)
@@ -120,7 +120,7 @@ def _common_shift(slide: _Slide, radius_um: float) -> Points:
     return np.asarray(np.median(pairs[near], axis=0))
 
 
-def _outside(comparison: Comparison) -> list[str]:
+def _outside(comparison: Comparison) -> list[Caution]:
     """Points beyond the edge of their slide, where its size is known."""
     predictions = by_slide(comparison.predictions.table)
     total, worst = 0, ""
@@ -142,4 +142,4 @@ def _outside(comparison: Comparison) -> list[str]:
         raise TableError(
             message, path=comparison.predictions.source, next_step="give level-0 pixels of the same slides"
         )
-    return [message]
+    return [Caution("outside-slide", message, "check that these are level-0 pixels of the same slides")]

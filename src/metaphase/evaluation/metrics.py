@@ -1,31 +1,222 @@
-"""All numbers of a set of marked detections at one threshold, with intervals."""
+"""Precision, recall, F1, average precision and FROC from marked detections, with intervals.
+
+Undefined values are NaN: precision where nothing was detected, recall where nothing was to be found, F1 where
+there is neither. F1 is 2 TP / (2 TP + FP + FN), so it is 0 when only one of the two is empty.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from metaphase.evaluation.bootstrap import (
-    Estimate,
-    drawn_average_precision,
-    drawn_rates,
-    draws,
-    estimate,
-    slide_counts,
-)
-from metaphase.evaluation.config import BootstrapConfig
-from metaphase.evaluation.curves import (
-    average_precision,
-    best_threshold,
-    curve,
-    f1_of_counts,
-    froc,
-    ratio,
-    thinned,
-)
-from metaphase.evaluation.scoring import Marked
+from metaphase.base.arrays import Floats
+from metaphase.evaluation.marks import Marked, require_range
+
+# ---- settings of an evaluation, checked once when made ----
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapConfig:
+    """Intervals by drawing patients with replacement."""
+
+    samples: int = 1000
+    """How often the patients are drawn; 0 leaves the intervals out."""
+
+    confidence: float = 0.95
+    """Share of the drawn values that the interval holds (percentile method)."""
+
+    seed: int = 0
+    """The same seed gives the same intervals."""
+
+    def __post_init__(self) -> None:
+        require_range(self.samples >= 0, "bootstrap samples", self.samples, "at least 0")
+        require_range(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
+        require_range(self.seed >= 0, "seed", self.seed, "at least 0")
+
+
+# ---- precision, recall, F1, average precision and FROC from marked detections ----
+
+FALSE_PER_MM2 = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""False detections per mm2 at which FROC sensitivities are tabulated."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Counts at every threshold that makes a difference, from the highest down."""
+
+    threshold: Floats
+    true: Floats
+    """Detections at or above the threshold that are matched."""
+    false: Floats
+    """Detections at or above the threshold that are not."""
+    truths: float
+
+    @property
+    def precision(self) -> Floats:
+        """True among all detections."""
+        return ratio(self.true, self.true + self.false)
+
+    @property
+    def recall(self) -> Floats:
+        """Truths found among all truths."""
+        return ratio(self.true, self.truths)
+
+    @property
+    def f1(self) -> Floats:
+        """Harmonic mean of precision and recall."""
+        return f1_of_counts(self.true, self.false, self.truths)
+
+
+def ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> Floats:
+    """Quotients, NaN where the divisor is 0."""
+    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
+    quotient = np.full(above.shape, np.nan)
+    np.divide(above, below, out=quotient, where=below != 0)
+    return quotient
+
+
+def f1_of_counts(true: npt.ArrayLike, false: npt.ArrayLike, truths: npt.ArrayLike) -> Floats:
+    """F1 from matched detections, false detections and the number of truths."""
+    true, false, truths = (np.asarray(value, float) for value in (true, false, truths))
+    return ratio(2 * true, true + false + truths)
+
+
+def f1_of_rates(precision: float, recall: float) -> float:
+    """F1 from precision and recall.
+
+    >>> round(f1_of_rates(0.467, 0.494), 3)
+    0.48
+    """
+    return float(ratio(2 * precision * recall, precision + recall))
+
+
+def curve(marked: Marked) -> Curve:
+    """Counts at each distinct probability."""
+    last = np.append(np.flatnonzero(np.diff(marked.probability)), len(marked.probability) - 1)
+    last = last[: len(marked.probability)]
+    true = np.cumsum(marked.found)[last] if len(last) else np.zeros(0)
+    return Curve(
+        threshold=marked.probability[last],
+        true=true.astype(float),
+        false=(last + 1 - true).astype(float),
+        truths=float(marked.truths.sum()),
+    )
+
+
+def average_precision(curve: Curve) -> float:
+    """Area under the steps of the precision-recall curve; truths never found count as missed.
+
+    NaN where there is nothing to find, 0 where nothing was detected.
+    """
+    if not curve.truths:
+        return float("nan")
+    gained = np.diff(curve.true, prepend=0.0)
+    return float((gained * curve.precision).sum() / curve.truths)
+
+
+def best_threshold(curve: Curve) -> tuple[float, float]:
+    """The threshold of the highest F1 (the highest such threshold) and that F1; NaN without detections."""
+    if not len(curve.threshold) or np.isnan(curve.f1).all():
+        return float("nan"), float("nan")
+    best = int(np.nanargmax(curve.f1))
+    return float(curve.threshold[best]), float(curve.f1[best])
+
+
+def froc(curve: Curve, area_mm2: float, rates: tuple[float, ...] = FALSE_PER_MM2) -> dict[float, float]:
+    """Sensitivity at given numbers of false detections per mm2: the best one not above that number."""
+    per_mm2 = ratio(curve.false, area_mm2)
+    recall = curve.recall
+    return {
+        rate: float(max(recall[per_mm2 <= rate], default=0.0)) if area_mm2 > 0 else np.nan for rate in rates
+    }
+
+
+def thinned(curve: Curve, points: int = 500) -> Curve:
+    """At most about `points` thresholds, for pictures: even steps through the recall and the list."""
+    count = len(curve.threshold)
+    if count <= points:
+        return curve
+    by_rank = np.linspace(0, count - 1, points // 2).astype(int)
+    by_recall = np.searchsorted(curve.true, np.linspace(0, curve.true[-1], points // 2)).clip(0, count - 1)
+    chosen = np.unique(np.concatenate([by_rank, by_recall]))
+    return Curve(curve.threshold[chosen], curve.true[chosen], curve.false[chosen], curve.truths)
+
+
+# ---- intervals by drawing patients with replacement ----
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and the interval that holds the stated share of its bootstrap values."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+    def __str__(self) -> str:
+        if np.isnan(self.value):
+            return "undefined"
+        return f"{self.value:.3f}" + ("" if np.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
+
+
+def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:
+    """How often each slide is drawn, shape (samples, slides): patients with replacement, all their slides."""
+    names, unit = np.unique(np.array(patients, dtype=object).astype(str), return_inverse=True)
+    if not len(names):
+        return np.zeros((config.samples, 0))
+    generator = np.random.default_rng(config.seed)
+    times = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), size=config.samples)
+    return times[:, unit].astype(np.float64)
+
+
+def estimate(value: float, values: Floats, config: BootstrapConfig) -> Estimate:
+    """The interval of the bootstrap `values` around `value`; draws in which it is undefined are left out."""
+    defined = values[~np.isnan(values)]
+    if np.isnan(value) or len(defined) < 2:
+        return Estimate(value)
+    tail = (1 - config.confidence) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return Estimate(value, float(low), float(high))
+
+
+def slide_counts(marked: Marked, thresholds: Floats) -> tuple[Floats, Floats]:
+    """True and false detections of each slide at each threshold, shape (slides, thresholds)."""
+    slides, steps = len(marked.cases), len(thresholds)
+    descending = np.argsort(-thresholds, kind="stable")
+    # The first threshold, in falling order, at which a detection counts; those below all thresholds never do.
+    first = np.searchsorted(-thresholds[descending], -marked.probability, side="left")
+    table = np.zeros((2, slides, steps + 1))
+    np.add.at(table, (marked.found.astype(int), marked.slide, first), 1)
+    cumulated = table[:, :, :steps].cumsum(axis=2)
+    false, true = np.empty_like(cumulated[0]), np.empty_like(cumulated[1])
+    false[:, descending], true[:, descending] = cumulated[0], cumulated[1]
+    return true, false
+
+
+def drawn_rates(marked: Marked, thresholds: Floats, times: Floats) -> dict[str, Floats]:
+    """Precision, recall and F1 of every draw at every threshold, shape (samples, thresholds)."""
+    true, false = (times @ table for table in slide_counts(marked, thresholds))
+    truths = (times @ marked.truths)[:, None]
+    return {
+        "precision": ratio(true, true + false),
+        "recall": ratio(true, truths),
+        "f1": f1_of_counts(true, false, truths),
+    }
+
+
+def drawn_average_precision(marked: Marked, thresholds: Floats, times: Floats) -> Floats:
+    """Average precision of every draw, summed over falling `thresholds`; exact if these are all there are."""
+    true, false = (times @ table for table in slide_counts(marked, thresholds))
+    gained = np.diff(true, axis=1, prepend=0.0)
+    summed = (gained * np.nan_to_num(ratio(true, true + false))).sum(axis=1)
+    return ratio(summed, times @ marked.truths)
+
+
+# ---- all numbers of a set of marked detections at one threshold ----
 
 AVERAGED_THRESHOLDS = 2000
 """Thresholds over which the interval (not the value) of average precision is computed, at most."""

@@ -10,19 +10,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from metaphase.base.arrays import Floats
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import as_text, natural
 from metaphase.detections import read_detections
-from metaphase.errors import UsageError
-from metaphase.evaluation.bootstrap import drawn_rates, draws
-from metaphase.evaluation.card import load_tuned, refuse_reuse
-from metaphase.evaluation.cohort import Cohort
-from metaphase.evaluation.config import BootstrapConfig, MatchingConfig
-from metaphase.evaluation.curves import Curve, curve, thinned
+from metaphase.evaluation.cohort import Cohort, Comparison, compare, load_truth
 from metaphase.evaluation.frames import check_frame
-from metaphase.evaluation.inputs import Comparison, compare, load_truth
-from metaphase.evaluation.metrics import DetectionMetrics, detection_metrics, slide_rows
-from metaphase.evaluation.regions import Regions, merged, point_regions, read_regions
-from metaphase.evaluation.scoring import Floats, Marked, mark
-from metaphase.tables import as_text, natural
+from metaphase.evaluation.marks import (
+    Marked,
+    MatchingConfig,
+    Regions,
+    mark,
+    merged,
+    point_regions,
+    read_regions,
+)
+from metaphase.evaluation.metrics import (
+    BootstrapConfig,
+    Curve,
+    DetectionMetrics,
+    curve,
+    detection_metrics,
+    drawn_rates,
+    draws,
+    slide_rows,
+    thinned,
+)
+from metaphase.evaluation.operating_points import load_point, refuse_reuse
 
 CURVE_POINTS = 400
 MAX_GROUPS = 100
@@ -44,7 +59,7 @@ class MitosisResult:
     area_mm2: float
     threshold: float
     settings: dict[str, Any]
-    warnings: tuple[str, ...]
+    warnings: Cautions
 
     def table(self) -> pd.DataFrame:
         """All metrics, one row for all slides together and one a group."""
@@ -60,7 +75,6 @@ class MitosisResult:
 def evaluate_mitoses(
     truth: str | Path,
     predictions: str | Path,
-    output: str | Path | None = None,
     *,
     manifest: str | Path | None = None,
     by: Sequence[str] = (),
@@ -71,7 +85,7 @@ def evaluate_mitoses(
     matching: MatchingConfig | None = None,
     bootstrap: BootstrapConfig | None = None,
 ) -> MitosisResult:
-    """Compare detections with truth and, given `output`, write tables, JSON, pictures and `index.html` there.
+    """Compare detections with truth.
 
     `by` names manifest columns (centre, scanner, tumour) to report apart; `ignore` holds regions that do not
     count; `card` is a model card whose tuned threshold is used, and refused on the cases it was tuned on.
@@ -84,12 +98,7 @@ def evaluate_mitoses(
         matching = _tuned_threshold(card, comparison.cohort, matching)
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
     settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
-    result = summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
-    if output is not None:
-        from metaphase.evaluation.mitosis_report import write_mitosis_report
-
-        write_mitosis_report(result, Path(output))
-    return result
+    return summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
 
 
 def load_marked(
@@ -175,22 +184,26 @@ def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Flo
     return low, high
 
 
-def _doubts(marked: Marked) -> list[str]:
+def _doubts(marked: Marked) -> list[Caution]:
     doubts = []
     if not len(marked.probability):
-        doubts.append("there is not a single detection: precision is undefined, F1 is 0")
+        text = "there is not a single detection: precision is undefined, F1 is 0"
+        doubts.append(Caution("no-detections", text))
     elif len(marked.probability) > 1 and marked.probability[0] == marked.probability[-1]:
-        doubts.append("all detections have the same probability: curves and average precision say nothing")
+        text = "all detections have the same probability: curves and average precision say nothing"
+        doubts.append(Caution("one-probability", text))
     if not marked.truths.sum():
-        doubts.append("there is nothing to find: recall and average precision are undefined")
+        text = "there is nothing to find: recall and average precision are undefined"
+        doubts.append(Caution("no-truth", text))
     if len(set(marked.patients)) < 10:
-        doubts.append(f"{len(set(marked.patients))} patients only: the intervals are rough")
+        text = f"{len(set(marked.patients))} patients only: the intervals are rough"
+        doubts.append(Caution("few-patients", text))
     return doubts
 
 
 def _tuned_threshold(card: str | Path, cohort: Cohort, matching: MatchingConfig) -> MatchingConfig:
     if matching.threshold is not None:
         raise UsageError("both a threshold and a model card are given", next_step="give one of them")
-    tuned = load_tuned(card, "mitoses")
+    tuned = load_point(card, "mitoses")
     refuse_reuse(tuned, cohort)
     return replace(matching, threshold=tuned.parameters["delta"])

@@ -11,14 +11,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.evaluation.agreement import GRADES, quadratic_kappa, spearman
-from metaphase.evaluation.card import Tuned, refuse_test_slides, save_tuned
+from metaphase.base.arrays import Floats
+from metaphase.base.tables import TableError, named, read_table, require_columns, require_numbers
 from metaphase.evaluation.cohort import Cohort
-from metaphase.evaluation.config import MatchingConfig
-from metaphase.evaluation.curves import best_threshold, curve
+from metaphase.evaluation.grades import (
+    GRADES,
+    load_pairs,
+    quadratic_kappa,
+    read_cohort,
+    spearman,
+    with_values,
+)
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.metrics import best_threshold, curve
 from metaphase.evaluation.mitoses import load_marked
-from metaphase.evaluation.pairs import Floats, load_pairs, read_cohort, with_values
-from metaphase.tables import TableError, named, read_table, require_columns, require_numbers
+from metaphase.evaluation.operating_points import refuse_test_slides, save_point
+from metaphase.networks.cards import OperatingPoint
 
 
 def tune_mitoses(
@@ -31,7 +39,7 @@ def tune_mitoses(
     ignore: str | Path | None = None,
     mpp: float | None = None,
     matching: MatchingConfig | None = None,
-) -> Tuned:
+) -> OperatingPoint:
     """Task 3: the threshold delta of the highest F1 on the tuning slides."""
     comparison, marked = load_marked(
         truth,
@@ -49,7 +57,7 @@ def tune_mitoses(
 
 def tune_proliferation(
     truth: str | Path, counts: str | Path, card: str | Path | None = None, *, split: str | None = None
-) -> Tuned:
+) -> OperatingPoint:
     """Task 2: the threshold delta whose hotspot counts follow the true proliferation best (Spearman).
 
     `counts` has the columns case, threshold and count: the hotspot count of every case at every threshold.
@@ -64,7 +72,7 @@ def tune_proliferation(
 
 def tune_grade(
     truth: str | Path, counts: str | Path, card: str | Path | None = None, *, split: str | None = None
-) -> Tuned:
+) -> OperatingPoint:
     """Task 1: theta1 and theta2 that turn counts (columns case, count) into grades of the best kappa."""
     pairs = load_pairs(truth, counts, "grade", ("count",), split=split)
     refuse_test_slides(pairs.cohort)
@@ -136,7 +144,7 @@ def _saved(
     metric: str,
     value: float,
     cohort: Cohort,
-) -> Tuned:
+) -> OperatingPoint:
     if np.isnan(value):
         raise TableError(
             f"{metric} is undefined on this tuning set",
@@ -144,7 +152,15 @@ def _saved(
             next_step="tune on slides with truths and detections",
         )
     patients = tuple(dict.fromkeys(str(name) for name in cohort.manifest["patient"]))
-    tuned = Tuned(task, parameters, metric, value, cohort.cases, patients, cohort.source)
+    tuned = OperatingPoint(
+        task=task,
+        parameters=parameters,
+        metric=metric,
+        value=value,
+        cases=cohort.cases,
+        patients=patients,
+        source=cohort.source,
+    )
     if card is not None:
-        save_tuned(card, tuned)
+        save_point(card, tuned)
     return tuned

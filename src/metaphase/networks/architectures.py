@@ -3,62 +3,71 @@
 Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
 convolution is valid, so on a patch of `PATCH_PX` the output is 1 x 1, and on a larger image each output
 pixel equals what the patch around it would give.
+
+It learns faster from few mitoses than the paper's chain of convolutions, and with a fifth of the parameters
+(docs/model.md). Every convolution is valid; what skips a block is cropped to what the block gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.errors import UsageError
-from metaphase.networks.residual import ResidualBlock, folded_block
+from metaphase.networks.cards import NetworkSpec, Normalisation
 
-PATCH_PX = 100
-"""Side of the patches that the networks classify."""
-RECEPTIVE_PX = 97
-"""Side of what one output of a detector sees: the strided layers leave the last 3 pixels of a patch out."""
-OUTPUT_STRIDE_PX = 4
-"""Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
-Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "residual", "classifier"]
-DETECTORS: tuple[Family, ...] = ("detector", "residual")
-"""Families that search slides: the same patches, output stride and receptive field."""
+# ---- a detector of residual blocks ----
+
+LOST_PX = 2
+"""Pixels that two 3 x 3 convolutions take from each side."""
+
+
+class ResidualBlock(nn.Module):
+    """Two normalised convolutions beside a shortcut, which has weights where the width changes."""
+
+    def __init__(self, channels: int, filters: int, slope: float) -> None:
+        super().__init__()
+        self.slope = slope
+        self.first = nn.Conv2d(channels, filters, 3, bias=False)
+        self.first_norm = nn.BatchNorm2d(filters)
+        self.second = nn.Conv2d(filters, filters, 3, bias=False)
+        self.second_norm = nn.BatchNorm2d(filters)
+        self.shortcut: nn.Module = nn.Identity()
+        self.shortcut_norm: nn.Module = nn.Identity()
+        if channels != filters:
+            self.shortcut = nn.Conv2d(channels, filters, 1, bias=False)
+            self.shortcut_norm = nn.BatchNorm2d(filters)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features with 4 rows and 4 columns less."""
+        inner = functional.leaky_relu(self.first_norm(self.first(features)), self.slope)
+        middle = features[:, :, LOST_PX:-LOST_PX, LOST_PX:-LOST_PX]
+        total = self.second_norm(self.second(inner)) + self.shortcut_norm(self.shortcut(middle))
+        return functional.leaky_relu(total, self.slope)
+
+
+def folded_block(block: ResidualBlock) -> ResidualBlock:
+    """The same block with its normalisation inside its convolutions."""
+    folded = ResidualBlock(block.first.in_channels, block.first.out_channels, block.slope)
+    for name in ("first", "second", "shortcut"):
+        conv, norm = getattr(block, name), getattr(block, f"{name}_norm")
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            conv = torch.nn.utils.fuse_conv_bn_eval(conv, norm)
+        setattr(folded, name, conv)
+        setattr(folded, f"{name}_norm", nn.Identity())
+    return folded.eval()
+
+
+# ---- the paper's networks, and a residual detector. Builders hold the numbers ----
+
 
 PIXEL_CENTRE, PIXEL_SPREAD = 0.5, 0.25
 """Images are brought to about zero mean and unit spread as the first step."""
 LEAKY_SLOPE = 0.01
 DROPOUT = 0.5
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """All that is needed to build a network again."""
-
-    family: Family = "detector"
-    """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
-    blocks in their place; `classifier`: CNN1 and CNN2."""
-    gamma: float = 1.0
-    """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
-    normalisation: Normalisation = "none"
-    """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
-
-    def __post_init__(self) -> None:
-        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
-        if not known or (self.family == "residual" and self.normalisation == "none"):
-            raise UsageError(
-                f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector, residual (with batch only), classifier; "
-                "normalisations: none, batch",
-            )
-        if not 1 / 32 <= self.gamma <= 4:
-            raise UsageError(
-                f"gamma {self.gamma} is out of range", next_step="give 0.04 to 4; the paper has 0.6 to 1"
-            )
 
 
 @dataclass(frozen=True, slots=True)

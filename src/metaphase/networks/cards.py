@@ -1,18 +1,71 @@
-"""The model card: everything about trained weights that a user needs before using them."""
+"""The model card: all about trained weights that a user needs before using them; the bundled models."""
 
 from __future__ import annotations
 
 import json
 import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from metaphase import __version__
-from metaphase.errors import ModelError
-from metaphase.networks.architectures import Family, NetworkSpec, Normalisation
+from metaphase.base.config import blamed, read_toml, refuse_unknown
+from metaphase.base.errors import ModelError, UsageError
+
+# ---- which network ----
+
+PATCH_PX = 100
+"""Side of the patches that the networks classify."""
+RECEPTIVE_PX = 97
+"""Side of what one output of a detector sees: the strided layers leave the last 3 pixels of a patch out."""
+OUTPUT_STRIDE_PX = 4
+"""Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
+Normalisation = Literal["none", "batch"]
+Family = Literal["detector", "residual", "classifier"]
+DETECTORS: tuple[Family, ...] = ("detector", "residual")
+"""Families that search slides: the same patches, output stride and receptive field."""
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed to build a network again."""
+
+    family: Family = "detector"
+    """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
+    blocks in their place; `classifier`: CNN1 and CNN2."""
+    gamma: float = 1.0
+    """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
+    normalisation: Normalisation = "none"
+    """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
+
+    def __post_init__(self) -> None:
+        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
+        if not known or (self.family == "residual" and self.normalisation == "none"):
+            raise UsageError(
+                f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
+                next_step="families: detector, residual (with batch only), classifier; "
+                "normalisations: none, batch",
+            )
+        if not 1 / 32 <= self.gamma <= 4:
+            raise UsageError(
+                f"gamma {self.gamma} is out of range", next_step="give 0.04 to 4; the paper has 0.6 to 1"
+            )
+
+
+@dataclass(frozen=True)
+class NetworkIdentity:
+    """What of a model decides its answers."""
+
+    weights_sha256: str
+    network: NetworkSpec
+    mpp: float
+
+
+# ---- the model card ----
 
 MAX_CARD_BYTES = 4_000_000
 
@@ -28,14 +81,18 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
-class TunedThreshold(BaseModel):
-    """An operating point: its parameters, and on which cases it was chosen (never to be tested on these)."""
+class OperatingPoint(BaseModel):
+    """Parameters chosen for a task, how good they were, and on which cases (never to be tested on these)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    task: str = Field(default="", exclude=True)
+    """`patches`, `mitoses`, `grade` or `proliferation`: its name in the card."""
     parameters: dict[str, float]
+    """`delta` (least probability that counts) and what belongs to it, such as `suppress_um`; or thetas."""
     metric: str
     value: float
+    """The metric on the tuning set: optimistic, not a result."""
     cases: tuple[str, ...] = ()
     patients: tuple[str, ...] = ()
     source: str = ""
@@ -56,7 +113,7 @@ class ModelCard(BaseModel):
     mpp: float = Field(gt=0, lt=20)
     patch_px: int = Field(gt=0, le=4096)
     classes: tuple[str, str]
-    thresholds: dict[str, TunedThreshold] = {}
+    thresholds: dict[str, OperatingPoint] = {}
     """Operating points by task: `patches` from training, others from `metaphase evaluate tune`."""
     optical_density: tuple[float, float, float] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
@@ -75,10 +132,84 @@ class ModelCard(BaseModel):
         """What to build for these weights."""
         return NetworkSpec(self.family, self.gamma, self.normalisation)
 
+    @property
+    def identity(self) -> NetworkIdentity:
+        """What decides the network's answers; all else may change without a new search."""
+        return NetworkIdentity(self.weights_sha256, self.spec, self.mpp)
+
+
+class CardAdditions(BaseModel):
+    """What training cannot know and a card must say before a model is given away."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: tuple[TrainingData, ...] = ()
+    thresholds: dict[str, OperatingPoint] = {}
+    """Added to those of the card, task by task; so are the metrics."""
+    metrics: dict[str, Any] = {}
+    optical_density: tuple[float, float, float] | None = None
+    intended_use: str = ""
+    known_failures: tuple[str, ...] = ()
+
+
+FILE_SETTINGS = ("train", "validation", "teachers")
+"""Settings of a recipe that name files of the machine on which it ran."""
+
+
+def completed_card(card: ModelCard, name: str, additions: CardAdditions) -> ModelCard:
+    """The card of a model that travels: what is stated replaces what stood there, paths are left out."""
+    stated = additions.model_fields_set - {"thresholds", "metrics"}
+    changes = {field: getattr(additions, field) for field in stated} | {
+        "name": name,
+        "thresholds": card.thresholds | additions.thresholds,
+        "metrics": card.metrics | additions.metrics,
+        "recipe": {key: value for key, value in card.recipe.items() if key not in FILE_SETTINGS},
+    }
+    return card.model_copy(update=changes)
+
+
+def read_additions(path: str | Path) -> CardAdditions:
+    """Read what a card is completed with, from TOML or JSON; a mistake in it is a `UsageError`."""
+    path = Path(path)
+    values = _read_json(path) if path.suffix.lower() == ".json" else read_toml(path)
+    with blamed(path):
+        refuse_unknown(values, CardAdditions.model_fields, "the card")
+        for source in values["data"] if isinstance(values.get("data"), list) else ():
+            _check_terms(source)
+        try:
+            return CardAdditions.model_validate(values)
+        except ValidationError as error:
+            raise UsageError(
+                f"no additions to a model card ({_first_problem(error)})", next_step="correct that value"
+            ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not valid JSON ({error})", path=path, next_step="correct it") from error
+    if not isinstance(values, dict):
+        raise UsageError("not a JSON object", path=path, next_step="write names and values in braces")
+    return values
+
+
+def _check_terms(source: Any) -> None:
+    """Refuse a data source without the terms that it came under."""
+    if isinstance(source, dict) and not source.get("terms"):
+        raise UsageError(
+            f"the data source {source.get('name', '')!r} states no terms",
+            next_step='add terms = "...", the licence or the conditions under which the images came',
+        )
+
 
 def current_versions() -> dict[str, str]:
     """What made a model: this package, torch and Python."""
-    return {"metaphase": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"metaphase": __version__, "torch": version("torch"), "python": platform.python_version()}
 
 
 def parse_card(path: Path) -> ModelCard:
@@ -105,3 +236,28 @@ def parse_card(path: Path) -> ModelCard:
 def _first_problem(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+# ---- the models that come with the package ----
+
+BUNDLED = "breast"
+"""The default detector; `simulated` is the other one, which never saw a real image."""
+
+
+def bundled_model(name: str = BUNDLED) -> Path:
+    """Weights of a detector of the package; its card says what it may be used for."""
+    return Path(str(files("metaphase") / "models" / f"{name}.safetensors"))
+
+
+def named_model(model: str | Path) -> Path:
+    """The file that is meant by a path, or by the plain name of a bundled model."""
+    path = Path(model)
+    if path.exists() or path.with_suffix(".safetensors").exists():
+        return path
+    bundled = bundled_model(path.name)
+    if path.name != str(model) or not bundled.is_file():
+        names = ", ".join(sorted(each.stem for each in bundled.parent.glob("*.safetensors")))
+        raise ModelError(
+            "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
+        )
+    return bundled

@@ -10,10 +10,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
-from metaphase.artifacts import write_bytes, write_text
-from metaphase.errors import ModelError
+from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import ModelCard, parse_card
+from metaphase.networks.cards import (
+    CardAdditions,
+    ModelCard,
+    completed_card,
+    named_model,
+    parse_card,
+)
 
 Tensors = dict[str, torch.Tensor]
 
@@ -51,6 +57,33 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     return network.eval().to(device), card
 
 
+def package_model(
+    model: str | Path,
+    output: str | Path,
+    *,
+    name: str = "",
+    additions: CardAdditions | None = None,
+    half: bool = True,
+) -> ModelCard:
+    """Write a trained model as one to give away: small, with a card that says all; returns that card.
+
+    `name` defaults to the output's; `half` stores 16-bit weights.
+    """
+    source = named_model(model).with_suffix(".safetensors")
+    target = Path(output).with_suffix(".safetensors")
+    if target.resolve() == source.resolve():
+        raise UsageError("would overwrite the model it is made from", path=target, next_step="change -o")
+    network, card = load_model(source)
+    card = completed_card(card, name or target.stem, additions or CardAdditions())
+    if not card.data or not all(data.terms for data in card.data):
+        raise ModelError(
+            "the card does not name its training data and their terms",
+            path=source.with_suffix(".json"),
+            next_step="give --card FILE with a table [[data]] of name and terms for each source",
+        )
+    return save_model(target, network, card, half=half)
+
+
 def read_tensors(path: Path, expected_sha256: str = "") -> Tensors:
     """Tensors of a safetensors file; a malformed, missing or exchanged file is a `ModelError`."""
     try:
@@ -71,3 +104,19 @@ def read_tensors(path: Path, expected_sha256: str = "") -> Tensors:
         raise ModelError(
             f"not a safetensors file ({error})", path=path, next_step="fetch the model again"
         ) from error
+
+
+def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
+    """The named device, or a GPU where there is one; `local_rank` says which, of several processes."""
+    if device is None:
+        return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"there is no device {device!r}", next_step="give cpu, cuda or cuda:N") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"this machine has no device {device}",
+            next_step=f"it has {torch.cuda.device_count()} GPUs that can be used; take --device cpu",
+        )
+    return torch.device("cuda", local_rank) if device == "cuda" else chosen

@@ -4,8 +4,7 @@ from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.deformation import Displacement
 from metaphase.simulation.laboratories import LABORATORIES, Laboratory
-from metaphase.simulation.patches import object_patches
-from metaphase.simulation.rendering import CaseRenderer, render_region
+from metaphase.simulation.rendering import CaseRenderer, object_patches, render_region
 from metaphase.simulation.truth import case_truth, tissue_truth
 
 __all__ = [

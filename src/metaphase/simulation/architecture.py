@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from metaphase.geometry import Box
+from metaphase.base.arrays import Floats32
+from metaphase.base.geometry import Box
 from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import (
     COARSE_STEP,
-    Floats,
     Noise,
     centres,
     coarse_grid,
@@ -28,7 +29,64 @@ from metaphase.simulation.randomness import (
     sampled,
 )
 
+# ---- which of many scattered points owns each place ----
+
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Territories:
+    """The owner of every place on a grid of `scale` pixels that starts at (x, y) of the plane."""
+
+    x: int
+    y: int
+    scale: int
+    owner: npt.NDArray[np.int64]
+    """Index of the nearest point (rows, columns)."""
+    distance: Floats32
+    """Distance to it, in pixels."""
+
+    def borders(self, softness: float) -> Floats32:
+        """About 1 where the owner changes, fading over `softness` grid steps."""
+        edge = np.zeros(self.owner.shape, np.float32)
+        edge[:, 1:] = self.owner[:, 1:] != self.owner[:, :-1]
+        edge[1:] = np.maximum(edge[1:], self.owner[1:] != self.owner[:-1])
+        return np.asarray(cv2.GaussianBlur(edge, (0, 0), softness), np.float32)
+
+    def at_pixels(self, pictures: Floats32, box: Box, shift_x: Floats32, shift_y: Floats32) -> Floats32:
+        """Pictures on the grid, read off at the pixels of `box` moved by the shifts (in grid steps)."""
+        x = (box.x - self.x + np.arange(box.width, dtype=np.float32))[None, :] / self.scale
+        y = (box.y - self.y + np.arange(box.height, dtype=np.float32))[:, None] / self.scale
+        found = cv2.remap(
+            pictures, x + shift_x, y + shift_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+        )
+        return np.asarray(found, np.float32)
+
+
+def reach(box: Box, halo: int, scale: int) -> Box:
+    """`box` with `halo` around it, widened so that it starts on the plane's grid of `scale` pixels."""
+    wide = box.grown(halo)
+    x, y = wide.x // scale * scale, wide.y // scale * scale
+    return Box(x, y, wide.right - x, wide.bottom - y)
+
+
+def territories(x: Array, y: Array, wide: Box, scale: int) -> Territories:
+    """The territories of at least one point inside `wide`, which starts on the grid of `scale`."""
+    shape = (wide.height // scale + 1, wide.width // scale + 1)
+    column = np.clip(((x - wide.x) / scale).astype(int), 0, shape[1] - 1)
+    row = np.clip(((y - wide.y) / scale).astype(int), 0, shape[0] - 1)
+    free = np.ones(shape, np.uint8)
+    free[row, column] = 0
+    distance, label = cv2.distanceTransformWithLabels(
+        free, cv2.DIST_L2, cv2.DIST_MASK_5, labelType=cv2.DIST_LABEL_PIXEL
+    )
+    owner = np.zeros(int(label.max()) + 1, np.int64)
+    owner[label[row, column]] = np.arange(len(x))
+    return Territories(wide.x, wide.y, scale, owner[label], np.asarray(scale * distance, np.float32))
+
+
+# ---- where the tissue is and what kind it is ----
+
 _CENSUS_SIDE = 128
 """Samples along the longer side of a slide when it is surveyed."""
 
@@ -137,7 +195,7 @@ class Architecture:
         coarse = self._coarse(coarse_grid(box))
         return coarse.each(lambda field: sampled(box, field, x, y))
 
-    def fibres_over(self, box: Box) -> tuple[Floats, Floats]:
+    def fibres_over(self, box: Box) -> tuple[Floats32, Floats32]:
         """Two coordinates in pixels at the pixel centres of `box`: across the fibres and along them."""
         grid = coarse_grid(box)
         return interpolated(box, self._across(grid)), interpolated(box, self._along(grid))
@@ -166,7 +224,7 @@ class Architecture:
         mean = float(heat[tumour].mean()) if tumour.any() else 1.0
         return float(tumour.sum() / max(1, tissue.sum())), mean
 
-    def _tumour_over(self, box: Box, step: float) -> Floats:
+    def _tumour_over(self, box: Box, step: float) -> Floats32:
         """Membership in a nest, every `step` pixels."""
         nests = self._nests.over(box, step) - float(ndtri(1 - self.tumour.tumour_share))
         return np.asarray(np.minimum(nests, 2.2 * np.abs(self._septa.over(box, step)) - 0.16), np.float32)
@@ -176,7 +234,7 @@ class Architecture:
         field = sampled(box, self._lymphocytes.over(coarse_grid(box), COARSE_STEP), x, y)
         return field - float(ndtri(1 - self.tumour.lymphocyte_share))
 
-    def tissue_over(self, box: Box, step: float) -> Floats:
+    def tissue_over(self, box: Box, step: float) -> Floats32:
         """About the distance from the tissue edge in 100 um, positive inside, every `step` pixels."""
         outline = self._outline.over(box, step)
         half_width, half_height = self.case.width / 2, self.case.height / 2
@@ -201,7 +259,7 @@ class Architecture:
             cleft=0.035 * (gaps + 2 * t.clefts - 1.9) - np.abs(tumour),
         )
 
-    def _across(self, grid: Box) -> Floats:
+    def _across(self, grid: Box) -> Floats32:
         """Its level lines, the fibres, run along the nests' borders, with waves and ripples."""
         x, y = centres(grid, COARSE_STEP)
         slope = 0.35 * (np.cos(self._heading) * x + np.sin(self._heading) * y)
@@ -209,7 +267,7 @@ class Architecture:
         nests = 0.2 * self.tumour.nest_um * PX_PER_UM * self._nests.over(grid, COARSE_STEP)
         return np.asarray(slope + bends + nests, np.float32)
 
-    def _along(self, grid: Box) -> Floats:
+    def _along(self, grid: Box) -> Floats32:
         x, y = centres(grid, COARSE_STEP)
         straight = np.cos(self._heading) * y - np.sin(self._heading) * x
         return np.asarray(straight + 60 * self._warp_along.over(grid, COARSE_STEP), np.float32)

@@ -1,57 +1,143 @@
-"""Writing a simulated cohort: slides, truth and manifest."""
+"""Writing a simulated cohort: slides, truth and manifest, in several processes."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
+import multiprocessing
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 import pandas as pd
 
-from metaphase import __version__
-from metaphase.artifacts import explained, write_text
-from metaphase.errors import OutputError
-from metaphase.geometry import Box
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.files import explained
+from metaphase.base.geometry import Box
+from metaphase.base.parallel import in_order
+from metaphase.base.provenance import Ingredients
+from metaphase.base.tables import write_table
+from metaphase.counting.specimen import grade_of
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases
 from metaphase.simulation.placement import CHUNK_PX
 from metaphase.simulation.rendering import BLOCK_HEIGHT, BLOCK_WIDTH, Frame, case_renderer
-from metaphase.simulation.scanner import RGB
-from metaphase.simulation.truth import grade, hotspot_count, noted_objects, proliferation_score, truth_table
-from metaphase.simulation.workers import rendered_in_order, rendering_processes
+from metaphase.simulation.truth import (
+    GRADE_LIMITS,
+    hotspot_count,
+    noted_objects,
+    proliferation_score,
+    truth_table,
+)
 from metaphase.slides import PyramidFormat, write_pyramid
+
+# ---- rendering in several processes ----
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+AHEAD = 7
+"""Results that may wait to be taken."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextlib.contextmanager
+def rendering_processes(workers: int) -> Iterator[Executor | None]:
+    """An executor of single-threaded processes, or None where one process is enough.
+
+    Matrix libraries read their thread count from the environment when they are loaded, so the
+    children's environment is set while they start; the caller's is as before afterwards.
+    """
+    if workers == 1:
+        yield None
+        return
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    try:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_thread) as executor:
+            yield executor
+    except BrokenProcessPool as error:
+        raise MetaphaseError(
+            "a rendering process died", next_step="check the memory, or run with workers = 1"
+        ) from error
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _single_thread() -> None:
+    cv2.setNumThreads(1)
+
+
+def rendered_in_order(
+    executor: Executor | None, function: Callable[[Job], Result], jobs: Iterable[Job]
+) -> Iterator[Result]:
+    """Results of `function` over `jobs` in their order, here where there is no executor."""
+    return map(function, jobs) if executor is None else in_order(executor, function, jobs, AHEAD)
+
+
+# ---- writing a simulated cohort: slides, truth and manifest ----
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being made, level-0 pixels finished and level-0 pixels in all."""
+BOTH: tuple[Frame, ...] = ("he", "phh3")
 TILE_PX = BLOCK_HEIGHT
 FIELD_STEP_PX = 256
+NOTE = "case.json"
 _BYTES_PER_PIXEL = 0.7
-"""More than the pyramids of both stains have been seen to need, per level-0 pixel of one slide."""
+"""More than the pyramid of either stain has been seen to need, per level-0 pixel."""
+
+
+@dataclass(frozen=True)
+class CaseSimulated(Ingredients, stage="simulated case"):
+    """What decides a case's files."""
+
+    case: Case
+    frames: tuple[Frame, ...]
 
 
 def simulate_cohort(
-    out_folder: str | Path, config: SimulationConfig, *, progress: Progress | None = None
+    out_folder: str | Path,
+    config: SimulationConfig,
+    *,
+    frames: tuple[Frame, ...] = BOTH,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Write a cohort to `out_folder` and return its manifest.
+    """Write a cohort, slides of all `frames`, to `out_folder` and return its manifest.
 
     A case's folder appears only when all its files are complete; a case that is already there, made
-    with the same settings, is kept. The manifest is written last.
+    with the same settings, is kept. The manifest is written last. Where there are enough cases, each process
+    makes whole ones; else all share the blocks of one. Files do not depend on it.
     """
-    out = Path(out_folder)
-    cases = cohort_cases(config)
+    out, cases = Path(out_folder), cohort_cases(config)
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    report = _Reporter(progress, len(cases) * 2 * config.width * config.height)
-    with rendering_processes(config.workers) as executor:
-        rows = [_finished_case(out, case, executor, report) for case in cases]
-    manifest = pd.DataFrame(rows)
-    write_text(out / "manifest.csv", manifest.to_csv(index=False, lineterminator="\n"))
+    left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames))]
+    report = _Reporter(progress, len(cases) * len(frames) * config.width * config.height)
+    report.add("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
+    with rendering_processes(min(config.workers, max(1, len(left)))) as executor:
+        if executor is not None and len(left) >= config.workers:
+            jobs = [executor.submit(_write_alone, out / case.name, case, frames) for case in left]
+            for job, case in zip(jobs, left, strict=True):
+                job.result()
+                report.add(case.name, len(frames) * case.width * case.height)
+        else:
+            for case in left:
+                _write_case(out / case.name, case, frames, executor, report)
+    manifest = pd.DataFrame([_row(out, case, frames) for case in cases])
+    write_table(out / "manifest.csv", manifest)
     return manifest
 
 
@@ -67,65 +153,55 @@ class _Reporter:
             self.progress(what, self.done, self.total)
 
 
-def _finished_case(out: Path, case: Case, executor: Executor | None, report: _Reporter) -> dict[str, Any]:
-    """The manifest row of a case, made now unless it is there already."""
-    folder, record = out / case.name, _record(case)
-    if _is_complete(folder, record):
-        report.add(case.name, 2 * case.width * case.height)
-    else:
-        _write_case(folder, case, record, executor, report)
-    truth = pd.read_parquet(folder / "truth.parquet")
-    count = hotspot_count(truth)
+def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
+    """The manifest row of a finished case."""
+    count = hotspot_count(pd.read_parquet(out / case.name / "truth.parquet"))
     return {
         "case": case.name,
-        "he": f"{case.name}/he.tif",
-        "phh3": f"{case.name}/phh3.tif",
+        **{frame: f"{case.name}/{frame}.tif" if frame in frames else "" for frame in BOTH},
         "centre": case.laboratory.name,
         "split": case.split,
-        "grade": grade(count),
+        "grade": int(grade_of(count, *GRADE_LIMITS)),
         "proliferation": proliferation_score(case, count),
     }
 
 
-def _record(case: Case) -> dict[str, Any]:
-    """All that decides the case's files, to tell whether a folder holds this very case."""
-    record = dataclasses.asdict(case)
-    record["config"].pop("workers")
-    record["version"] = __version__
-    loaded: dict[str, Any] = json.loads(json.dumps(record))
-    return loaded
-
-
-def _is_complete(folder: Path, record: dict[str, Any]) -> bool:
+def _is_complete(folder: Path, made_from: CaseSimulated) -> bool:
+    """Whether the case is there; a folder that is none of ours is an error, and left alone."""
     if not folder.exists():
         return False
-    try:
-        return bool(json.loads((folder / "case.json").read_text()) == record)
-    except (OSError, ValueError) as error:
+    if not (folder / NOTE).is_file():
         raise OutputError(
             "exists and is not a simulated case", path=folder, next_step="move it, or choose another folder"
-        ) from error
+        )
+    there = all((folder / f"{frame}.tif").is_file() for frame in made_from.frames)
+    return there and made_from.matches(folder / NOTE)
+
+
+def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
+    """A whole case in one process."""
+    _write_case(folder, case, frames, None, _Reporter(None, 0))
 
 
 def _write_case(
-    folder: Path, case: Case, record: dict[str, Any], executor: Executor | None, report: _Reporter
+    folder: Path, case: Case, frames: tuple[Frame, ...], executor: Executor | None, report: _Reporter
 ) -> None:
     with explained(folder):
-        _check_space(folder, case)
+        _check_space(folder, case, frames)
         with tempfile.TemporaryDirectory(prefix=f".{case.name}.", dir=folder.parent) as name:
             temporary = Path(name) / case.name
             temporary.mkdir()
             _write_truth(temporary, case, executor)
-            for frame in ("he", "phh3"):
+            for frame in frames:
                 _write_slide(temporary / f"{frame}.tif", case, frame, executor, report)
-            (temporary / "case.json").write_text(json.dumps(record, indent=1) + "\n")
+            CaseSimulated(case, frames).write(temporary / NOTE)
             if folder.exists():
                 folder.rename(Path(name) / "old")
             temporary.rename(folder)
 
 
-def _check_space(folder: Path, case: Case) -> None:
-    needed = 2 * _BYTES_PER_PIXEL * case.width * case.height
+def _check_space(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
+    needed = len(frames) * _BYTES_PER_PIXEL * case.width * case.height
     free = shutil.disk_usage(folder.parent).free
     if free < needed:
         raise OutputError(

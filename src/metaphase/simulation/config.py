@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
-from metaphase.errors import UsageError
+from metaphase.base.errors import UsageError
+from metaphase.base.provenance import decides
 from metaphase.simulation.deformation import Displacement, random_displacement
 from metaphase.simulation.laboratories import LABORATORIES, Laboratory
 from metaphase.simulation.randomness import derived_seed, generator
@@ -56,7 +55,7 @@ class SimulationConfig:
     max_rotation_deg: float = 0.6
     local_deformation_um: float = 2.5
     """Standard deviation of the local deformation along each axis."""
-    workers: int = 2
+    workers: int = field(default=2, metadata=decides())
     """Rendering processes; 1 renders in the calling process."""
 
     def __post_init__(self) -> None:
@@ -89,6 +88,10 @@ class SimulationConfig:
         }
         for name, high in limits.items():
             _check_number(name, getattr(self, name), high)
+        if len(self.mitoses_per_mm2) != 2:
+            raise UsageError(
+                f"mitoses_per_mm2 is {self.mitoses_per_mm2!r}", next_step="give two rates, such as [4, 60]"
+            )
         low, high = self.mitoses_per_mm2
         _check_number("mitoses_per_mm2[0]", low, 2000.0)
         _check_number("mitoses_per_mm2[1]", high, 2000.0)
@@ -97,32 +100,11 @@ class SimulationConfig:
                 f"mitoses_per_mm2 is {self.mitoses_per_mm2}", next_step="give the lower rate first"
             )
 
-    @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any]) -> Self:
-        """The settings of a TOML table; unknown names are an error."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        unknown = sorted(set(settings) - known)
-        if unknown:
-            raise UsageError(
-                f"unknown simulation setting {unknown[0]!r}",
-                next_step=f"choose among {', '.join(sorted(known))}",
-            )
-        values = dict(settings)
-        if "mitoses_per_mm2" in values:
-            values["mitoses_per_mm2"] = _pair(values["mitoses_per_mm2"])
-        return cls(**values)
-
 
 def _check_number(name: str, value: Any, high: float) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and 0 <= value <= high):
         raise UsageError(f"{name} is {value!r}", next_step=f"give a number from 0 to {high:g}")
-
-
-def _pair(value: Any) -> tuple[float, float]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise UsageError(f"mitoses_per_mm2 is {value!r}", next_step="give two rates, such as [4, 60]")
-    return (value[0], value[1])
 
 
 @dataclass(frozen=True)

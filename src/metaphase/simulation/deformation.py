@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.errors import UsageError
-from metaphase.geometry import Box
-from metaphase.simulation.randomness import Doubles, Floats, generator
+from metaphase.base.arrays import Floats, Floats32
+from metaphase.base.errors import UsageError
+from metaphase.base.geometry import Box
+from metaphase.simulation.randomness import generator
 
 _INVERSION_STEPS = 30
 
@@ -42,7 +43,7 @@ class Displacement:
     centre_y: float
     waves: tuple[Wave, ...] = ()
 
-    def phh3_to_he(self, points: npt.ArrayLike) -> Doubles:
+    def phh3_to_he(self, points: npt.ArrayLike) -> Floats:
         """H&E coordinates (n, 2) of points (n, 2) given in the PHH3 frame."""
         points = np.asarray(points, np.float64)
         matrix, offset = self._rigid()
@@ -52,7 +53,7 @@ class Displacement:
             moved = moved + np.sin(angle)[..., None] * (wave.amplitude_x, wave.amplitude_y)
         return moved
 
-    def he_to_phh3(self, points: npt.ArrayLike) -> Doubles:
+    def he_to_phh3(self, points: npt.ArrayLike) -> Floats:
         """PHH3 coordinates (n, 2) of points (n, 2) given in the H&E frame."""
         points = np.asarray(points, np.float64)
         matrix, offset = self._rigid()
@@ -61,7 +62,7 @@ class Displacement:
             guess = guess + (points - self.phh3_to_he(guess)) @ matrix
         return guess
 
-    def pull_maps(self, box: Box) -> tuple[Doubles, Doubles]:
+    def pull_maps(self, box: Box) -> tuple[Floats, Floats]:
         """H&E x and y, each (height, width), of the pixels of `box` in the PHH3 frame.
 
         Each plane wave is a product of functions of x and of y, so the maps are two small matrix
@@ -83,16 +84,14 @@ class Displacement:
         return self._combined(rows, columns, weights[0]), self._combined(rows, columns, weights[1])
 
     @staticmethod
-    def _combined(
-        rows: list[Doubles], columns: list[Doubles], weights: list[tuple[float, int, int]]
-    ) -> Doubles:
+    def _combined(rows: list[Floats], columns: list[Floats], weights: list[tuple[float, int, int]]) -> Floats:
         mixing = np.zeros((len(rows), len(columns)))
         for weight, row, column in weights:
             mixing[row, column] += weight
-        product: Doubles = np.stack(rows, axis=1) @ mixing @ np.stack(columns)
+        product: Floats = np.stack(rows, axis=1) @ mixing @ np.stack(columns)
         return product
 
-    def _rigid(self) -> tuple[Doubles, Doubles]:
+    def _rigid(self) -> tuple[Floats, Floats]:
         cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
         matrix = np.array([[cosine, -sine], [sine, cosine]])
         centre = np.array([self.centre_x, self.centre_y])
@@ -111,7 +110,7 @@ class Displacement:
         except (KeyError, TypeError) as error:
             raise UsageError(f"not a displacement record ({error})") from error
 
-    def sampled(self, width: int, height: int, step: int) -> Floats:
+    def sampled(self, width: int, height: int, step: int) -> Floats32:
         """PHH3 minus H&E coordinates (rows, columns, 2) at H&E points `step` pixels apart, from (0, 0) on."""
         x, y = np.meshgrid(np.arange(0, width + step, step), np.arange(0, height + step, step))
         points = np.stack([x, y], axis=-1).astype(np.float64)

@@ -8,12 +8,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.geometry import Box
-from metaphase.simulation.architecture import Architecture, Fields
+from metaphase.base.arrays import Floats32
+from metaphase.base.geometry import Box
+from metaphase.simulation.architecture import Architecture, Fields, reach, territories
 from metaphase.simulation.config import PX_PER_UM
 from metaphase.simulation.placement import MITOSES, Kind, Placement
-from metaphase.simulation.randomness import Floats, Noise, Texture, derived_seed, generator
-from metaphase.simulation.territories import reach, territories
+from metaphase.simulation.randomness import Noise, Texture, derived_seed, generator
 
 Array = npt.NDArray[Any]
 _CELL_HALO = 112
@@ -39,7 +39,7 @@ class Ground:
         self._fading = Noise(derived_seed(seed, 50), 1500 * PX_PER_UM, 2)
         self._waviness = (Noise(derived_seed(seed, 47), 26, 2), Noise(derived_seed(seed, 48), 26, 2))
 
-    def painted(self, box: Box, fields: Fields) -> Floats:
+    def painted(self, box: Box, fields: Fields) -> Floats32:
         """Concentrations (4, height, width) of haematoxylin, eosin, DAB and black over `box`."""
         net, granules, clouds = self._net.over(box), self._granules.over(box), self._clouds.smoothly_over(box)
         in_tumour = _ramp(fields.tumour, 0.09)
@@ -57,19 +57,19 @@ class Ground:
         self._apply_fat(maps, box, fields)
         return maps
 
-    def grain(self, box: Box) -> Floats:
+    def grain(self, box: Box) -> Floats32:
         """Factor on haematoxylin: the fine unevenness that chromatin and cytoplasm share."""
         return np.asarray(np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3), np.float32)
 
-    def thickness(self, box: Box) -> Floats:
+    def thickness(self, box: Box) -> Floats32:
         """Factor on all stain from the section's uneven thickness."""
         return np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
 
-    def fading(self, box: Box) -> Floats:
+    def fading(self, box: Box) -> Floats32:
         """Factor on eosin, which was washed out here more than there."""
         return np.asarray(np.exp(0.08 * self._fading.smoothly_over(box)), np.float32)
 
-    def _stroma(self, box: Box, fields: Fields) -> tuple[Floats, Floats]:
+    def _stroma(self, box: Box, fields: Fields) -> tuple[Floats32, Floats32]:
         """Wavy collagen: a noise picture looked up along and across the fibres, at two scales."""
         across, along = self.architecture.fibres_over(box)
         fibre = self._strand_picture(along * np.float32(0.16), across)
@@ -78,14 +78,14 @@ class Ground:
         split = np.clip((-bundle - 0.6 * fibre - 1.9 + 0.5 * fields.gaps) * 1.4, 0, 0.9)
         return np.clip(eosin, 0.08, 2), np.asarray(split * self.architecture.tumour.clefts, np.float32)
 
-    def _strand_picture(self, x: Floats, y: Floats) -> Floats:
+    def _strand_picture(self, x: Floats32, y: Floats32) -> Floats32:
         """The strand texture at the given coordinates; it repeats, so they may be brought near zero."""
         side = self._strands.picture.shape[0]
         x, y = (axis - np.float32(side * np.floor(axis.min() / side)) for axis in (x, y))
         picture = cv2.remap(self._strands.picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
         return np.asarray(picture, np.float32)
 
-    def _cells(self, box: Box, net: Floats, clouds: Floats, gaps: Floats) -> tuple[Floats, Floats]:
+    def _cells(self, box: Box, net: Floats32, clouds: Floats32, gaps: Floats32) -> tuple[Floats32, Floats32]:
         """Stain of the cytoplasm and the gaps between cells, from each cell's own territory."""
         tumour = self.architecture.tumour
         tint, border, near = self._territories(box)
@@ -95,7 +95,7 @@ class Ground:
         gap = np.clip(1.5 * (2.2 * border + 0.9 * near + opened - 2.1), 0, 1)
         return np.clip(stain, 0.05, 2), np.asarray(gap, np.float32)
 
-    def _territories(self, box: Box) -> tuple[Floats, Floats, Floats]:
+    def _territories(self, box: Box) -> tuple[Floats32, Floats32, Floats32]:
         """Per pixel: tint of its cell (-1 to 1), closeness to a border, clearing around the nucleus."""
         wide = reach(box, _CELL_HALO, 2)
         cells = self.placement.within(wide)
@@ -113,13 +113,13 @@ class Ground:
         found = owned.at_pixels(np.asarray(pictures, np.float32), box, *shifts)
         return found[..., 0], found[..., 1], found[..., 2]
 
-    def _apply_fat(self, maps: Floats, box: Box, fields: Fields) -> None:
+    def _apply_fat(self, maps: Floats32, box: Box, fields: Fields) -> None:
         """Fat cells: thin pink walls around empty drops."""
         if float(fields.fat.max()) < -0.2:
             return
         maps[:2] *= 1 - _ramp(fields.fat, 0.12) * (1 - 0.9 * self._fat_walls(box))
 
-    def _fat_walls(self, box: Box) -> Floats:
+    def _fat_walls(self, box: Box) -> Floats32:
         wide = reach(box, _FAT_HALO, 4)
         owned = territories(*fat_centres(self.architecture.case.seed, wide), wide, 4)
         shifts = (np.float32(1.2) * noise.smoothly_over(box) for noise in self._waviness)
@@ -141,12 +141,12 @@ def fat_centres(seed: int, box: Box) -> tuple[Array, Array]:
     return points[inside, 0], points[inside, 1]
 
 
-def _fraction(seeds: Array, bit: int) -> Floats:
+def _fraction(seeds: Array, bit: int) -> Floats32:
     """Some bits of seeds as numbers from 0 to 1."""
     bits = (seeds >> np.uint64(bit)) & np.uint64(1023)
     return bits.astype(np.float32) / np.float32(1024)
 
 
-def _ramp(values: Array, width: float) -> Floats:
+def _ramp(values: Array, width: float) -> Floats32:
     """0 to 1 over `width` around zero."""
     return np.clip(values / np.float32(width) + np.float32(0.5), 0, 1).astype(np.float32, copy=False)

@@ -1,9 +1,9 @@
-"""The virtual laboratories: stains and scanners as numbers fitted to real pictures.
+"""Virtual laboratories: how each stains, and how its scanner sees.
 
 The stain vectors and whites follow the Macenko-style fits printed by
-`benchmarks/simulation_calibrate.py` (MiDeSeC, which mixes several stains, is moved towards its mean
+`recipes/calibration/laboratory_stains.py` (MiDeSeC, which mixes several stains, is moved towards its mean
 colour); gains, blur and sharpening are set so that the spread of concentrations and the contrast
-spectrum agree in `benchmarks/simulation_statistics.py`. The first laboratory is the one to train on;
+spectrum agree in `recipes/accuracy/simulation_statistics.py`. The first laboratory is the one to train on;
 the others differ from it clearly.
 """
 

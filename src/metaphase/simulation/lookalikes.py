@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metaphase.simulation.placement import Kind
-from metaphase.simulation.randomness import Floats
-from metaphase.simulation.sprites import (
+from metaphase.base.arrays import Floats32
+from metaphase.simulation.nuclei import (
     BLACK,
     COVER,
     DAB,
@@ -21,9 +20,10 @@ from metaphase.simulation.sprites import (
     softstep,
     speckle,
 )
+from metaphase.simulation.placement import Kind
 
 
-def lookalike_sprite(rng: np.random.Generator, kind: Kind, radius: float) -> Floats:
+def lookalike_sprite(rng: np.random.Generator, kind: Kind, radius: float) -> Floats32:
     """One object of a look-alike or artefact kind; `radius` in pixels is that of the nucleus it replaces."""
     return _DRAWN[kind](rng, radius)
 
@@ -32,7 +32,7 @@ def _side(radius: float) -> int:
     return 2 * int(np.ceil(radius)) + 8
 
 
-def _apoptotic(rng: np.random.Generator, radius: float) -> Floats:
+def _apoptotic(rng: np.random.Generator, radius: float) -> Floats32:
     """Shrunken pink cytoplasm in a clear halo, with one to five smooth, very dark balls."""
     cell = radius * rng.uniform(0.8, 1.15)
     side = _side(cell * 1.7)
@@ -51,21 +51,21 @@ def _apoptotic(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _ball(rng: np.random.Generator, side: int, radius: float, reach: float) -> Floats:
+def _ball(rng: np.random.Generator, side: int, radius: float, reach: float) -> Floats32:
     x, y = plane(side)
     angle, distance = rng.uniform(0, 2 * np.pi), reach * np.sqrt(rng.random())
     away = np.hypot(x - distance * np.cos(angle), y - distance * np.sin(angle))
     return softstep(max(radius, 2.0) - away, 2.0)
 
 
-def _add_chromatin(sprite: Floats, where: Floats, strength: float) -> None:
+def _add_chromatin(sprite: Floats32, where: Floats32, strength: float) -> None:
     """Smooth dark chromatin over whatever the sprite shows so far."""
     for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, 0.5), (BLACK, 0.08)):
         sprite[..., channel] = sprite[..., channel] * (1 - where) + value * where
     sprite[..., COVER] = np.maximum(sprite[..., COVER], where)
 
 
-def _pyknotic(rng: np.random.Generator, radius: float) -> Floats:
+def _pyknotic(rng: np.random.Generator, radius: float) -> Floats32:
     """A shrunken, smooth, evenly dark nucleus, often in a clear ring."""
     small = radius * rng.uniform(0.42, 0.75)
     side = _side(small * 2.4)
@@ -78,13 +78,13 @@ def _pyknotic(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _smudge(rng: np.random.Generator, side: int, contrast: float) -> Floats:
+def _smudge(rng: np.random.Generator, side: int, contrast: float) -> Floats32:
     """Uneven chromatin: a factor around 1 with fine and coarse grain."""
     mottle = 0.5 * speckle(rng, side, 3) + 0.7 * speckle(rng, side, 6) + 0.7 * speckle(rng, side, 12)
     return np.asarray(np.clip(1 + contrast * mottle, 0.3, 1.7), np.float32)
 
 
-def _hyperchromatic(rng: np.random.Generator, radius: float) -> Floats:
+def _hyperchromatic(rng: np.random.Generator, radius: float) -> Floats32:
     """A full-sized nucleus, angular, dark and smudged, in dense cytoplasm, a slit at its side."""
     large = radius * rng.uniform(0.7, 1.1)
     side = _side(large * 2.2)
@@ -101,7 +101,7 @@ def _hyperchromatic(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _tangential_lymphocyte(rng: np.random.Generator, _radius: float) -> Floats:
+def _tangential_lymphocyte(rng: np.random.Generator, _radius: float) -> Floats32:
     """A lymphocyte cut near its pole: small, dark, without a visible membrane."""
     small = rng.uniform(1.9, 2.9) * 4
     side = _side(small * 2.2)
@@ -114,7 +114,7 @@ def _tangential_lymphocyte(rng: np.random.Generator, _radius: float) -> Floats:
     return sprite
 
 
-def _crushed(rng: np.random.Generator, radius: float) -> Floats:
+def _crushed(rng: np.random.Generator, radius: float) -> Floats32:
     """Smeared, streaky, dark nuclei."""
     long = radius * rng.uniform(0.6, 1.0)
     side = _side(long * 2.8)
@@ -128,7 +128,7 @@ def _crushed(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _debris(rng: np.random.Generator, radius: float) -> Floats:
+def _debris(rng: np.random.Generator, radius: float) -> Floats32:
     """A dark crumb above the plane of focus."""
     size = radius * rng.uniform(0.4, 0.9)
     side = _side(size * 3)
@@ -141,7 +141,7 @@ def _debris(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _pigment(rng: np.random.Generator, radius: float) -> Floats:
+def _pigment(rng: np.random.Generator, radius: float) -> Floats32:
     """Brown granules in a loose heap; as dark in PHH3 as in H&E."""
     side = _side(radius * 1.6)
     granules = _granules(rng, side, int(rng.integers(6, 40)), 0.9 * radius)
@@ -151,7 +151,7 @@ def _pigment(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _granules(rng: np.random.Generator, side: int, n: int, reach: float) -> Floats:
+def _granules(rng: np.random.Generator, side: int, n: int, reach: float) -> Floats32:
     """Grains of all sizes in a few heaps."""
     heap = np.zeros((side, side), np.float32)
     x, y = plane(side)
@@ -165,7 +165,7 @@ def _granules(rng: np.random.Generator, side: int, n: int, reach: float) -> Floa
     return blurred(heap, rng.uniform(0, 0.9))
 
 
-def _ink(rng: np.random.Generator, radius: float) -> Floats:
+def _ink(rng: np.random.Generator, radius: float) -> Floats32:
     """A blot of marking ink: blue-black, uneven, hard-edged."""
     large = radius * rng.uniform(0.3, 1.0)
     side = _side(large * 2.2)
@@ -176,7 +176,7 @@ def _ink(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _karyorrhexis(rng: np.random.Generator, radius: float) -> Floats:
+def _karyorrhexis(rng: np.random.Generator, radius: float) -> Floats32:
     """Nuclear dust of necrosis: few faint fragments."""
     side = _side(radius * 1.3)
     sprite = blank(side)
@@ -189,7 +189,7 @@ def _karyorrhexis(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _vacuole(rng: np.random.Generator, radius: float) -> Floats:
+def _vacuole(rng: np.random.Generator, radius: float) -> Floats32:
     """An empty round hole with a thin wall."""
     side = _side(radius * 1.9)
     sprite = blank(side)
@@ -200,7 +200,7 @@ def _vacuole(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _red_cells(rng: np.random.Generator, radius: float) -> Floats:
+def _red_cells(rng: np.random.Generator, radius: float) -> Floats32:
     """A capillary: a lumen with a wall and some red cells."""
     side = _side(radius * 2.2)
     sprite = blank(side)
@@ -215,7 +215,7 @@ def _red_cells(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _brown_nucleus(rng: np.random.Generator, radius: float) -> Floats:
+def _brown_nucleus(rng: np.random.Generator, radius: float) -> Floats32:
     """A nucleus in G2: its membrane still there, brown only as a few grains."""
     side = _side(radius * 1.6)
     sprite = blank(side)
@@ -231,7 +231,7 @@ def _brown_nucleus(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _brown_speck(rng: np.random.Generator, radius: float) -> Floats:
+def _brown_speck(rng: np.random.Generator, radius: float) -> Floats32:
     """A precipitate: a hard brown-black crumb of any shape."""
     size = radius * rng.uniform(0.3, 0.8)
     side = _side(size * 2.2)
@@ -243,7 +243,7 @@ def _brown_speck(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _brown_grain(rng: np.random.Generator, radius: float) -> Floats:
+def _brown_grain(rng: np.random.Generator, radius: float) -> Floats32:
     """Scattered granules of pigment that only the PHH3 scan shows as brown."""
     side = _side(radius * 2.2)
     granules = _granules(rng, side, int(rng.integers(8, 40)), 1.1 * radius)
@@ -252,7 +252,7 @@ def _brown_grain(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _brown_haze(rng: np.random.Generator, radius: float) -> Floats:
+def _brown_haze(rng: np.random.Generator, radius: float) -> Floats32:
     """A cloud of background staining with a patchy edge."""
     large = radius * rng.uniform(1.5, 3.5)
     side = _side(large * 2)
@@ -264,7 +264,7 @@ def _brown_haze(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-def _brown_fibre(rng: np.random.Generator, radius: float) -> Floats:
+def _brown_fibre(rng: np.random.Generator, radius: float) -> Floats32:
     """A stained strand; placed along the collagen."""
     long = radius * rng.uniform(1.0, 2.2)
     side = _side(long * 2.4)
@@ -275,7 +275,7 @@ def _brown_fibre(rng: np.random.Generator, radius: float) -> Floats:
     return sprite
 
 
-_DRAWN: dict[Kind, Callable[[np.random.Generator, float], Floats]] = {
+_DRAWN: dict[Kind, Callable[[np.random.Generator, float], Floats32]] = {
     Kind.APOPTOTIC: _apoptotic,
     Kind.PYKNOTIC: _pyknotic,
     Kind.HYPERCHROMATIC: _hyperchromatic,

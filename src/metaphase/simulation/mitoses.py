@@ -7,9 +7,8 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from metaphase.simulation.placement import Kind
-from metaphase.simulation.randomness import Doubles, Floats
-from metaphase.simulation.sprites import (
+from metaphase.base.arrays import Floats, Floats32
+from metaphase.simulation.nuclei import (
     BLACK,
     COVER,
     DAB,
@@ -21,14 +20,15 @@ from metaphase.simulation.sprites import (
     softstep,
     speckle,
 )
+from metaphase.simulation.placement import Kind
 
 _FINE = 2
 """Arms are drawn this many times finer than the slide."""
-Arms = Doubles
+Arms = Floats
 """Chromosome arms (n, 5): centre x, centre y, heading in radians, length, thickness; in pixels."""
 
 
-def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius: float) -> Floats:
+def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius: float) -> Floats32:
     """One mitotic figure; `radius` is that of the cell's nucleus before it divided, in pixels."""
     side = 2 * int(np.ceil(3.0 * radius)) + 48
     arms = _SHAPES[kind](rng, radius * rng.uniform(0.72, 0.95), atypical)
@@ -43,7 +43,7 @@ def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius:
     return sprite
 
 
-def _antibody(rng: np.random.Generator, chromatin: Floats, kind: Kind) -> Floats:
+def _antibody(rng: np.random.Generator, chromatin: Floats32, kind: Kind) -> Floats32:
     """DAB lies on the chromatin and bleeds a little; prophases are granular and weaker."""
     spread = blurred(chromatin, rng.uniform(1.0, 2.0))
     strength = rng.uniform(0.9, 1.3) if kind == Kind.PROPHASE else rng.uniform(1.0, 1.8)
@@ -51,7 +51,7 @@ def _antibody(rng: np.random.Generator, chromatin: Floats, kind: Kind) -> Floats
     return np.asarray(strength * np.clip(1.25 * spread, 0, 1.2) + bleeding, np.float32)
 
 
-def _cell_body(rng: np.random.Generator, side: int, radius: float, kind: Kind) -> Floats:
+def _cell_body(rng: np.random.Generator, side: int, radius: float, kind: Kind) -> Floats32:
     """The rounded, paler cell around the chromatin, sometimes drawn back from its neighbours."""
     sprite = blank(side)
     stretch = {Kind.ANAPHASE: 1.35, Kind.TELOPHASE: 1.7}.get(kind, 1.0)
@@ -70,7 +70,7 @@ def _cell_body(rng: np.random.Generator, side: int, radius: float, kind: Kind) -
     return sprite
 
 
-def _painted(rng: np.random.Generator, arms: Arms, side: int) -> Floats:
+def _painted(rng: np.random.Generator, arms: Arms, side: int) -> Floats32:
     """Coverage by chromatin, about 1 where arms pile up, with a rough edge."""
     canvas = np.zeros((side * _FINE, side * _FINE), np.float32)
     layer = np.zeros_like(canvas, np.uint8)

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from metaphase.geometry import Box
+from metaphase.base.arrays import Floats, Floats32
+from metaphase.base.geometry import Box
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPLINE_SD = 0.2768
 """Standard deviation of a cubic B-spline of independent uniform(-1, 1) lattice values."""
@@ -40,7 +39,7 @@ def generator(seed: int, *parts: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=derived_seed(seed, *parts)))
 
 
-def _lattice(seed: int, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> Doubles:
+def _lattice(seed: int, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> Floats:
     """Uniform(-1, 1) values at integer nodes; `x` and `y` broadcast."""
     word = np.uint64(derived_seed(seed))
     rows = _scrambled(y.astype(np.uint64) * _GOLDEN + word)
@@ -50,7 +49,7 @@ def _lattice(seed: int, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> D
     )
 
 
-def _spline_weights(t: Doubles) -> Doubles:
+def _spline_weights(t: Floats) -> Floats:
     """The four cubic B-spline weights of fractional positions `t`, last axis of length 4."""
     s = 1 - t
     t2, s2 = t * t, s * s
@@ -82,12 +81,12 @@ class Noise:
             for octave, amplitude in enumerate(amplitudes)
         )
 
-    def over(self, box: Box, step: float = 1) -> Floats:
+    def over(self, box: Box, step: float = 1) -> Floats32:
         """Values over `box`, float32, one for each square of `step` pixels, at its centre.
 
         Plain `einsum` rather than a matrix library, whose sums depend on its number of threads.
         """
-        total: Floats = np.zeros((_steps(box.height, step), _steps(box.width, step)), np.float32)
+        total: Floats32 = np.zeros((_steps(box.height, step), _steps(box.width, step)), np.float32)
         for seed, spacing, amplitude in self._layers:
             columns, first_x = _interpolation(box.x, total.shape[1], step, spacing)
             rows, first_y = _interpolation(box.y, total.shape[0], step, spacing)
@@ -97,13 +96,13 @@ class Noise:
             total += np.einsum("yj,jx->yx", rows, np.einsum("ji,xi->jx", nodes, columns))
         return total
 
-    def smoothly_over(self, box: Box) -> Floats:
+    def smoothly_over(self, box: Box) -> Floats32:
         """Values at the pixel centres of `box`, computed coarsely and interpolated: for long wavelengths."""
         return interpolated(box, self.over(coarse_grid(box), COARSE_STEP))
 
 
 @lru_cache(maxsize=2048)
-def _interpolation(start: int, count: int, step: float, spacing: float) -> tuple[Floats, int]:
+def _interpolation(start: int, count: int, step: float, spacing: float) -> tuple[Floats32, int]:
     """The matrix (count, nodes) that turns lattice values into pixel values, and its first node."""
     position = (start + step * (0.5 + np.arange(count))) / spacing
     node = np.floor(position).astype(np.int64)
@@ -125,7 +124,7 @@ def coarse_grid(box: Box) -> Box:
     return Box(x * COARSE_STEP, y * COARSE_STEP, (right - x) * COARSE_STEP, (bottom - y) * COARSE_STEP)
 
 
-def interpolated(box: Box, coarse: Floats) -> Floats:
+def interpolated(box: Box, coarse: Floats32) -> Floats32:
     """A field given on the coarse grid around `box`, at every pixel of `box`.
 
     The grid is fixed in the plane, so boxes that overlap agree.
@@ -136,7 +135,7 @@ def interpolated(box: Box, coarse: Floats) -> Floats:
     return np.asarray(fine[top : top + box.height, left : left + box.width], np.float32)
 
 
-def sampled(box: Box, coarse: Floats, x: Doubles, y: Doubles) -> Floats:
+def sampled(box: Box, coarse: Floats32, x: Floats, y: Floats) -> Floats32:
     """A field given on the coarse grid around `box`, at points inside `box`."""
     grid = coarse_grid(box)
     column = ((x - grid.x) / COARSE_STEP - 0.5).astype(np.float32)
@@ -146,7 +145,7 @@ def sampled(box: Box, coarse: Floats, x: Doubles, y: Doubles) -> Floats:
     return np.asarray(cv2.remap(coarse, column[:, None], row[:, None], cv2.INTER_LINEAR), np.float32)[:, 0]
 
 
-def centres(box: Box, step: float) -> tuple[Floats, Floats]:
+def centres(box: Box, step: float) -> tuple[Floats32, Floats32]:
     """x (1, columns) and y (rows, 1) of the centres of the squares of `step` pixels in `box`."""
     x = box.x + step * (0.5 + np.arange(_steps(box.width, step)))
     y = box.y + step * (0.5 + np.arange(_steps(box.height, step)))
@@ -170,9 +169,9 @@ class Texture:
         band = np.exp(-((frequency * fine) ** 2)) - np.exp(-((frequency * coarse) ** 2))
         band *= np.maximum(frequency, 1 / side) ** -slope
         picture = fft.irfft2(fft.rfft2(white) * band, (side, side))
-        self.picture: Floats = (picture / picture.std()).astype(np.float32)
+        self.picture: Floats32 = (picture / picture.std()).astype(np.float32)
 
-    def over(self, box: Box) -> Floats:
+    def over(self, box: Box) -> Floats32:
         """The part under `box`, the picture repeating in all directions."""
         side = self.picture.shape[0]
         cut = np.empty((box.height, box.width), np.float32)

@@ -1,4 +1,4 @@
-"""Any part of either slide of a case, as pixels."""
+"""Cutting pictures of chosen objects without making the slide around them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,101 @@ from typing import Literal
 
 import cv2
 import numpy as np
+import pandas as pd
 
-from metaphase.errors import RegionError
-from metaphase.geometry import Box
+from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.errors import RegionError
+from metaphase.base.geometry import Box
 from metaphase.simulation.architecture import Architecture
-from metaphase.simulation.config import Case
+from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.ground import Ground
+from metaphase.simulation.laboratories import Laboratory, Scanner
 from metaphase.simulation.lookalikes import lookalike_sprite
 from metaphase.simulation.mitoses import mitosis_sprite
-from metaphase.simulation.nuclei import MASTER_RADIUS_PX, NucleusLibrary, nucleus_library, picked
+from metaphase.simulation.nuclei import (
+    DAB,
+    HAEMATOXYLIN,
+    MASTER_RADIUS_PX,
+    NucleusLibrary,
+    blurred,
+    nucleus_library,
+    paste,
+    picked,
+    turned,
+)
 from metaphase.simulation.placement import LARGEST_REACH_PX, MITOSES, Kind, Placement, Thing, reach_px
-from metaphase.simulation.randomness import Floats, derived_seed, generator
-from metaphase.simulation.scanner import HALO_PX, RGB, Camera, he_matrix, phh3_matrix
-from metaphase.simulation.sprites import DAB, HAEMATOXYLIN, paste, turned
+from metaphase.simulation.randomness import Noise, Texture, derived_seed, generator
+
+# ---- from stain concentrations to the pixels of a scanner ----
+
+HALO_PX = 16
+"""How far optics carry light: pixels that must be known around what is scanned."""
+_NOISE_SHIFTS = ((0, 0), (331, 517), (743, 199))
+"""Red, green and blue see the same noise picture at unrelated places."""
+_BATCH_SPREAD = 0.07
+_BLACK = (0.58, 0.58, 0.57)
+
+
+def he_matrix(laboratory: Laboratory, batch_seed: int) -> Floats32:
+    """Optical density (4, 3) per unit of haematoxylin, eosin, brown (here only of pigment) and black.
+
+    Within a laboratory each slide takes a little more or less of each stain, by its batch.
+    """
+    batch = np.exp(generator(batch_seed).normal(0, _BATCH_SPREAD, 2))
+    rows = [
+        np.array(laboratory.haematoxylin) * laboratory.haematoxylin_gain * batch[0],
+        np.array(laboratory.eosin) * laboratory.eosin_gain * batch[1],
+        np.array(laboratory.dab),
+        np.array(_BLACK) * 2.2,
+    ]
+    return np.array(rows, np.float32)
+
+
+def phh3_matrix(laboratory: Laboratory) -> Floats32:
+    """Optical density (4, 3) of the restained slide: weak counterstain, grey ground, brown DAB."""
+    rows = [
+        np.array(laboratory.counterstain) * laboratory.counterstain_gain,
+        np.array(laboratory.ground) * laboratory.ground_gain,
+        np.array(laboratory.dab) * laboratory.dab_gain,
+        np.array(_BLACK) * 2.2,
+    ]
+    return np.array(rows, np.float32)
+
+
+class Camera:
+    """A scanner looking at one slide; noise and focus depend on the place only."""
+
+    def __init__(self, seed: int, scanner: Scanner) -> None:
+        self.scanner = scanner
+        self._noise = Texture(derived_seed(seed, 4), coarse=40, fine=1.0)
+        self._focus = Noise(derived_seed(seed, 5), 350 * PX_PER_UM, 2)
+
+    def scan(self, density: Floats32, box: Box) -> RGB:
+        """Pixels of `box` from optical densities of the box grown by `HALO_PX`."""
+        wide = box.grown(HALO_PX)
+        scanner = self.scanner
+        light = blurred(cv2.exp(-density), scanner.blur_px)
+        light = self._focused(light, wide)
+        light *= np.array(scanner.white, np.float32)
+        if scanner.gamma != 1:
+            light = np.asarray(255 * cv2.pow(light / 255, scanner.gamma), np.float32)
+        light += scanner.sharpening * (light - blurred(light, 1.6))
+        light = light[HALO_PX:-HALO_PX, HALO_PX:-HALO_PX]
+        if scanner.noise:
+            light += cv2.merge(
+                [scanner.noise * self._noise.over(box.moved(*shift)) for shift in _NOISE_SHIFTS]
+            )
+        return np.clip(np.rint(light), 0, 255).astype(np.uint8)
+
+    def _focused(self, light: Floats32, wide: Box) -> Floats32:
+        """Blend in a blurred copy where the slide lies out of focus."""
+        lost = np.clip(1.4 * (self._focus.smoothly_over(wide) - 1.7), 0, 1)[..., None]
+        if not lost.any():
+            return light
+        return np.asarray(light + lost * (blurred(light, 2.4) - light), np.float32)
+
+
+# ---- any part of either slide of a case, as pixels ----
 
 Frame = Literal["he", "phh3"]
 BLOCK_WIDTH, BLOCK_HEIGHT = 1024, 512
@@ -67,12 +149,12 @@ class CaseRenderer:
             density = self._he_density(wide) if frame == "he" else self._phh3_density(wide)
             return self._cameras[frame].scan(density, box)
 
-    def _he_density(self, box: Box) -> Floats:
+    def _he_density(self, box: Box) -> Floats32:
         return _density(
             self.concentrations(box, "he"), he_matrix(self.case.laboratory, derived_seed(self.case.seed, 53))
         )
 
-    def _phh3_density(self, box: Box) -> Floats:
+    def _phh3_density(self, box: Box) -> Floats32:
         """Densities of the tissue under `box` of the PHH3 frame, pulled through the displacement."""
         map_x, map_y = self.case.displacement.pull_maps(box)
         left, top = int(np.floor(map_x.min())) - 3, int(np.floor(map_y.min())) - 3
@@ -85,7 +167,7 @@ class CaseRenderer:
             cv2.remap(density, x, y, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE), np.float32
         )
 
-    def concentrations(self, box: Box, stain: Frame) -> Floats:
+    def concentrations(self, box: Box, stain: Frame) -> Floats32:
         """Haematoxylin, eosin, DAB and black (4, height, width) over `box` of the tissue (H&E) frame."""
         fields = self.architecture.over(box)
         if float(fields.tissue.max()) < -0.2:
@@ -108,7 +190,7 @@ class CaseRenderer:
         near = (x + reach > box.x) & (x - reach < box.right) & (y + reach > box.y) & (y - reach < box.bottom)
         return map(Thing._make, objects[near].tolist())
 
-    def sprite(self, thing: Thing, stain: Frame) -> Floats:
+    def sprite(self, thing: Thing, stain: Frame) -> Floats32:
         """The picture of one object as it lies in the tissue."""
         kind, x, y = Kind(thing.kind), thing.x, thing.y
         if kind in _LIBRARY_NAMES:
@@ -141,7 +223,7 @@ def single_threaded_opencv() -> Iterator[None]:
         cv2.setNumThreads(threads)
 
 
-def _density(maps: Floats, matrix: Floats) -> Floats:
+def _density(maps: Floats32, matrix: Floats32) -> Floats32:
     """Optical densities (height, width, 3) of concentrations (4, height, width)."""
     return np.asarray(cv2.transform(cv2.merge(list(maps)), matrix.T), np.float32)
 
@@ -158,3 +240,20 @@ def case_renderer(case: Case) -> CaseRenderer:
 def render_region(case: Case, frame: Frame, x: int, y: int, width: int, height: int) -> RGB:
     """Pixels (height, width, 3) of a rectangle of one slide, without making the rest of it."""
     return case_renderer(case).region(frame, x, y, width, height)
+
+
+# ---- cutting pictures of chosen objects without making the slide around them ----
+
+
+def object_patches(case: Case, objects: pd.DataFrame, frame: Frame, side_px: int) -> RGB:
+    """Pictures (n, side, side, 3) centred on rows of the case's truth table, in that order.
+
+    They show what the slide shows, before JPEG; a pixel may differ by one grey level from the slide,
+    whose blocks are computed on a fixed grid.
+    """
+    renderer = case_renderer(case)
+    pictures = np.empty((len(objects), side_px, side_px, 3), np.uint8)
+    places = objects[[f"x_{frame}", f"y_{frame}"]].to_numpy() - side_px / 2
+    for picture, (x, y) in zip(pictures, places, strict=True):
+        picture[:] = renderer.box(frame, Box(round(x), round(y), side_px, side_px))
+    return pictures

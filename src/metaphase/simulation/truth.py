@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.geometry import Box
+from metaphase.base.geometry import Box
 from metaphase.simulation.architecture import Architecture
 from metaphase.simulation.config import MPP, Case
 from metaphase.simulation.placement import ARTEFACTS, CHUNK_PX, LOOKALIKES, MITOSES, OBJECT, Kind, Placement
@@ -84,11 +84,6 @@ def hotspot_count(truth: pd.DataFrame) -> int:
     tree = cKDTree(points)
     near = tree.query_ball_point(points, np.sqrt(HOTSPOT_MM2 / np.pi), return_length=True)
     return int(near.max())
-
-
-def grade(count: int) -> int:
-    """Mitotic grade 1, 2 or 3 of a count in 2 mm2."""
-    return 1 + sum(count > limit for limit in GRADE_LIMITS)
 
 
 def proliferation_score(case: Case, count: int) -> float:

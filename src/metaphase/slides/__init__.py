@@ -1,11 +1,10 @@
 """Pixels at a physical resolution from any slide, tile plans, a prefetching reader and a pyramid writer."""
 
-from metaphase.slides.array import ArraySlide
-from metaphase.slides.contract import RGB, WORKING_MPP, Level, Resolution, Slide, SlideInfo
-from metaphase.slides.opening import Backend, open_slide
-from metaphase.slides.planning import MaskGrid, Tile, TilePlan, plan_tiles
-from metaphase.slides.reading import read_tiles
-from metaphase.slides.squares import cut_squares
+from metaphase.base.arrays import RGB
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import WORKING_MPP, Level, Resolution, Slide, SlideInfo
+from metaphase.slides.opening import Backend, SlideSource, open_slide
+from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, cut_square, cut_squares, plan_tiles, read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 __all__ = [
@@ -19,8 +18,10 @@ __all__ = [
     "Resolution",
     "Slide",
     "SlideInfo",
+    "SlideSource",
     "Tile",
     "TilePlan",
+    "cut_square",
     "cut_squares",
     "open_slide",
     "plan_tiles",

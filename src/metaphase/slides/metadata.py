@@ -7,12 +7,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from metaphase.errors import UsageError
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import UsageError
 from metaphase.slides.contract import Resolution
 
 BELIEVABLE_MPP = (0.05, 20.0)
 """Bright-field scans lie between about 0.1 and 10 um/px; print resolutions (72 dpi = 353 um/px) do not."""
 SQUARE_TOLERANCE = 0.02
+CHECK_MPP = (
+    "check the micrometres per pixel with the scanner's maker, for the area of the hotspot depends on them"
+)
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
 _PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0}  # um per inch, um per centimetre
@@ -20,7 +24,7 @@ _PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0}  # um per inch, um per centimetre
 
 def choose_resolution(
     stated: tuple[float, float] | None, flag: float | None, path: Path | None
-) -> tuple[Resolution | None, tuple[str, ...]]:
+) -> tuple[Resolution | None, Cautions]:
     """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
     believed = stated if stated and all(_believable(value) for value in stated) else None
     own = sum(believed) / 2 if believed else None
@@ -30,7 +34,8 @@ def choose_resolution(
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
-    return given, (f"--mpp {flag:g} overrides the {own:.4g} um/px of the file",)
+    doubt = Caution("mpp-overridden", f"--mpp {flag:g} overrides the {own:.4g} um/px of the file", CHECK_MPP)
+    return given, (doubt,)
 
 
 def check_flag(mpp: float, path: Path | None) -> None:
@@ -84,12 +89,14 @@ def _believable(mpp: float) -> bool:
     return math.isfinite(mpp) and low <= mpp <= high
 
 
-def _doubts(stated: tuple[float, float] | None) -> tuple[str, ...]:
+def _doubts(stated: tuple[float, float] | None) -> Cautions:
     if stated is None:
-        return ("the file states no micrometres per pixel: give --mpp",)
+        return (Caution("no-mpp", "the file states no micrometres per pixel", "give --mpp"),)
     x, y = stated
     if not (_believable(x) and _believable(y)):
-        return (f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has: give --mpp",)
+        text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
+        return (Caution("odd-mpp", text, "give --mpp"),)
     if abs(x / y - 1) > SQUARE_TOLERANCE:
-        return (f"pixels are not square ({x:.4g} x {y:.4g} um): lengths and areas use the mean",)
+        text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
+        return (Caution("oblong-pixels", text, "lengths and areas use the mean"),)
     return ()

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import openslide
 from PIL import Image, UnidentifiedImageError
 from tifffile import TiffPage
 
-from metaphase.errors import SlideError
-from metaphase.geometry import Box
-from metaphase.slides.array import ArraySlide
-from metaphase.slides.contract import Slide, SlideInfo
+from metaphase.base.errors import MetaphaseError, SlideError
+from metaphase.base.geometry import Box
+from metaphase.base.provenance import FileContent, fingerprint_of
+from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
+from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
-from metaphase.slides.openslide_backend import OpenSlideSlide, objective_power
-from metaphase.slides.pixels import as_rgb
-from metaphase.slides.pyramid import make_levels
-from metaphase.slides.tiff import TiffSlide
-from metaphase.slides.tiff_layout import DECODABLE, not_bright_field, open_layout
+from metaphase.slides.tiff import DECODABLE, TiffSlide, not_bright_field, open_layout
 
 Backend = Literal["auto", "openslide", "tiff", "image"]
 
@@ -40,6 +43,51 @@ def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend =
     if backend == "tiff" or (backend == "auto" and _is_tiff(path)):
         return _open_tiff(path, vendor, mpp, may_fall_back=backend == "auto")
     return _open_image(path, mpp)
+
+
+@dataclass(frozen=True)
+class SlideSource:
+    """A slide's file and the resolution given for it: what opens it, and what decides results made of it."""
+
+    path: Path
+    mpp: float | None = None
+    """Overrides what the file says; None where nothing is given."""
+
+    def open(self) -> Slide:
+        """Open the slide; close it when done."""
+        return open_slide(self.path, mpp=self.mpp)
+
+    def account(self) -> dict[str, Any]:
+        """The file's content, that of the files beside it that belong to it, and the effective resolution."""
+        content = {"content": FileContent(self.path).account(), "mpp": self.effective_mpp}
+        parts = [FileContent(path).account() for path in companions(self.path)]
+        return content | ({"parts": fingerprint_of(parts)} if parts else {})
+
+    @property
+    def effective_mpp(self) -> float | None:
+        """Micrometres per pixel as the slide is read; None where nobody states them or it cannot be read."""
+        if self.mpp is not None or not self.path.is_file():
+            return self.mpp
+        status = self.path.stat()
+        return _stated_mpp(self.path, status.st_size, status.st_mtime_ns)
+
+
+def companions(path: Path) -> list[Path]:
+    """Files without which a slide's index file says nothing: the folder of a .mrxs, the series of a .dcm."""
+    if path.suffix.lower() == ".mrxs":
+        return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
+    if path.suffix.lower() == ".dcm":
+        return sorted(file for file in path.parent.glob("*.dcm") if file != path)
+    return []
+
+
+@lru_cache(4096)
+def _stated_mpp(path: Path, _size: int, _changed_ns: int) -> float | None:
+    try:
+        with open_slide(path) as slide:
+            return slide.info.resolution.mpp if slide.info.resolution else None
+    except MetaphaseError:
+        return None  # whoever works on the slide says what is wrong with it
 
 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
@@ -134,3 +182,52 @@ def _openslide_properties(path: Path) -> dict[str, str]:
             return dict(handle.properties)
     except openslide.OpenSlideError:
         return {}  # the fast path may know more codecs than OpenSlide
+
+
+OPEN_SLIDES = 8
+
+
+@dataclass
+class _Handle:
+    slide: Slide | None = None
+    users: int = 0
+    opening: threading.Lock = field(default_factory=threading.Lock)
+
+
+class SlidePool:
+    """Open slides shared by threads; the ones unused longest are closed when there are too many."""
+
+    def __init__(self, limit: int = OPEN_SLIDES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[tuple[Path, float | None], _Handle] = OrderedDict()
+
+    @contextlib.contextmanager
+    def open(self, path: Path, mpp: float | None) -> Iterator[Slide]:
+        """The slide, kept open at least until the end of the `with` statement."""
+        key = (path, mpp)
+        with self._lock:
+            handle = self._handles.setdefault(key, _Handle())
+            self._handles.move_to_end(key)
+            handle.users += 1
+        try:
+            with handle.opening:
+                if handle.slide is None:
+                    handle.slide = open_slide(path, mpp=mpp)
+            yield handle.slide
+        finally:
+            with self._lock:
+                handle.users -= 1
+                self._trim(self._limit)
+
+    def close(self) -> None:
+        """Close every slide that nobody reads."""
+        with self._lock:
+            self._trim(0)
+
+    def _trim(self, limit: int) -> None:
+        idle = [key for key, handle in self._handles.items() if not handle.users]
+        for key in idle[: max(0, len(self._handles) - limit)]:
+            slide = self._handles.pop(key).slide
+            if slide is not None:
+                slide.close()

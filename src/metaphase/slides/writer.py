@@ -21,9 +21,9 @@ import numpy.typing as npt
 from tifffile import TiffWriter
 
 from metaphase import __version__
-from metaphase.artifacts import atomic_path
-from metaphase.errors import UsageError
-from metaphase.parallel import available_cores, ordered_map
+from metaphase.base.errors import UsageError
+from metaphase.base.files import atomic_path
+from metaphase.base.parallel import available_cores, ordered_map
 
 Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "nearest", "max"]

@@ -1,1 +1,1 @@
-"""Pages for people: reports of slides, the index of a cohort, labelling. Each part is imported on its own."""
+"""Pages that take answers, and the servers behind them: labelling, and the review of a reference standard."""

@@ -1,4 +1,4 @@
-"""What the pages that take answers share: a socket to listen on, and a quiet server."""
+"""What the pages that take answers share: a socket, a quiet server, files, and replies to errors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 
 import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from metaphase.errors import MetaphaseError, UsageError
+from metaphase.base.errors import MetaphaseError, UsageError
+
+# ---- what the pages that take answers share ----
 
 LOOPBACK = "127.0.0.1"
 
@@ -53,3 +60,56 @@ def _cannot_listen(error: OSError, host: str, port: int) -> MetaphaseError:
         f"cannot listen on {host}, port {port} ({error.strerror or error})",
         next_step=f"give {address}--port a number from 1024 on",
     )
+
+
+# ---- what the applications of the pages that take answers share ----
+
+HTML, SCRIPT = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
+STYLE, ICON = "text/css; charset=utf-8", "image/svg+xml"
+Assets = Mapping[str, tuple[str, str]]
+"""Name and kind of every file that the browser may ask for, by its address."""
+KEEP_PICTURES = "private, max-age=604800, immutable"
+
+
+def bare_app(title: str) -> FastAPI:
+    """An application that describes itself to nobody, with our replies to errors."""
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(MetaphaseError)(_failed)
+    return app
+
+
+def add_assets(app: FastAPI, folder: str, assets: Assets) -> None:
+    """Serve files of a folder in `static`, read once."""
+    for address, (name, kind) in assets.items():
+        app.add_api_route(f"/{address}", _asset(folder, name, kind), methods=["GET"])
+
+
+def picture(jpeg: bytes | None) -> Response:
+    """A picture that browsers keep, or word that there is none."""
+    if jpeg is None:
+        raise HTTPException(404, "unavailable")
+    return Response(jpeg, media_type="image/jpeg", headers={"cache-control": KEEP_PICTURES})
+
+
+def _asset(folder: str, name: str, kind: str) -> Callable[[], Response]:
+    content = files("metaphase.web").joinpath("static", folder, name).read_bytes()
+
+    def asset() -> Response:
+        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
+    return asset
+
+
+def _invalid(_request: Request, error: Exception) -> Response:
+    """Say which field is wrong, without echoing what was sent."""
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    fields = [".".join(map(str, one["loc"])) for one in problems]
+    return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """A name that is none is the observer's to mend; all else the operator's, and the browser tries again."""
+    if isinstance(error, UsageError):
+        return JSONResponse({"detail": str(error)}, 422)
+    return JSONResponse({"detail": "the server cannot save at the moment"}, 503)

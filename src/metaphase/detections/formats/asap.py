@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import shapely
 
-from metaphase.artifacts import atomic_path
-from metaphase.detections.formats.classes import (
+from metaphase.base.arrays import Points
+from metaphase.base.files import atomic_path
+from metaphase.base.tables import TableError
+from metaphase.detections.formats.contract import (
+    PLACE_DECIMALS,
+    Format,
+    ReadContext,
+    WriteContext,
     hex_colour,
     name_of,
+    never,
     noted_probability,
     probability_note,
 )
-from metaphase.detections.formats.contract import PLACE_DECIMALS, Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
-from metaphase.tables import TableError
 
 ROOT = "ASAP_Annotations"
 POINTS = ("Dot", "PointSet")
@@ -29,7 +33,6 @@ OUTLINES = ("Polygon", "Spline", "Rectangle")
 NO_GROUP = "None"
 
 Row = tuple[str, float, float, float | None, str]
-Places = npt.NDArray[np.float64]
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
@@ -68,7 +71,7 @@ def _place(corner: ET.Element) -> tuple[float, float]:
     return float(x), float(y)
 
 
-def _centroid(places: Places) -> tuple[float, float]:
+def _centroid(places: Points) -> tuple[float, float]:
     """Of the area enclosed; of the line or point where there is none."""
     outline = shapely.Polygon(places) if len(places) > 2 else shapely.MultiPoint(places)
     return outline.centroid.x, outline.centroid.y

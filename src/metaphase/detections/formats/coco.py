@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metaphase.detections.formats.classes import name_of, ordered
+from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     MARKER_UM,
     PLACE_DECIMALS,
@@ -16,10 +16,11 @@ from metaphase.detections.formats.contract import (
     ReadContext,
     WriteContext,
     load_json,
+    name_of,
+    ordered,
     save_json,
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
-from metaphase.tables import TableError
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- COCO names its slides itself

@@ -7,10 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.detections.formats.classes import name_of
-from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, load_json, save_json
+from metaphase.base.tables import TableError
+from metaphase.detections.formats.contract import (
+    Format,
+    ReadContext,
+    WriteContext,
+    load_json,
+    name_of,
+    save_json,
+)
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
-from metaphase.tables import TableError
 
 UM_PER_MM = 1000.0
 MM_DECIMALS = 7

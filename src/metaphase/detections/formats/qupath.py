@@ -16,20 +16,20 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
-from metaphase.detections.formats.classes import colour_of, name_of
+from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     MARKER_UM,
     PLACE_DECIMALS,
     Format,
     ReadContext,
     WriteContext,
+    colour_of,
     load_json,
+    name_of,
     resolution_of,
     save_json,
 )
-from metaphase.detections.naming import identities
-from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
-from metaphase.tables import TableError
+from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set, identities
 
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability")
 MARKER_PX = 50.0

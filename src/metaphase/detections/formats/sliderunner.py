@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase.artifacts import atomic_path
-from metaphase.detections.formats.classes import (
+from metaphase.base.errors import OutputError
+from metaphase.base.files import atomic_path
+from metaphase.base.tables import TableError
+from metaphase.detections.formats.contract import (
+    Format,
+    ReadContext,
+    WriteContext,
     hex_colour,
     name_of,
+    never,
     noted_probability,
     ordered,
     probability_note,
 )
-from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
-from metaphase.detections.naming import identities
-from metaphase.detections.table import DetectionSet, detection_set
-from metaphase.errors import OutputError
-from metaphase.tables import TableError
+from metaphase.detections.table import DetectionSet, detection_set, identities
 
 _COORDINATES = """
 SELECT a.uid AS annotation, s.filename AS slide, c.name AS label, {note} AS note,

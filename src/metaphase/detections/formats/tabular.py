@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_integer_dtype, is_object_dtype
 
+from metaphase.base.tables import TableError, read_table, write_table
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
-from metaphase.tables import TableError, read_table, write_table
 
 SLIDE_COLUMNS = ("slide", "case", "image")
 """Columns that may name the slide, in order of preference."""
@@ -45,6 +45,7 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
     if empty:
         filled = filled.reindex(range(len(table) + len(empty)))
         filled["slide"] = [*table["slide"], *empty]
+    filled.attrs = dict(table.attrs)
     write_table(path, filled)
 
 

@@ -10,8 +10,16 @@ from typing import Any
 
 import pandas as pd
 
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.tables import (
+    IDENTIFIERS,
+    MANIFEST_COLUMNS,
+    TableError,
+    natural,
+    read_table,
+    require_columns,
+)
 from metaphase.detections import DetectionSet, detection_set
-from metaphase.tables import IDENTIFIERS, MANIFEST_COLUMNS, TableError, natural, read_table, require_columns
 
 IMAGE_SUFFIXES = frozenset(
     {".tif", ".tiff", ".svs", ".ndpi", ".scn", ".mrxs", ".jpg", ".jpeg", ".png", ".bmp"}
@@ -27,7 +35,7 @@ class Dataset:
     """One row an image, as in the cohort manifest."""
     truth: DetectionSet
     """Points under the case of their image; images without points are covered too."""
-    warnings: tuple[str, ...] = ()
+    warnings: Cautions = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Collector:
     """Put before every name, so that cases of different data sets never collide."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     points: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Caution] = field(default_factory=list)
 
     def image(self, name: str, path: Path | None, *, patient: str | None = None, **facts: Any) -> None:
         """Note an image; a later call for the same name changes nothing."""

@@ -1,4 +1,4 @@
-"""Data sets of separate fields of view: ICPR 2012, MITOS-ATYPIA-14, MiDeSeC, BreCaHAD, any points CSV."""
+"""Data sets of plain images: complete fields, and crops around figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from metaphase.base.cautions import Caution
+from metaphase.base.tables import TableError, read_table, require_columns
 from metaphase.detections import LOOKALIKE, MITOSIS, common_label
 from metaphase.detections.formats.contract import load_json
 from metaphase.evaluation.cohort import slide_geometry
@@ -18,7 +20,8 @@ from metaphase.evaluation.datasets.contract import (
     number_rows,
     read_points_csv,
 )
-from metaphase.tables import TableError
+
+# ---- data sets of separate fields of view ----
 
 TUMOUR = "human breast cancer"
 POINT_TABLES = ("mitoses.csv", "painted.csv", "labels.csv")
@@ -39,7 +42,8 @@ def read_midesec(folder: Path) -> Dataset:
     The data set states no resolution beyond "40x", and not which fields come from one patient.
     """
     dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "centre": "MiDeSeC"})
-    doubt = "fields count as patients of their own, since nothing tells them apart: intervals are too narrow"
+    text = "fields count as patients of their own, since nothing tells them apart: intervals are too narrow"
+    doubt = Caution("fields-as-patients", text)
     return replace(dataset, warnings=(*dataset.warnings, doubt))
 
 
@@ -138,3 +142,48 @@ def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> No
         raise TableError(
             f"is not of BreCaHAD's form ({error})", path=path, next_step="compare it with the published file"
         ) from error
+
+
+# ---- collections of small crops with the object in the middle ----
+
+MPP = 0.25
+"""Both collections are at about 0.25 um/px."""
+
+
+def read_midog_crops(folder: Path) -> Dataset:
+    """`patches.csv` with `image, slide, tumor, scanner, origin`: each crop shows a mitosis in its middle."""
+    table = folder / "patches.csv"
+    frame = read_table(table)
+    require_columns(frame, ("image", "slide", "tumor", "scanner", "origin"), table)
+    images = images_by_stem(folder)
+    side = _side(images, folder)
+    collector = Collector("midog-crop/")
+    columns = ("image", "slide", "tumor", "scanner", "origin")
+    for image, slide, tumour, scanner, origin in zip(*(frame[name] for name in columns), strict=True):
+        stem = Path(image).stem
+        if stem not in images:
+            raise TableError(f"image {image} is not there", path=table, next_step="restore the image")
+        facts = {"scanner": scanner, "centre": origin, "tumour": tumour}
+        collector.image(
+            stem, images[stem], patient=Path(slide).stem, mpp=MPP, width=side, height=side, **facts
+        )
+        collector.point(stem, side / 2, side / 2, MITOSIS)
+    return collector.dataset(folder)
+
+
+def read_tupac_crops(folder: Path) -> Dataset:
+    """Crops `case_region_number.jpg`, each with a look-alike in its middle."""
+    images = images_by_stem(folder)
+    side = _side(images, folder)
+    collector = Collector("tupac-crop/")
+    for stem, path in images.items():
+        collector.image(stem, path, patient=stem.split("_")[0], mpp=MPP, width=side, height=side)
+        collector.point(stem, side / 2, side / 2, LOOKALIKE)
+    return collector.dataset(folder)
+
+
+def _side(images: dict[str, Path], folder: Path) -> float:
+    """The side of the crops, from the first one."""
+    if not images:
+        raise TableError("holds no image", path=folder, next_step="check the folder")
+    return slide_geometry(next(iter(images.values())))["width"]

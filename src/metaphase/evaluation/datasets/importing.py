@@ -1,4 +1,4 @@
-"""`metaphase data import`: any known data set as one manifest and one truth table."""
+"""Cohorts made by `metaphase simulate`: exact truth, in the same form as real data."""
 
 from __future__ import annotations
 
@@ -9,28 +9,66 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase import __version__
-from metaphase.artifacts import write_text
-from metaphase.errors import UsageError
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
+from metaphase.detections import detection_set
 from metaphase.evaluation.cohort import fill_geometry
-from metaphase.evaluation.datasets import crops, fields, midog, simulated, sliderunner, tupac
 from metaphase.evaluation.datasets.contract import Adapter, Dataset
-from metaphase.tables import TableError, named, write_table
+from metaphase.evaluation.datasets.fields import (
+    read_atypia14,
+    read_brecahad,
+    read_icpr2012,
+    read_midesec,
+    read_midog_crops,
+    read_points,
+    read_tupac_crops,
+)
+from metaphase.evaluation.datasets.midog import read_midog
+from metaphase.evaluation.datasets.tupac import (
+    read_alternative,
+    read_auxiliary,
+    read_ccmct,
+    read_cmc,
+    read_slides,
+)
+
+# ---- cohorts made by `metaphase simulate` ----
+
+
+def read_simulated(folder: Path) -> Dataset:
+    """`manifest.csv`, and for each case `truth.csv` with `category, x_he, y_he`."""
+    manifest = read_manifest(folder / "manifest.csv")
+    parts = [_case_truth(folder / case / "truth.csv", case) for case in manifest["case"]]
+    truth = detection_set(pd.concat(parts, ignore_index=True), tuple(manifest["case"]), folder)
+    return Dataset(manifest, truth)
+
+
+def _case_truth(path: Path, case: str) -> pd.DataFrame:
+    frame = read_table(path)
+    require_columns(frame, ("category", "x_he", "y_he"), path)
+    columns = {"x": frame["x_he"], "y": frame["y_he"], "label": frame["category"]}
+    return pd.DataFrame({"slide": [case] * len(frame), **columns})
+
+
+# ---- `metaphase data import`: any known data set as one manifest and one truth table ----
 
 ADAPTERS: tuple[Adapter, ...] = (
-    Adapter("tupac", "training_ground_truth.csv, TUPAC-TR-*.svs", tupac.read_slides),
-    Adapter("tupac-aux", "NN/MM.csv (row,column), NN/MM.tif", tupac.read_auxiliary),
-    Adapter("tupac-alternative", "NN/MM.csv below (non)mitoses folders, or SQLite", tupac.read_alternative),
-    Adapter("midog", "MIDOG*.json, NNN.tiff", midog.read),
-    Adapter("icpr2012", "one CSV an image: x1,y1,x2,y2,... a mitosis", fields.read_icpr2012),
-    Adapter("mitos-atypia14", "*_mitosis.csv, *_not_mitosis.csv, frames/x40/*.tiff", fields.read_atypia14),
-    Adapter("midesec", "mitoses.csv (image,x,y,label), or one CSV an image", fields.read_midesec),
-    Adapter("brecahad", "groundTruth/Case_*.json, images/Case_*.tif", fields.read_brecahad),
-    Adapter("ccmct", "a SlideRunner SQLite database, slides", sliderunner.read_ccmct),
-    Adapter("cmc", "a SlideRunner SQLite database, slides", sliderunner.read_cmc),
-    Adapter("midog-crops", "patches.csv, crops", crops.read_midog_crops),
-    Adapter("tupac-crops", "crops of look-alikes", crops.read_tupac_crops),
-    Adapter("simulated", "manifest.csv, CASE/truth.csv", simulated.read),
-    Adapter("points", "one CSV (image,x,y,label), images", fields.read_points),
+    Adapter("tupac", "training_ground_truth.csv, TUPAC-TR-*.svs", read_slides),
+    Adapter("tupac-aux", "NN/MM.csv (row,column), NN/MM.tif", read_auxiliary),
+    Adapter("tupac-alternative", "NN/MM.csv below (non)mitoses folders, or SQLite", read_alternative),
+    Adapter("midog", "MIDOG*.json, NNN.tiff", read_midog),
+    Adapter("icpr2012", "one CSV an image: x1,y1,x2,y2,... a mitosis", read_icpr2012),
+    Adapter("mitos-atypia14", "*_mitosis.csv, *_not_mitosis.csv, frames/x40/*.tiff", read_atypia14),
+    Adapter("midesec", "mitoses.csv (image,x,y,label), or one CSV an image", read_midesec),
+    Adapter("brecahad", "groundTruth/Case_*.json, images/Case_*.tif", read_brecahad),
+    Adapter("ccmct", "a SlideRunner SQLite database, slides", read_ccmct),
+    Adapter("cmc", "a SlideRunner SQLite database, slides", read_cmc),
+    Adapter("midog-crops", "patches.csv, crops", read_midog_crops),
+    Adapter("tupac-crops", "crops of look-alikes", read_tupac_crops),
+    Adapter("simulated", "manifest.csv, CASE/truth.csv", read_simulated),
+    Adapter("points", "one CSV (image,x,y,label), images", read_points),
 )
 
 
@@ -43,7 +81,7 @@ class ImportedDataset:
     truth_path: Path
     labels: dict[str, int]
     """Points of each label."""
-    warnings: tuple[str, ...]
+    warnings: Cautions
 
 
 def import_dataset(
@@ -61,7 +99,7 @@ def import_dataset(
     write_table(output / "truth.csv", _with_empty_images(dataset))
     write_table(output / "manifest.csv", manifest.dropna(axis=1, how="all"))
     record = {"dataset": name, "source": str(folder), "images": len(manifest), "points": labels}
-    record |= {"warnings": list(dataset.warnings), "metaphase": __version__}
+    record |= {"warnings": [warning.to_dict() for warning in dataset.warnings], "metaphase": __version__}
     write_text(output / "import.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return ImportedDataset(dataset, output / "manifest.csv", output / "truth.csv", labels, dataset.warnings)
 
@@ -77,7 +115,7 @@ def read_dataset(name: str, folder: str | Path) -> Dataset:
     return adapter.read(Path(folder))
 
 
-def _with_geometry(manifest: pd.DataFrame, mpp: float | None) -> tuple[pd.DataFrame, list[str]]:
+def _with_geometry(manifest: pd.DataFrame, mpp: float | None) -> tuple[pd.DataFrame, list[Caution]]:
     """Complete size and resolution from the image files; what stays unknown is reported."""
     manifest = fill_geometry(manifest)
     if mpp is not None:
@@ -85,7 +123,8 @@ def _with_geometry(manifest: pd.DataFrame, mpp: float | None) -> tuple[pd.DataFr
     unknown = manifest["case"][manifest["mpp"].isna()]
     if not len(unknown):
         return manifest, []
-    return manifest, [f"the resolution of {named(unknown)} is not stated: give --mpp here or when evaluating"]
+    text = f"the resolution of {named(unknown)} is not stated"
+    return manifest, [Caution("no-mpp", text, "give --mpp here or when evaluating")]
 
 
 def _with_empty_images(dataset: Dataset) -> pd.DataFrame:

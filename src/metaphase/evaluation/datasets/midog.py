@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metaphase.base.cautions import Caution
+from metaphase.base.tables import TableError, named
 from metaphase.detections import common_label
 from metaphase.detections.formats.contract import load_json
 from metaphase.evaluation.datasets.contract import Collector, Dataset, images_by_stem
-from metaphase.tables import TableError, named
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ UNLABELLED = range(151, 201)
 """Images published without labels: they are not images without mitoses."""
 
 
-def read(folder: Path) -> Dataset:
+def read_midog(folder: Path) -> Dataset:
     """`MIDOG*.json` (or the file itself) and the images it names."""
     path = _json(folder)
     content = load_json(path)
@@ -57,9 +58,13 @@ def read(folder: Path) -> Dataset:
         ) from error
     left_out = [str(image["file_name"]) for image in content["images"] if names[image["id"]] is None]
     if left_out:
-        collector.warnings.append(f"{len(left_out)} images published without labels are left out")
+        collector.warnings.append(
+            Caution("unlabelled-images", f"{len(left_out)} images published without labels are left out")
+        )
     if skipped:
-        collector.warnings.append(f"{skipped} annotations of images left out are left out too")
+        collector.warnings.append(
+            Caution("annotations-left-out", f"{skipped} annotations of images left out are left out too")
+        )
     return collector.dataset(path)
 
 

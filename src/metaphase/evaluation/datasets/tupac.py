@@ -1,14 +1,23 @@
-"""TUPAC16: regions with mitoses (auxiliary), alternative labels, whole slides with grade and score."""
+"""Data sets kept as SlideRunner databases: CCMCT, CMC, TUPAC alternative labels."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from metaphase.detections import LOOKALIKE, MITOSIS
-from metaphase.evaluation.datasets.contract import Collector, Dataset, images_below, number_rows
-from metaphase.evaluation.datasets.sliderunner import read_databases
-from metaphase.tables import TableError
+from metaphase.base.cautions import Caution
+from metaphase.base.tables import TableError, named
+from metaphase.detections import LOOKALIKE, MITOSIS, read_detections
+from metaphase.detections.formats.sliderunner import SLIDERUNNER, slide_sizes
+from metaphase.evaluation.datasets.contract import (
+    Collector,
+    Dataset,
+    images_below,
+    images_by_stem,
+    number_rows,
+)
+
+# ---- TUPAC16: regions with mitoses (auxiliary) ----
 
 MPP = 0.25
 """As published for all regions."""
@@ -28,7 +37,9 @@ def read_auxiliary(folder: Path) -> Dataset:
         if region := _REGION.search(name):
             _note_region(collector, region, path)
     if not collector.rows:
-        collector.warnings.append("no region images were found: regions without mitoses are not known")
+        collector.warnings.append(
+            Caution("no-region-images", "no region images were found: regions without mitoses are not known")
+        )
     for path in sorted(folder.rglob("*.csv")):
         region = _REGION.search(path.with_suffix("").as_posix())
         if region:
@@ -68,9 +79,13 @@ def read_slides(folder: Path) -> Dataset:
         )
     absent = len(number_rows(tables[0])) - len(collector.rows)
     if absent:
-        collector.warnings.append(f"{absent} slides of the ground truth are not on disk and are left out")
+        collector.warnings.append(
+            Caution(
+                "slides-left-out", f"{absent} slides of the ground truth are not on disk and are left out"
+            )
+        )
     if not slides:
-        collector.warnings.append("no slide was found: the manifest names cases only")
+        collector.warnings.append(Caution("no-slides", "no slide was found: the manifest names cases only"))
     return collector.dataset(folder)
 
 
@@ -102,3 +117,51 @@ def _centre(case: int) -> tuple[str, str]:
     if case <= 23:
         return "UMC Utrecht", "Aperio ScanScope XT"
     return ("centre 2" if case <= 48 else "centre 3"), "Leica SCN400"
+
+
+# ---- data sets kept as SlideRunner databases ----
+
+
+def read_ccmct(folder: Path) -> Dataset:
+    """Canine cutaneous mast cell tumour: one SQLite database and the slides."""
+    return read_databases(folder, "ccmct/", tumour="canine cutaneous mast cell tumour")
+
+
+def read_cmc(folder: Path) -> Dataset:
+    """Canine mammary carcinoma: one SQLite database and the slides."""
+    return read_databases(folder, "cmc/", tumour="canine mammary carcinoma")
+
+
+def read_databases(folder: Path, prefix: str, tumour: str) -> Dataset:
+    """A database given itself, or the only one below the folder, with the slides found beside it.
+
+    The published variants (MEL, HEAEL, ODAEL) differ in their labels, so that one must be chosen.
+    """
+    path = _database(folder)
+    images = images_by_stem(path.parent if folder.is_file() else folder)
+    collector = Collector(prefix)
+    sizes = slide_sizes(path)
+    for name, width, height in zip(sizes["filename"], sizes["width"], sizes["height"], strict=True):
+        stem = Path(name).stem
+        collector.image(stem, images.get(stem), tumour=tumour, width=width or None, height=height or None)
+    found = read_detections(path).table
+    for slide, x, y, label in zip(found["slide"], found["x"], found["y"], found["label"], strict=True):
+        collector.point(Path(slide).stem, x, y, label)
+    if not images:
+        collector.warnings.append(
+            Caution("no-slides", "no slide was found beside the database", "give --mpp")
+        )
+    return collector.dataset(path)
+
+
+def _database(folder: Path) -> Path:
+    if folder.is_file():
+        return folder
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
+    if len(found) != 1:
+        raise TableError(
+            f"holds {len(found)} databases" + (f": {named(path.name for path in found)}" if found else ""),
+            path=folder,
+            next_step="name the database itself instead of its folder",
+        )
+    return found[0]

@@ -1,0 +1,120 @@
+"""Settings from TOML files as frozen dataclasses: unknown names and wrong types are refused by name.
+
+Tables nest as dataclasses do. Ranges are checked by the dataclasses themselves, when they are made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from metaphase.base.errors import UsageError
+
+Settings = TypeVar("Settings")
+CODE_ONLY = {"code_only": True}
+"""Metadata of a field that files may not set."""
+
+
+def read_settings(kind: type[Settings], path: str | Path | None, **given: Any) -> Settings:
+    """The settings that a TOML file holds, or the defaults where there is none; `given` ones override it."""
+    if path is None:
+        return settings_of(kind, {}, **given)
+    with blamed(path):
+        return settings_of(kind, read_toml(path), **given)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file; one that is missing or malformed is a `UsageError`."""
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not valid TOML ({error})", path=path, next_step="correct that line") from error
+
+
+def settings_of(kind: type[Settings], values: Mapping[str, Any], where: str = "", **given: Any) -> Settings:
+    """Build `kind` from the table `[where]`, nested tables included; it may not set what is `given`."""
+    hints = typing.get_type_hints(kind)
+    allowed = [one.name for one in _fields(kind) if not one.metadata.get("code_only")]
+    table = f"[{where}]" if where else "the file"
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{where} is {values!r}", next_step=f"write a table [{where}]")
+    refuse_unknown(values, allowed, table)
+    converted = {
+        key: _converted(value, hints[key], f"{where}.{key}" if where else key)
+        for key, value in values.items()
+    }
+    try:
+        return kind(**(converted | given))
+    except TypeError as error:
+        raise UsageError(f"{table} is incomplete ({error})", next_step="add what is missing") from error
+
+
+def refuse_unknown(values: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
+    """Name the settings that do not exist, and those that do."""
+    unknown = sorted(set(values) - set(allowed))
+    if unknown:
+        raise UsageError(
+            f"{where} has no setting {', '.join(unknown)}",
+            next_step=f"choose among {', '.join(sorted(allowed))}",
+        )
+
+
+@contextmanager
+def blamed(path: str | Path) -> Iterator[None]:
+    """Errors about settings met inside name the file that they came from."""
+    try:
+        yield
+    except UsageError as error:
+        if error.path is not None:
+            raise
+        raise UsageError(error.problem, path=path, next_step=error.next_step) from error
+
+
+def resolved(base: Path, value: str) -> str:
+    """A path of a configuration file, relative to the file's folder."""
+    return str(base / value) if value else ""
+
+
+def _fields(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)
+
+
+def _converted(value: Any, hint: Any, where: str) -> Any:
+    """The value in the type that the field declares: lists become tuples, whole numbers may be floats."""
+    nested = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)]
+    if nested:
+        return settings_of(typing.cast("type[Any]", nested[0]), value, where)
+    if isinstance(value, list):
+        value = tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = _plain_types(hint)
+    if plain and (not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain)):
+        wanted = " or ".join({tuple: "a list"}.get(one, one.__name__) for one in plain)
+        raise UsageError(f"{where} is {value!r}", next_step=f"give {wanted}")
+    return value
+
+
+def _plain_types(hint: Any) -> tuple[type[Any], ...]:
+    """Plain types that a declared type admits; none where there is nothing simple to check."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return tuple(kind for part in typing.get_args(hint) for kind in _plain_types(part))
+    if origin is typing.Literal:
+        return (str,)
+    if origin is tuple:
+        return (tuple,)
+    if hint is float:
+        return (float, int)
+    return (hint,) if hint in (int, str, bool, dict) else ()

@@ -1,0 +1,59 @@
+"""Outputs appear whole or not at all: write beside the target, then rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from metaphase.base.errors import OutputError
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that replaces it on success and vanishes on failure.
+
+    Parent folders are made. An operating-system failure (no permission, disk full) becomes an
+    `OutputError` that names the target.
+    """
+    target = Path(path)
+    with explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
+            temporary = Path(folder) / target.name
+            yield temporary
+            temporary.replace(target)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8, atomically."""
+    write_bytes(path, text.encode())
+
+
+@contextlib.contextmanager
+def explained(target: Path) -> Iterator[None]:
+    """Turn an `OSError` met while writing `target` into an `OutputError` with the next step."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write ({error.strerror or error})", path=target, next_step=_next_step(error)
+        ) from error
+
+
+def _next_step(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space, or choose a folder on another disk"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "choose a folder you may write to"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return "a file or folder of that name is in the way: move it, or choose another name"
+    return "check the path and the disk"

@@ -1,0 +1,176 @@
+"""Tables on disk (CSV, Parquet) and the cohort manifest that all stages share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+from pyarrow import parquet
+
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.files import atomic_path
+
+MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
+"""The columns of every manifest; `case` names the slide, the paths may be empty."""
+MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "width", "height", "area_mm2")
+"""Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
+IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
+"""Columns that are names whatever they look like: case `01` is not the number 1."""
+NAMED_AT_MOST = 5
+WHOLE_SLIDE = "whole"
+"""What the column tissue says of a slide that is to be searched everywhere."""
+
+
+class TableError(MetaphaseError):
+    """A table cannot be read, lacks a column, or holds a value that makes no sense."""
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read a CSV or Parquet table; identifier columns are text, empty CSV cells are missing values."""
+    path = Path(path)
+    if not path.is_file():
+        raise TableError("no such file", path=path, next_step="check the path")
+    try:
+        if path.suffix.lower() == ".parquet":
+            frame = pd.read_parquet(path)
+        else:
+            columns = pd.read_csv(path, nrows=0).columns
+            names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
+            frame = pd.read_csv(path, dtype=dict.fromkeys(names, str), skipinitialspace=True)
+    except pd.errors.EmptyDataError as error:
+        raise TableError("is empty, without a header", path=path, next_step="write the header") from error
+    except (ValueError, OSError) as error:
+        raise TableError(
+            f"cannot be read as a table ({error})", path=path, next_step="give a CSV or Parquet file"
+        ) from error
+    return frame
+
+
+def write_table(path: str | Path, frame: pd.DataFrame) -> None:
+    """Write a table whole or not at all, as Parquet or CSV by its suffix."""
+    with atomic_path(path) as temporary:
+        if temporary.suffix.lower() == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        else:
+            frame.to_csv(temporary, index=False, lineterminator="\n")
+
+
+def table_attributes(path: str | Path) -> dict[str, Any]:
+    """What the maker of a Parquet table said about it (`DataFrame.attrs`); nothing of any other file."""
+    path = Path(path)
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return {}
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+        attributes = json.loads(metadata.get(b"PANDAS_ATTRS", b"{}"))
+    except (OSError, ValueError):
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def require_columns(frame: pd.DataFrame, columns: Iterable[str], path: str | Path | None = None) -> None:
+    """Refuse a table that lacks one of `columns`."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise TableError(
+            f"the table has no column {', '.join(missing)} (it has {', '.join(map(str, frame.columns))})",
+            path=path,
+            next_step="rename or add the column",
+        )
+
+
+def require_numbers(frame: pd.DataFrame, columns: Iterable[str], path: str | Path | None = None) -> None:
+    """Refuse text where numbers belong, and name the first such cell."""
+    for name in columns:
+        if name not in frame.columns or is_numeric_dtype(frame[name]):
+            continue
+        numbers = pd.to_numeric(frame[name], errors="coerce")
+        bad = numbers.isna() & frame[name].notna()
+        if bad.any():
+            raise TableError(
+                f"column {name} holds {frame[name][bad].iloc[0]!r}, which is no number",
+                path=path,
+                next_step="correct the cell, or leave it empty where nothing is known",
+            )
+
+
+def read_manifest(path: str | Path) -> pd.DataFrame:
+    """Read a cohort manifest: one row a slide, named by its unique `case`.
+
+    `patient` (which slides belong together) defaults to the case itself. Relative slide paths are taken from
+    the manifest's folder. Empty names are empty text, missing numbers are NaN.
+    """
+    path = Path(path)
+    frame = read_table(path)
+    require_columns(frame, ("case",), path)
+    require_numbers(frame, MANIFEST_NUMBERS, path)
+    frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
+    for name in {"he", "phh3", "tissue"} & set(frame.columns):
+        frame[name] = [_resolved(path.parent, value) for value in as_text(frame[name])]
+    for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):
+        frame[name] = as_text(frame[name])
+    for name in set(MANIFEST_NUMBERS) & set(frame.columns):
+        frame[name] = pd.to_numeric(frame[name])
+    _check_cases(frame, path)
+    if "patient" not in frame.columns:
+        frame["patient"] = frame["case"]
+    return frame
+
+
+def case_folder(workspace: str | Path, case: str) -> Path:
+    """The folder of a case; a case whose name cannot be a folder's is a `UsageError`."""
+    if case in ("", ".", "..") or Path(case).name != case or "\\" in case:
+        raise UsageError(
+            f"the case {case!r} cannot name a folder",
+            next_step="use letters, digits, dots, - and _ in `case`",
+        )
+    return Path(workspace) / case
+
+
+def as_text(column: pd.Series[Any]) -> pd.Series[str]:
+    """A column as text, empty where it has no value."""
+    return column.astype(object).where(column.notna(), "").astype(str)
+
+
+def stated_number(row: Mapping[Any, Any], name: str) -> float | None:
+    """The number that a row of a table states, or None where the column or the value is missing.
+
+    >>> [stated_number(row, "mpp") for row in ({"mpp": 0.25}, {"mpp": float("nan")}, {})]
+    [0.25, None, None]
+    """
+    value = row.get(name)
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def natural(name: str) -> list[Any]:
+    """Sort key under which 9 comes before 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def named(names: Iterable[str]) -> str:
+    """A few names for a message, and how many more there are."""
+    found = list(dict.fromkeys(names))
+    more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""
+    return ", ".join(found[:NAMED_AT_MOST]) + more
+
+
+def _resolved(folder: Path, value: str) -> str:
+    return str(folder / value) if value and value != WHOLE_SLIDE else value
+
+
+def _check_cases(frame: pd.DataFrame, path: Path) -> None:
+    if (frame["case"] == "").any():
+        row = int((frame["case"] == "").to_numpy().argmax())
+        raise TableError(f"row {row + 1} has no case", path=path, next_step="give every row a case")
+    repeated = frame["case"][frame["case"].duplicated()]
+    if len(repeated):
+        raise TableError(
+            f"the manifest names more than once: {named(repeated)}",
+            path=path,
+            next_step="a case is one row; use the column patient for slides that belong together",
+        )

@@ -1,0 +1,141 @@
+"""`metaphase info`, `tissue` and `simulate`: what a slide is, where its tissue is, and slides made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.base.config import read_settings
+from metaphase.cli.console import (
+    Folder,
+    Json,
+    Mpp,
+    Slide,
+    Slides,
+    batch_bar,
+    print_json,
+    progress_bar,
+    stdout,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from metaphase.images.inspection import SlideReport
+
+# ---- `metaphase info`: what a slide is and what to beware of ----
+
+
+def info(
+    slide: Slide,
+    mpp: Mpp = None,
+    as_json: Json = False,
+) -> None:
+    """Show size, resolution and its source, scanner, stain, and warnings."""
+    from metaphase.images.inspection import inspect_slide
+    from metaphase.slides import open_slide
+
+    with open_slide(slide, mpp=mpp) as opened:
+        report = inspect_slide(opened)
+    if as_json:
+        print_json(report.to_dict())
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _rows(report):
+        table.add_row(f"[dim]{name}[/]", escape(value))
+    stdout.print(table)
+    for warning in report.warnings:
+        warn(str(warning))
+
+
+def _rows(report: SlideReport) -> list[tuple[str, str]]:
+    info, resolution = report.slide.info, report.slide.info.resolution
+    width, height = report.slide.width, report.slide.height
+    rows = [("slide", str(info.path)), ("size", f"{width:,} x {height:,} px")]
+    if resolution:
+        extent = f"{width * resolution.mpp / 1000:.1f} x {height * resolution.mpp / 1000:.1f} mm"
+        rows += [("resolution", f"{resolution.mpp:.4g} um/px (from {resolution.source})"), ("extent", extent)]
+    else:
+        rows.append(("resolution", "unknown"))
+    rows += [
+        ("objective", f"{info.objective_power:g}x" if info.objective_power else "not stated"),
+        ("vendor", f"{info.vendor} (read by {info.backend})"),
+        ("levels", ", ".join(f"{level.downsample:g}" for level in info.levels)),
+        ("stain", f"{report.stain.name} (confidence {report.stain.confidence:.2f})"),
+    ]
+    return rows
+
+
+# ---- `metaphase tissue`: where the tissue is ----
+
+
+def tissue(slides: Slides, output: Folder, mpp: Mpp = None, as_json: Json = False) -> None:
+    """Outline the tissue of slides: mask (PNG), polygons for QuPath (GeoJSON), picture, area in mm2."""
+    from metaphase.jobs.cohort import named_slides
+    from metaphase.jobs.tissue import outline_slides
+
+    with batch_bar() as watch:
+        batch = outline_slides(named_slides(slides, mpp=mpp), output, watch=watch)
+    results = [
+        {
+            "slide": str(one.slide),
+            "area_mm2": one.area_mm2,
+            "fraction": one.fraction,
+            "files": [str(file) for file in one.files],
+        }
+        for one in batch.results.values()
+    ]
+    if as_json:
+        print_json(results)
+    elif results:
+        stdout.print(_table(results))
+    raise typer.Exit(int(bool(batch.failures)))
+
+
+def _table(results: list[dict[str, Any]]) -> Table:
+    table = Table("slide", "tissue mm2", "of the scan", "picture", box=None)
+    for row in results:
+        area, fraction = f"{row['area_mm2']:.2f}", f"{row['fraction']:.0%}"
+        table.add_row(escape(Path(row["slide"]).name), area, fraction, escape(row["files"][-1]))
+    return table
+
+
+# ---- `metaphase simulate`: paired H&E and PHH3 slides with exact truth ----
+
+
+def simulate(
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the cohort; finished cases in it are kept.", metavar="OUT")
+    ],
+    cases: Annotated[int | None, typer.Option(help="Cases, each an H&E and a PHH3 slide.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of a slide in pixels of 0.25 um.")] = None,
+    height: Annotated[int | None, typer.Option(help="Height of a slide in pixels of 0.25 um.")] = None,
+    centres: Annotated[
+        int | None, typer.Option(help="Laboratories; the first trains, the others test.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same files.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any settings; options override it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a cohort of simulated slide pairs with the truth about every mitosis, look-alike and shift."""
+    from metaphase.simulation import SimulationConfig, simulate_cohort
+
+    given = {"cases": cases, "width": width, "height": height, "centres": centres, "seed": seed}
+    stated = {key: value for key, value in given.items() if value is not None}
+    settings = read_settings(SimulationConfig, config, **stated)
+    with progress_bar(unit="Mpx") as bar:
+        task = bar.add_task("preparing", total=1)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done / 1e6, total=total / 1e6)
+
+        manifest = simulate_cohort(out, settings, progress=show)
+    if as_json:
+        print_json(manifest.to_dict(orient="records"))
+    else:
+        stdout.print(f"{len(manifest)} cases, manifest {escape(str(out / 'manifest.csv'))}", soft_wrap=True)

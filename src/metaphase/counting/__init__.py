@@ -1,0 +1,17 @@
+"""From detections to the clinical number: hotspot, mitotic count, grade, proliferation score, uncertainty."""
+
+from metaphase.counting.clinical import SlideCount, background_doubt, count_slide, counts_table
+from metaphase.counting.hotspot import Hotspot, busiest_circle
+from metaphase.counting.maps import DensityMap
+from metaphase.counting.specimen import CountConfig
+
+__all__ = [
+    "CountConfig",
+    "DensityMap",
+    "Hotspot",
+    "SlideCount",
+    "background_doubt",
+    "busiest_circle",
+    "count_slide",
+    "counts_table",
+]

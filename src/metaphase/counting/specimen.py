@@ -1,0 +1,187 @@
+"""One slide as counting sees it: settings, checked detections, their scale, the tissue."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import Floats, Integers, Points
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, require_columns, require_numbers
+from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
+from metaphase.images.tissue import TissueMask
+
+# ---- settings of the mitotic count ----
+
+
+@dataclass(frozen=True, slots=True)
+class CountConfig:
+    """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
+
+    area_mm2: float = 2.0
+    """Area of the circular hotspot."""
+
+    step_um: float = 50.0
+    """Distance between neighbouring positions of the hotspot."""
+
+    percentile: float = 95.0
+    """Which percentile of the counts at non-empty positions is the slide's count; 100 is their maximum."""
+
+    threshold: float = 0.8
+    """Detections at or above this probability count."""
+
+    theta1: float = 6.0
+    """Counts up to this are grade 1."""
+
+    theta2: float = 20.0
+    """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
+
+    draws: int = 1000
+    """Draws of the bootstrap; 0 leaves the uncertainty out."""
+
+    threshold_spread: float = 0.5
+    """Each draw moves the threshold by up to so much in log-odds: 0.5 around 0.8 is from 0.71 to 0.87."""
+
+    confidence: float = 0.95
+    """Share of the draws that the interval of the count holds."""
+
+    seed: int = 0
+    """The same seed gives the same draws."""
+
+    cell_um: float = 100.0
+    """Size of the cells of the density map, about: a whole number of pixels of the tissue mask is taken."""
+
+    def __post_init__(self) -> None:
+        for name in ("area_mm2", "step_um", "cell_um"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value > 0, name, value, "above 0")
+        _require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
+        _require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
+        _require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
+        _require(math.isfinite(self.theta1) and self.theta1 >= 0, "theta1", self.theta1, "at least 0")
+        _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
+        _require(self.draws >= 0, "draws", self.draws, "at least 0")
+        _require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
+        _require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
+        _require(self.seed >= 0, "seed", self.seed, "at least 0")
+
+    @property
+    def radius_um(self) -> float:
+        """Radius of the hotspot."""
+        return math.sqrt(self.area_mm2 * 1e6 / math.pi)
+
+    def grade_of(self, counts: npt.ArrayLike) -> Integers:
+        """Grade of each count."""
+        return grade_of(counts, self.theta1, self.theta2)
+
+
+def grade_of(counts: npt.ArrayLike, theta1: float, theta2: float) -> Integers:
+    """Grade 1 up to `theta1` mitoses in the hotspot, 2 up to `theta2`, 3 above."""
+    values = np.asarray(counts, np.float64)
+    return 1 + (values > theta1).astype(np.int64) + (values > theta2).astype(np.int64)
+
+
+def _require(fine: bool, name: str, value: float, range_text: str) -> None:
+    if not fine:
+        raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
+
+
+# ---- one slide as grading sees it ----
+
+SCALE_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Specimen:
+    """Detections of any probability, and what is known of the slide. Made by `specimen`, which checks it."""
+
+    places: Points
+    """All detections, in level-0 pixels."""
+    probability: Floats
+    mpp: float
+    tissue: TissueMask | None
+    area_mm2: float
+    """Tissue on the slide; NaN where it is not known."""
+    config: CountConfig
+
+    @cached_property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """Which detections count: those at or above the threshold."""
+        return self.probability >= self.config.threshold
+
+    @cached_property
+    def mitoses_px(self) -> Points:
+        """The detections that count, in level-0 pixels."""
+        return self.places[self.counted]
+
+    @cached_property
+    def mitoses_um(self) -> Points:
+        """The detections that count, in micrometres."""
+        return self.mitoses_px * self.mpp
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is less tissue than a hotspot has."""
+        return self.area_mm2 < self.config.area_mm2
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """All positions at which the hotspot may hold a mitosis."""
+        if not len(self.mitoses_um):
+            return Lattice(self.config.step_um, 0, 0, 1, 1)
+        return lattice_around(self.mitoses_um, self.config.radius_um, self.config.step_um)
+
+    @cached_property
+    def counts(self) -> Integers:
+        """Mitoses in the hotspot at each position of the lattice."""
+        return lattice_counts(self.mitoses_um, self.lattice, self.config.radius_um)
+
+
+def specimen(
+    detections: pd.DataFrame,
+    mpp: float,
+    tissue: TissueMask | None,
+    area_mm2: float | None,
+    config: CountConfig,
+) -> Specimen:
+    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing."""
+    if not (math.isfinite(mpp) and mpp > 0):
+        raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
+    if area_mm2 is not None and not (math.isfinite(area_mm2) and area_mm2 > 0):
+        raise UsageError(f"the area is {area_mm2} mm2", next_step="give the area of the tissue, above 0")
+    if tissue is not None:
+        _refuse_other_scale(tissue, mpp)
+        tissue = None if tissue.is_empty else tissue
+    known = math.nan if area_mm2 is None else area_mm2
+    area = known if tissue is None else tissue.area_mm2
+    return Specimen(*_points(detections), mpp, tissue, area, config)
+
+
+def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
+    require_columns(detections, ("x", "y"))
+    require_numbers(detections, ("x", "y", "probability"))
+    table = detections if "probability" in detections.columns else detections.assign(probability=1.0)
+    table = table[["x", "y", "probability"]].astype(float).reset_index(drop=True)
+    bad = ~np.isfinite(table.to_numpy()).all(axis=1) | ~table["probability"].between(0, 1).to_numpy()
+    if bad.any():
+        raise TableError(
+            f"row {int(bad.argmax())} of the detections is {table[bad].iloc[0].to_dict()}",
+            next_step="give x and y in level-0 pixels and a probability from 0 to 1",
+        )
+    ranked = table.sort_values("probability", ascending=False, kind="stable")
+    kept = ranked.drop_duplicates(["x", "y"]).sort_index()
+    return kept[["x", "y"]].to_numpy(), kept["probability"].to_numpy()
+
+
+def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:
+    stated = tissue.mpp / tissue.scale
+    if abs(stated / mpp - 1) > SCALE_TOLERANCE:
+        raise UsageError(
+            f"the slide has {mpp:.4g} um/px, its tissue mask was made at {stated:.4g}",
+            next_step="give the mask of this slide, and the micrometres per pixel it was made with",
+        )

@@ -1,0 +1,253 @@
+"""Detections from and to files of any format."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.tables import TableError, read_manifest
+from metaphase.detections.formats.asap import ASAP
+from metaphase.detections.formats.coco import COCO
+from metaphase.detections.formats.contract import Format, ReadContext, Resolution, WriteContext, load_json
+from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
+from metaphase.detections.formats.qupath import GEOJSON
+from metaphase.detections.formats.sliderunner import SLIDERUNNER
+from metaphase.detections.formats.tabular import CSV, PARQUET
+from metaphase.detections.table import COLUMNS, DetectionSet, file_stem, slide_of_stem
+
+# ---- all formats in one table ----
+
+FORMATS: tuple[Format, ...] = (PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER)
+NAMES = tuple(sorted(known.name for known in FORMATS))
+
+
+# ---- read detections or truth from any of the formats people have ----
+
+
+def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | None = None) -> DetectionSet:
+    """Read a file, or a folder of files, in any known format.
+
+    `mpp` is needed for formats in millimetres. `slide` names the slide of a single file that names none; by
+    default that is the file's stem. A file without points says that its slide was looked at.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path, mpp)
+    if not path.is_file():
+        raise TableError("no such file or folder", path=path, next_step="check the path")
+    return format_of(path).read(path, ReadContext(slide or slide_of_stem(path.stem), mpp))
+
+
+def format_of(path: Path) -> Format:
+    """The format of a file, by its suffix and, for JSON, by what it holds."""
+    suffix = path.suffix.lower()
+    candidates = [known for known in FORMATS if suffix in known.suffixes]
+    if suffix == ".json":
+        content = load_json(path)
+        candidates = [known for known in FORMATS if known.holds(content)]
+    if not candidates:
+        raise TableError(
+            "is of no known format",
+            path=path,
+            next_step=f"known are {', '.join(NAMES)}",
+        )
+    return candidates[0]
+
+
+def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
+    """Several sets as one; a slide that two of them cover is an error, for which is right is unknown."""
+    _refuse_repeated(parts, source)
+    filled = [part.table for part in parts if len(part.table)]
+    table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
+    return DetectionSet(table, tuple(slide for part in parts for slide in part.slides), str(source))
+
+
+def _read_folder(folder: Path, mpp: Resolution) -> DetectionSet:
+    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
+    if not paths:
+        raise TableError("holds no file of a known format", path=folder, next_step="check the folder")
+    return joined([read_detections(path, mpp=mpp) for path in paths], folder)
+
+
+def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
+    seen: dict[str, str] = {}
+    for part in parts:
+        for slide in part.slides:
+            if slide in seen:
+                raise TableError(
+                    f"slide {slide} is in {Path(seen[slide]).name} and in {Path(part.source).name}",
+                    path=source,
+                    next_step="keep one file a slide, or one table for all",
+                )
+            seen[slide] = part.source
+
+
+# ---- write detections in any of the formats people use ----
+
+
+def write_detections(
+    detections: DetectionSet,
+    path: str | Path,
+    format: str | None = None,  # noqa: A002 -- what everybody calls it
+    *,
+    mpp: Resolution = None,
+    sizes: Mapping[str, tuple[int, int]] | None = None,
+) -> list[Path]:
+    """Write one file, or a folder with one file a slide, and say which files were written.
+
+    A `path` that ends as files of the format do is a file; any other is a folder, and then `format` must
+    be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`
+    (width and height in level-0 pixels by slide) is stated where a format has room for it.
+    """
+    path = Path(path)
+    chosen = format_for(path, format)
+    context = WriteContext(mpp, sizes or {})
+    covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
+    detections = DetectionSet(detections.table, covered, detections.source)
+    if path.suffix.lower() in chosen.suffixes:
+        _refuse_several(detections, path, chosen)
+        chosen.write(detections, path, context)
+        return [path]
+    _refuse_same_files(detections.slides, path)
+    written = []
+    for part in _by_slide(detections):
+        target = path / (file_stem(part.slides[0]) + chosen.suffixes[0])
+        chosen.write(part, target, context)
+        written.append(target)
+    return written
+
+
+def format_for(path: Path, name: str | None = None) -> Format:
+    """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
+    suffix = path.suffix.lower()
+    fitting = [known for known in FORMATS if suffix in known.suffixes]
+    if name is None:
+        return _only(fitting, path)
+    chosen = next((known for known in FORMATS if known.name == name.lower()), None)
+    if chosen is None:
+        raise UsageError(f"there is no format {name!r}", next_step=f"known are {', '.join(NAMES)}")
+    if fitting and chosen not in fitting:
+        raise UsageError(
+            f"files of the format {chosen.name} do not end in {suffix}",
+            path=path,
+            next_step=f"end the name in {chosen.suffixes[0]}, or name a folder",
+        )
+    return chosen
+
+
+def _only(fitting: list[Format], path: Path) -> Format:
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(known.name for known in fitting) or ", ".join(NAMES)
+    raise UsageError(
+        "its name leaves the format open" if fitting else "its name does not say the format",
+        path=path,
+        next_step=f"give --to with one of {names}",
+    )
+
+
+def _by_slide(detections: DetectionSet) -> Iterator[DetectionSet]:
+    table = detections.table
+    parts = dict(iter(table.groupby("slide", sort=False)))
+    for slide in detections.slides:
+        part = parts.get(slide, table.iloc[:0]).reset_index(drop=True)
+        yield DetectionSet(part, (slide,), detections.source)
+
+
+def _refuse_several(detections: DetectionSet, path: Path, chosen: Format) -> None:
+    if chosen.one_slide and len(detections.slides) != 1:
+        raise UsageError(
+            f"a file of the format {chosen.name} holds one slide, and there are {len(detections.slides)}",
+            path=path,
+            next_step=f"name a folder and give --to {chosen.name}",
+        )
+
+
+def _refuse_same_files(slides: tuple[str, ...], folder: Path) -> None:
+    """On many systems, names that differ in case or in how accents are coded are one file."""
+    seen: dict[str, str] = {}
+    for slide in slides:
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
+        if key in seen:
+            raise OutputError(
+                f"the files of slides {seen[key]} and {slide} may be the same",
+                path=folder,
+                next_step="write one csv or parquet file for all slides",
+            )
+        seen[key] = slide
+
+
+# ---- from any format to any other ----
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was written."""
+
+    detections: DetectionSet
+    files: tuple[Path, ...]
+
+
+def convert_detections(
+    inputs: Sequence[str | Path],
+    output: str | Path,
+    format: str | None = None,  # noqa: A002 -- as in write_detections
+    *,
+    mpp: float | None = None,
+    manifest: str | Path | None = None,
+    threshold: float | None = None,
+) -> Conversion:
+    """Read files and folders of any format and write all their slides to `output`.
+
+    `mpp` holds for all slides; else the manifest's columns mpp, width and height are used, for slides named
+    by case, path, file name or stem. Points below `threshold` are left out, their slides are not.
+    """
+    _check(mpp, threshold)
+    format_for(Path(output), format)
+    stated, sizes = _stated(read_manifest(manifest)) if manifest is not None else ({}, {})
+    resolution: Resolution = mpp if mpp is not None else stated
+    found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
+    if threshold is not None:
+        found = found.at_least(threshold)
+    return Conversion(found, tuple(write_detections(found, output, format, mpp=resolution, sizes=sizes)))
+
+
+def _check(mpp: float | None, threshold: float | None) -> None:
+    if mpp is not None and not mpp > 0:
+        raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
+
+
+def _stated(manifest: pd.DataFrame) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
+    """Resolution and size of the slides that have them, under every name they go by."""
+    rows = _rows_by_name(manifest)
+    mpp, width, height = (
+        manifest[name].fillna(0).tolist() if name in manifest.columns else [0.0] * len(manifest)
+        for name in ("mpp", "width", "height")
+    )
+    return (
+        {name: float(mpp[row]) for name, row in rows.items() if mpp[row] > 0},
+        {
+            name: (int(width[row]), int(height[row]))
+            for name, row in rows.items()
+            if width[row] > 0 and height[row] > 0
+        },
+    )
+
+
+def _rows_by_name(manifest: pd.DataFrame) -> dict[str, int]:
+    """The row that each case, path, file name or stem means; a file name of several rows means none."""
+    owners: dict[str, set[int]] = defaultdict(set)
+    for row, he in enumerate(manifest["he"]):
+        for name in (he, Path(he).name, Path(he).stem) if he else ():
+            owners[name].add(row)
+    files = {name: rows.pop() for name, rows in owners.items() if len(rows) == 1}
+    return files | {case: row for row, case in enumerate(manifest["case"])}

@@ -1,0 +1,330 @@
+"""Tasks 1 and 2, one number a case: grades by quadratic kappa, proliferation scores by Spearman."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.stats import rankdata
+
+from metaphase.base.arrays import Floats
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.tables import (
+    TableError,
+    named,
+    natural,
+    read_manifest,
+    read_table,
+    require_columns,
+    require_numbers,
+)
+from metaphase.counting.specimen import grade_of
+from metaphase.evaluation.cohort import MANIFEST_NAME, Cohort
+from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, ratio
+from metaphase.evaluation.mitoses import group_values
+from metaphase.evaluation.operating_points import load_point, refuse_reuse
+
+# ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
+
+GRADES = (1, 2, 3)
+
+
+def confusion(
+    truth: npt.ArrayLike, predicted: npt.ArrayLike, grades: tuple[int, ...] = GRADES
+) -> npt.NDArray[np.int64]:
+    """Cases of each true grade (rows) and predicted grade (columns)."""
+    rows, columns = np.searchsorted(grades, truth), np.searchsorted(grades, predicted)
+    table = np.zeros((len(grades), len(grades)), np.int64)
+    np.add.at(table, (rows, columns), 1)
+    return table
+
+
+def quadratic_kappa(table: npt.ArrayLike) -> Floats:
+    """Cohen's kappa with quadratic weights of confusion tables, shape (..., grades, grades).
+
+    NaN where chance leaves nothing to disagree about: all cases of one grade, truly and predicted.
+    """
+    table = np.asarray(table, float)
+    grade = np.arange(table.shape[-1])
+    weight = (grade[:, None] - grade[None, :]) ** 2
+    rows, columns = table.sum(axis=-1), table.sum(axis=-2)
+    seen = (weight * table).sum(axis=(-1, -2)) * table.sum(axis=(-1, -2))
+    expected = (weight * rows[..., :, None] * columns[..., None, :]).sum(axis=(-1, -2))
+    return 1 - ratio(seen, expected)
+
+
+def spearman(truth: Floats, predicted: Floats) -> float:
+    """Spearman's rank correlation, ties ranked in the middle; NaN if one side is constant."""
+    ranks = (rankdata(side) for side in (truth, predicted))
+    first, second = (rank - rank.mean() for rank in ranks)
+    return float(ratio(first @ second, np.sqrt((first @ first) * (second @ second))))
+
+
+def kappa_estimate(
+    truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], times: Floats, config: BootstrapConfig
+) -> Estimate:
+    """Quadratic kappa with its interval; `times` tells how often each case is drawn."""
+    size = len(GRADES)
+    cell = np.searchsorted(GRADES, truth) * size + np.searchsorted(GRADES, predicted)
+    drawn = (times @ np.eye(size * size)[cell]).reshape(-1, size, size)
+    value = float(quadratic_kappa(confusion(truth, predicted)))
+    return estimate(value, quadratic_kappa(drawn), config)
+
+
+def spearman_estimate(truth: Floats, predicted: Floats, times: Floats, config: BootstrapConfig) -> Estimate:
+    """Spearman's correlation with its interval; `times` tells how often each case is drawn."""
+    repeats = times.astype(int)
+    drawn = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in repeats]
+    return estimate(spearman(truth, predicted), np.array(drawn), config)
+
+
+# ---- one true and one predicted number a case, lined up ----
+
+
+@dataclass(frozen=True)
+class ScorePairs:
+    """True and predicted values of the same cases."""
+
+    cohort: Cohort
+    truth: Floats
+    predicted: Floats
+    warnings: Cautions = ()
+
+    @property
+    def patients(self) -> list[str]:
+        """The patient of each case."""
+        return [str(name) for name in self.cohort.manifest["patient"]]
+
+
+def load_pairs(
+    truth: str | Path,
+    predictions: str | Path,
+    true_column: str,
+    predicted_columns: tuple[str, ...],
+    *,
+    split: str | None = None,
+    skip_missing: bool = False,
+) -> ScorePairs:
+    """Line up the true column with the first of `predicted_columns` that is there, case by case."""
+    everyone = read_cohort(truth)
+    frame = read_table(predictions)
+    name = next((name for name in predicted_columns if name in frame.columns), predicted_columns[0])
+    require_columns(frame, ("case", name), predictions)
+    require_numbers(frame, (name,), predictions)
+    given = dict(zip(frame["case"].astype(str), pd.to_numeric(frame[name]).astype(float), strict=True))
+    if len(given) < len(frame):
+        repeated = frame["case"][frame["case"].duplicated()].astype(str)
+        raise TableError(
+            f"cases predicted more than once: {named(repeated)}",
+            path=predictions,
+            next_step="keep one row a case",
+        )
+    everyone.case_names(given, str(predictions))
+    cohort, warnings = with_values(everyone.of_split(split), true_column)
+    known = {case for case, value in given.items() if not np.isnan(value)}
+    cohort, left_out = _predicted_only(cohort, known, str(predictions), skip_missing)
+    predicted = np.array([given[case] for case in cohort.cases])
+    return ScorePairs(
+        cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings + left_out
+    )
+
+
+def read_cohort(truth: str | Path) -> Cohort:
+    """The cohort of a manifest, or of a folder that holds one; its slides are not looked at."""
+    path = Path(truth) / MANIFEST_NAME if Path(truth).is_dir() else Path(truth)
+    return Cohort(read_manifest(path), str(path))
+
+
+def with_values(cohort: Cohort, column: str) -> tuple[Cohort, Cautions]:
+    """The cases whose true value is known, and a warning about the others."""
+    require_columns(cohort.manifest, (column,), cohort.source)
+    unknown = cohort.manifest[column].isna()
+    kept = Cohort(cohort.manifest[~unknown].reset_index(drop=True), cohort.source)
+    if not len(kept.manifest):
+        raise TableError(
+            f"no case has a true {column}", path=cohort.source, next_step=f"fill the column {column}"
+        )
+    if not unknown.any():
+        return kept, ()
+    text = f"{int(unknown.sum())} cases have no true {column} and are left out"
+    return kept, (Caution("no-true-value", text),)
+
+
+def _predicted_only(
+    cohort: Cohort, known: set[str], source: str, skip_missing: bool
+) -> tuple[Cohort, Cautions]:
+    missing = [case for case in cohort.cases if case not in known]
+    if not missing:
+        return cohort, ()
+    if not skip_missing or len(missing) == len(cohort.cases):
+        raise TableError(
+            f"no prediction for {len(missing)} of {len(cohort.cases)} cases: {named(missing)}",
+            path=source,
+            next_step="predict them, or leave them out with --skip-missing",
+        )
+    kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
+    warning = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
+    return Cohort(kept, cohort.source), (Caution("no-prediction", warning),)
+
+
+# ---- tasks 1 and 2 ----
+
+
+@dataclass(frozen=True)
+class AgreementResult:
+    """Agreement between predicted and true values."""
+
+    metric: str
+    """`quadratic kappa` or `Spearman`."""
+    overall: Estimate
+    groups: dict[str, dict[str, tuple[int, Estimate]]]
+    """For each column asked for, the number of cases and the agreement of each of its values."""
+    cases: pd.DataFrame
+    """`case, truth, predicted`, one row a case."""
+    confusion: npt.NDArray[np.int64] | None
+    """True grades in rows, predicted in columns; None for scores."""
+    settings: dict[str, Any]
+    warnings: Cautions
+
+    def table(self) -> pd.DataFrame:
+        """The agreement of all cases and of each group."""
+        rows = [("all", "all", len(self.cases), self.overall)]
+        rows += [
+            (by, group, count, value)
+            for by, members in self.groups.items()
+            for group, (count, value) in members.items()
+        ]
+        return pd.DataFrame(
+            [
+                {"by": by, "group": group, "cases": count, "value": e.value, "low": e.low, "high": e.high}
+                for by, group, count, e in rows
+            ]
+        )
+
+
+def evaluate_grade(
+    truth: str | Path,
+    predictions: str | Path,
+    *,
+    by: Sequence[str] = (),
+    split: str | None = None,
+    card: str | Path | None = None,
+    skip_missing: bool = False,
+    bootstrap: BootstrapConfig | None = None,
+) -> AgreementResult:
+    """Compare predicted with true grades 1 to 3.
+
+    `truth` is a manifest (or a folder with one) with a column grade. `predictions` has the columns case and
+    grade; or, with a model card that holds tuned theta1 and theta2, case and count.
+    """
+    bootstrap = bootstrap or BootstrapConfig()
+    column = "grade" if card is None else "count"
+    pairs = load_pairs(truth, predictions, "grade", (column,), split=split, skip_missing=skip_missing)
+    if card is not None:
+        tuned = load_point(card, "grade")
+        refuse_reuse(tuned, pairs.cohort)
+        predicted = grade_of(pairs.predicted, tuned.parameters["theta1"], tuned.parameters["theta2"])
+        pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
+    for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
+        _refuse_other_grades(values, name, str(truth if name == "true" else predictions))
+    return _summarise(
+        pairs, "quadratic kappa", by, bootstrap, _settings(truth, predictions, split, bootstrap)
+    )
+
+
+def evaluate_proliferation(
+    truth: str | Path,
+    predictions: str | Path,
+    *,
+    by: Sequence[str] = (),
+    split: str | None = None,
+    skip_missing: bool = False,
+    bootstrap: BootstrapConfig | None = None,
+) -> AgreementResult:
+    """Compare predicted with true proliferation scores by rank.
+
+    `truth` is a manifest (or a folder with one) with a column proliferation; `predictions` has the columns
+    case and proliferation, or count (mitoses in the hotspot).
+    """
+    bootstrap = bootstrap or BootstrapConfig()
+    columns = ("proliferation", "count")
+    pairs = load_pairs(truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing)
+    return _summarise(pairs, "Spearman", by, bootstrap, _settings(truth, predictions, split, bootstrap))
+
+
+def _summarise(
+    pairs: ScorePairs, metric: str, by: Sequence[str], bootstrap: BootstrapConfig, settings: dict[str, Any]
+) -> AgreementResult:
+    everyone = np.ones(len(pairs.truth), bool)
+    graded = metric == "quadratic kappa"
+    return AgreementResult(
+        metric=metric,
+        overall=_agreement(pairs, everyone, graded, bootstrap),
+        groups={name: _by_group(pairs, name, graded, bootstrap) for name in by},
+        cases=pd.DataFrame(
+            {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
+        ),
+        confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
+        settings=settings,
+        warnings=(*pairs.warnings, *_doubts(pairs, graded)),
+    )
+
+
+def _agreement(
+    pairs: ScorePairs, chosen: npt.NDArray[np.bool_], graded: bool, bootstrap: BootstrapConfig
+) -> Estimate:
+    truth, predicted = pairs.truth[chosen], pairs.predicted[chosen]
+    times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
+    if graded:
+        return kappa_estimate(truth.astype(np.int64), predicted.astype(np.int64), times, bootstrap)
+    return spearman_estimate(truth, predicted, times, bootstrap)
+
+
+def _by_group(
+    pairs: ScorePairs, column: str, graded: bool, bootstrap: BootstrapConfig
+) -> dict[str, tuple[int, Estimate]]:
+    values = group_values(pairs.cohort.manifest, column, pairs.cohort.source)
+    return {
+        group: (int((values == group).sum()), _agreement(pairs, values == group, graded, bootstrap))
+        for group in sorted(set(values), key=natural)
+    }
+
+
+def _doubts(pairs: ScorePairs, graded: bool) -> list[Caution]:
+    doubts = []
+    consequence = "kappa is 0 whatever the truth" if graded else "Spearman's correlation is undefined"
+    if len(set(pairs.predicted.tolist())) == 1:
+        text = f"all predictions are {pairs.predicted[0]:g}: {consequence}"
+        doubts.append(Caution("one-prediction", text))
+    if len(set(pairs.truth.tolist())) == 1:
+        text = f"all true values are {pairs.truth[0]:g}: agreement cannot be measured"
+        doubts.append(Caution("one-truth", text))
+    return doubts
+
+
+def _refuse_other_grades(values: Floats, name: str, source: str) -> None:
+    other = values[~np.isin(values, GRADES)]
+    if len(other):
+        raise TableError(
+            f"a {name} grade is {other[0]:g}",
+            path=source,
+            next_step="grades are 1, 2 or 3; for counts give a model card with theta1 and theta2",
+        )
+
+
+def _settings(
+    truth: str | Path, predictions: str | Path, split: str | None, bootstrap: BootstrapConfig
+) -> dict[str, Any]:
+    return {
+        "truth": str(truth),
+        "predictions": str(predictions),
+        "split": split,
+        "bootstrap_samples": bootstrap.samples,
+        "bootstrap_confidence": bootstrap.confidence,
+        "bootstrap_seed": bootstrap.seed,
+    }

@@ -1,0 +1,285 @@
+"""Every detection marked true or false once, but for places where nothing counts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import shapely
+from shapely.geometry import Point, box
+from shapely.geometry.base import BaseGeometry
+
+from metaphase.base.arrays import Floats, Points
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
+from metaphase.detections import Method, match
+from metaphase.detections.formats.contract import load_json
+from metaphase.detections.formats.qupath import features
+from metaphase.detections.matching import NOBODY
+from metaphase.evaluation.cohort import Cohort, Comparison
+
+# ---- when a detection counts as a truth found ----
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingConfig:
+    """When a detection counts as a truth found."""
+
+    radius_um: float = 7.5
+    """Farthest distance between a detection and its truth; 7.5 um are 30 px at 0.25 um/px."""
+
+    method: Method = "greedy"
+    """`greedy`: most probable first, nearest free truth. `optimal`: as many matches as possible."""
+
+    threshold: float | None = None
+    """Detections at or above this probability count; None counts them all."""
+
+    border_um: float = 0.0
+    """Width of a margin along the image border in which neither truths nor detections count."""
+
+    ignore_radius_um: float = 7.5
+    """Radius around a point labelled `ignore` in which nothing counts, unless its row states `radius_um`."""
+
+    missing_as_empty: bool = False
+    """Take slides without predictions as slides in which nothing was found, and not as an error."""
+
+    def __post_init__(self) -> None:
+        if self.method not in ("greedy", "optimal"):
+            raise UsageError(f"matching {self.method!r} is unknown", next_step="choose greedy or optimal")
+        require_range(
+            math.isfinite(self.radius_um) and self.radius_um > 0, "radius_um", self.radius_um, "above 0"
+        )
+        for name in ("border_um", "ignore_radius_um"):
+            value = getattr(self, name)
+            require_range(math.isfinite(value) and value >= 0, name, value, "at least 0")
+        if self.threshold is not None:
+            require_range(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
+
+
+def require_range(fine: bool, name: str, value: float, range_text: str) -> None:
+    """Refuse a setting outside its range."""
+    if not fine:
+        raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
+
+
+# ---- places where neither truth nor detections count ----
+
+Regions = dict[str, list[BaseGeometry]]
+"""Shapes in level-0 pixels for each case."""
+
+
+def read_regions(path: str | Path, cohort: Cohort) -> Regions:
+    """Read the regions to ignore.
+
+    GeoJSON (one file, or a folder of them named after their slides): every shape is ignored; a point needs
+    `radius_um` among its properties. A CSV has the columns slide and either `wkt`; or `x, y, width, height`
+    of a box, its top-left corner first; or `x, y, radius_um` of a disc.
+    """
+    path = Path(path)
+    if path.is_dir() or path.suffix.lower() in (".geojson", ".json"):
+        files = sorted(path.glob("*.*json")) if path.is_dir() else [path]
+        return _by_case(
+            [(file.stem, shape) for file in files for shape in _shapes(file, cohort)], cohort, path
+        )
+    frame = read_table(path)
+    require_columns(frame, ("slide",), path)
+    require_numbers(frame, ("x", "y", "width", "height", "radius_um"), path)
+    rows = frame.to_dict("records")
+    return _by_case([(str(row["slide"]), _shape(row, cohort, path)) for row in rows], cohort, path)
+
+
+def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
+    """Discs around the truth's `ignore` points."""
+    mpp = cohort.mpp_by_case()
+    regions: Regions = defaultdict(list)
+    radii = (
+        points["radius_um"].fillna(radius_um) if "radius_um" in points.columns else [radius_um] * len(points)
+    )
+    for slide, x, y, radius in zip(points["slide"], points["x"], points["y"], radii, strict=True):
+        regions[slide].append(Point(x, y).buffer(radius / mpp[slide], quad_segs=32))
+    return regions
+
+
+def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
+    """One shape a slide out of all its regions."""
+    cases = {case for part in parts for case in part}
+    return {
+        case: shapely.union_all([shape for part in parts for shape in part.get(case, [])]) for case in cases
+    }
+
+
+def counts(
+    places: Points, size: tuple[float, float], region: BaseGeometry | None, border: float
+) -> npt.NDArray[np.bool_]:
+    """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
+    inside = np.ones(len(places), bool)
+    if border > 0:
+        inside &= ((places >= border) & (places < np.array(size) - border)).all(axis=1)
+    if region is not None:
+        inside &= ~shapely.intersects_xy(region, places[:, 0], places[:, 1])
+    return inside
+
+
+def _shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
+    if not load_json(path):
+        return []
+    mpp = cohort.mpp_by_name()
+    shapes = []
+    for feature, shape in features(path):
+        radius = (feature.get("properties") or {}).get("radius_um")
+        if shape.area == 0 and (radius is None or path.stem not in mpp):
+            raise TableError(
+                f"a {shape.geom_type} has no area and no radius_um",
+                path=path,
+                next_step="draw a closed shape, or give the point a property radius_um",
+            )
+        shapes.append(shape.buffer(float(radius) / mpp[path.stem]) if radius is not None else shape)
+    return shapes
+
+
+def _shape(row: dict[Any, Any], cohort: Cohort, path: Path) -> BaseGeometry:
+    def has(*names: str) -> bool:
+        return all(name in row and not pd.isna(row[name]) for name in names)
+
+    if has("wkt"):
+        try:
+            drawn: BaseGeometry = shapely.from_wkt(row["wkt"])
+        except shapely.errors.ShapelyError as error:
+            raise TableError(f"no shape: {row['wkt']!r}", path=path, next_step="write it as WKT") from error
+        return drawn
+    if has("x", "y", "width", "height"):
+        return box(row["x"], row["y"], row["x"] + row["width"], row["y"] + row["height"])
+    if has("x", "y", "radius_um"):
+        mpp = cohort.mpp_by_name().get(str(row["slide"]), np.nan)
+        return Point(row["x"], row["y"]).buffer(row["radius_um"] / mpp, quad_segs=32)
+    raise TableError(
+        f"a row for slide {row['slide']} describes no region",
+        path=path,
+        next_step="give wkt, or x, y, width, height, or x, y, radius_um",
+    )
+
+
+def _by_case(shapes: list[tuple[str, BaseGeometry]], cohort: Cohort, path: Path) -> Regions:
+    case_of = cohort.case_names([slide for slide, _ in shapes], str(path))
+    regions: Regions = defaultdict(list)
+    for slide, shape in shapes:
+        regions[case_of[slide]].append(shape)
+    return regions
+
+
+# ---- every detection marked true or false once ----
+
+_NO_POINTS: tuple[Points, Floats] = (np.zeros((0, 2)), np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Detections with their marks, and for each slide what there was to find."""
+
+    probability: Floats
+    """One a detection, falling."""
+    found: npt.NDArray[np.bool_]
+    """Whether the detection is matched with a truth."""
+    distance_um: Floats
+    """To the matched truth; NaN for false detections."""
+    slide: npt.NDArray[np.int64]
+    """Index of the detection's slide."""
+    truths: npt.NDArray[np.int64]
+    """Mitoses to find, one number a slide."""
+    area_mm2: Floats
+    """Area searched, one number a slide; NaN where unknown."""
+    cases: tuple[str, ...]
+    patients: tuple[str, ...]
+
+    def of_slides(self, chosen: npt.NDArray[np.bool_]) -> Marked:
+        """The same marks for some of the slides."""
+        index = np.cumsum(chosen) - 1
+        kept = chosen[self.slide]
+        return Marked(
+            probability=self.probability[kept],
+            found=self.found[kept],
+            distance_um=self.distance_um[kept],
+            slide=index[self.slide[kept]],
+            truths=self.truths[chosen],
+            area_mm2=self.area_mm2[chosen],
+            cases=tuple(np.array(self.cases, object)[chosen]),
+            patients=tuple(np.array(self.patients, object)[chosen]),
+        )
+
+
+def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: MatchingConfig) -> Marked:
+    """Match every slide of the comparison; what lies in `ignored` or in the border counts on neither side."""
+    manifest = comparison.cohort.manifest
+    _check_sizes(manifest, config)
+    truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
+    parts, truths = [], []
+    for index, field in enumerate(comparison.cohort.fields()):
+        region, size = ignored.get(field.case), (field.width, field.height)
+        border = config.border_um / field.mpp
+        real, _ = truth.get(field.case, _NO_POINTS)
+        real = real[counts(real, size, region, border)]
+        places, probability = predictions.get(field.case, _NO_POINTS)
+        kept = counts(places, size, region, border)
+        parts.append(
+            _mark_slide(places[kept] * field.mpp, probability[kept], real * field.mpp, index, config)
+        )
+        truths.append(len(real))
+    return _joined(parts, np.array(truths, np.int64), manifest, config)
+
+
+def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:
+    """Places and probabilities of each slide."""
+    places, probability = table[["x", "y"]].to_numpy(float), table["probability"].to_numpy(float)
+    groups = table.groupby("slide", sort=False).indices
+    return {str(slide): (places[rows], probability[rows]) for slide, rows in groups.items()}
+
+
+def _mark_slide(
+    places_um: Points, probability: Floats, truth_um: Points, index: int, config: MatchingConfig
+) -> pd.DataFrame:
+    matched = match(places_um, probability, truth_um, config.radius_um, config.method)
+    found = matched != NOBODY
+    distance = np.full(len(matched), np.nan)
+    distance[found] = np.linalg.norm(places_um[found] - truth_um[matched[found]], axis=1)
+    return pd.DataFrame({"probability": probability, "found": found, "distance": distance, "slide": index})
+
+
+def _joined(
+    parts: list[pd.DataFrame], truths: npt.NDArray[np.int64], manifest: pd.DataFrame, config: MatchingConfig
+) -> Marked:
+    rows = pd.concat(parts, ignore_index=True)
+    order = np.argsort(-rows["probability"].to_numpy(float), kind="stable")
+    return Marked(
+        probability=rows["probability"].to_numpy(float)[order],
+        found=rows["found"].to_numpy(bool)[order],
+        distance_um=rows["distance"].to_numpy(float)[order],
+        slide=rows["slide"].to_numpy(np.int64)[order],
+        truths=truths,
+        area_mm2=_searched_area(manifest, config.border_um),
+        cases=tuple(manifest["case"]),
+        patients=tuple(manifest["patient"]),
+    )
+
+
+def _searched_area(manifest: pd.DataFrame, border_um: float) -> Floats:
+    """The stated area, or where that is the whole image, the image without its border."""
+    sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
+    inner = np.prod([(side - 2 * border_um / 1000).clip(lower=0) for side in sides], axis=0)
+    whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
+    return np.where(whole, inner, manifest["area_mm2"].to_numpy(float))
+
+
+def _check_sizes(manifest: pd.DataFrame, config: MatchingConfig) -> None:
+    unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
+    if config.border_um > 0 and len(unknown):
+        raise TableError(
+            f"a border cannot be ignored: the size of {unknown.iloc[0]} is not known",
+            next_step="give the columns width and height in the manifest",
+        )

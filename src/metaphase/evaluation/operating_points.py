@@ -1,0 +1,119 @@
+"""The operating points of a model card: what was tuned, on which cases, so that no test reuses them.
+
+Also the rule that chooses a threshold for laboratories of which most gave crops of mitoses only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.tables import TableError, named
+from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.metrics import f1_of_counts, ratio, slide_counts
+from metaphase.networks.cards import OperatingPoint
+
+SECTION = "thresholds"
+TEST_SPLIT = "test"
+
+
+def save_point(path: str | Path, point: OperatingPoint) -> None:
+    """Put the parameters into the card's thresholds section; the rest of the card stays as it is.
+
+    So do parameters of the task that were not tuned now, such as how far apart detections are kept.
+    """
+    path = Path(path)
+    card = _load(path) if path.exists() else {}
+    section = card.setdefault(SECTION, {})
+    kept = section.get(point.task, {}).get("parameters", {})
+    section[point.task] = point.model_dump(mode="json") | {"parameters": kept | point.parameters}
+    write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+
+
+def load_point(path: str | Path, task: str) -> OperatingPoint:
+    """The parameters of `task` in a card."""
+    entry = _load(Path(path)).get(SECTION, {}).get(task)
+    try:
+        return OperatingPoint.model_validate(entry | {"task": task})
+    except (TypeError, ValidationError) as error:
+        raise TableError(
+            f"the model card has no tuned parameters for {task}",
+            path=path,
+            next_step=f"run `metaphase evaluate tune {task}` on a tuning set first",
+        ) from error
+
+
+def refuse_reuse(tuned: OperatingPoint, cohort: Cohort) -> None:
+    """Refuse to test on slides or patients that the parameters were tuned on."""
+    patients, cases = set(tuned.patients), set(tuned.cases)
+    rows = zip(cohort.manifest["case"], cohort.manifest["patient"], strict=True)
+    shared = [case for case, patient in rows if case in cases or patient in patients]
+    if shared:
+        raise UsageError(
+            f"{len(shared)} slides were used to tune these parameters: {named(shared)}",
+            path=cohort.source,
+            next_step="test on other patients, or choose a split with --split",
+        )
+
+
+def refuse_test_slides(cohort: Cohort) -> None:
+    """Refuse to tune on slides that the manifest marks as test."""
+    reserved = cohort.manifest["case"][cohort.manifest["split"].str.lower() == TEST_SPLIT]
+    if len(reserved):
+        raise UsageError(
+            f"{len(reserved)} slides are marked as {TEST_SPLIT} and not for tuning: {named(reserved)}",
+            path=cohort.source,
+            next_step="choose the tuning slides with --split",
+        )
+
+
+def threshold_of_several(
+    fields: Marked, crops: Sequence[Marked] = (), others: Sequence[Marked] = ()
+) -> tuple[float, float]:
+    """The threshold of the highest F1 that several laboratories lead one to expect, and that F1.
+
+    Complete `fields` of one laboratory say how many mitoses there are per mm2 and, together with `others`
+    (complete but for their mitoses), how many false detections. Recall is the mean over these fields and
+    each slide of `crops`, which show mitoses and hardly any other tissue. With `fields` alone it is
+    `best_threshold`, the highest of equals. NaN without detections, or where the fields have no mitoses.
+    Areas must be known.
+    """
+    thresholds = np.unique(np.concatenate([part.probability for part in (fields, *crops)]))[::-1]
+    complete = (fields, *others)
+    false = np.sum([slide_counts(part, thresholds)[1].sum(axis=0) for part in complete], axis=0)
+    false_per_mm2 = ratio(false, sum(part.area_mm2.sum() for part in complete))
+    there_per_mm2 = ratio(fields.truths.sum() or np.nan, fields.area_mm2.sum())
+    recall = _mean_recall(fields, crops, thresholds)
+    f1 = np.round(f1_of_counts(recall * there_per_mm2, false_per_mm2, there_per_mm2), 12)
+    if np.isnan(f1).all():
+        return float("nan"), float("nan")
+    best = int(np.nanargmax(f1))
+    return float(thresholds[best]), float(f1[best])
+
+
+def _mean_recall(fields: Marked, crops: Sequence[Marked], thresholds: Floats) -> Floats:
+    """Mean over the fields as a whole and each slide of crops; those without mitoses say nothing."""
+    rows = [ratio(slide_counts(fields, thresholds)[0].sum(axis=0, keepdims=True), fields.truths.sum())]
+    rows += [ratio(slide_counts(part, thresholds)[0], part.truths[:, None]) for part in crops]
+    recalls = np.concatenate(rows)
+    known = ~np.isnan(recalls).any(axis=1)
+    return ratio(recalls[known].sum(axis=0), known.sum())
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TableError(f"no model card ({error})", path=path, next_step="give a JSON model card") from error
+    if not isinstance(card, dict):
+        raise TableError("no model card: not a JSON object", path=path, next_step="give a JSON model card")
+    return card

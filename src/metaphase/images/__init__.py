@@ -1,0 +1,1 @@
+"""Image operations: tissue, stain, focus and colour."""

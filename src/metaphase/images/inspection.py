@@ -1,0 +1,190 @@
+"""What to know about a slide before trusting any number made from it: its scale, stain, focus and colours."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from metaphase.base.arrays import RGB
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import SlideError
+from metaphase.base.geometry import Box
+from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, white_balanced
+from metaphase.images.stain.pixels import optical_density, stained_density
+from metaphase.images.tissue import TissueMask
+from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.metadata import CHECK_MPP
+
+# ---- what a user should know about a slide before trusting any number made from it ----
+
+COARSE_SCAN_MPP = 0.4
+"""Above this a scan shows less than the networks were made for (40x scans have 0.20 to 0.28 um/px)."""
+OBJECTIVE_TIMES_MPP = (6.0, 14.0)
+"""Objective power times mpp is about 10 for all scanners; outside this range one of the two is wrong."""
+MAX_THUMBNAIL_SOURCE_PX = 64_000_000
+"""Without a level this small, stain is guessed from sampled fields and not from a thumbnail."""
+SAMPLED_FIELDS, FIELD_PX = 6, 256
+
+
+@dataclass(frozen=True)
+class SlideReport:
+    """The facts of a slide, its likely stain, and what to beware of."""
+
+    slide: Slide
+    stain: StainGuess
+    warnings: Cautions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        info, resolution = self.slide.info, self.slide.info.resolution
+        return {
+            "path": str(info.path),
+            "width": self.slide.width,
+            "height": self.slide.height,
+            "mpp": resolution.mpp if resolution else None,
+            "mpp_source": resolution.source if resolution else None,
+            "objective_power": info.objective_power,
+            "vendor": info.vendor,
+            "backend": info.backend,
+            "levels": [asdict(level) for level in info.levels],
+            "bounds": asdict(info.bounds),
+            "stain": asdict(self.stain),
+            "warnings": [warning.to_dict() for warning in self.warnings],
+        }
+
+
+def inspect_slide(slide: Slide) -> SlideReport:
+    """Look at a slide's metadata and at a small sample of its pixels."""
+    sample = _sample(slide)
+    stain = guess_stain(white_balanced(sample, glass_colour(sample)))
+    return SlideReport(
+        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide))
+    )
+
+
+def _sample(slide: Slide) -> RGB:
+    """Pixels that stand for the slide: a thumbnail, or fields on a grid where no small level exists."""
+    coarsest = slide.levels[-1]
+    if coarsest.width * coarsest.height <= MAX_THUMBNAIL_SOURCE_PX:
+        return slide.thumbnail(1024)
+    box = slide.bounds
+    xs = np.linspace(box.x, box.right - FIELD_PX, SAMPLED_FIELDS).astype(int)
+    ys = np.linspace(box.y, box.bottom - FIELD_PX, SAMPLED_FIELDS).astype(int)
+    return np.vstack([slide.read_level(0, Box(int(x), int(y), FIELD_PX, FIELD_PX)) for x in xs for y in ys])
+
+
+def _resolution_doubts(slide: Slide) -> list[Caution]:
+    resolution, power = slide.info.resolution, slide.info.objective_power
+    if resolution is None:
+        return []
+    doubts = []
+    if resolution.mpp > COARSE_SCAN_MPP:
+        text = (
+            f"scanned at {resolution.mpp:.3g} um/px (a 20x scan or coarser): finer detail than that is "
+            f"interpolated at the working {WORKING_MPP} um/px, expect missed and mistaken mitoses"
+        )
+        advice = "the count may be far off, in either direction; scan at 40x where the number matters"
+        doubts.append(Caution("coarse-scan", text, advice))
+    low, high = OBJECTIVE_TIMES_MPP
+    if power and not low <= power * resolution.mpp <= high:
+        text = f"objective {power:g}x and {resolution.mpp:.3g} um/px do not fit together"
+        doubts.append(Caution("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}"))
+    return doubts
+
+
+def _layout_doubts(slide: Slide) -> list[Caution]:
+    doubts = []
+    filled = slide.bounds.area / (slide.width * slide.height)
+    if filled < 1:
+        text = f"the scanner filled {filled:.0%} of the canvas, from ({slide.bounds.x}, {slide.bounds.y}) on"
+        advice = (
+            "coordinates are those of the whole canvas, as in OpenSlide; QuPath may count from that corner"
+        )
+        doubts.append(Caution("canvas-partly-filled", text, advice))
+    coarsest = slide.levels[-1]
+    if coarsest.width * coarsest.height > MAX_THUMBNAIL_SOURCE_PX:
+        text = "no small pyramid level: overviews will be slow"
+        doubts.append(Caution("no-small-level", text, "export it as a pyramid if you can"))
+    return doubts
+
+
+# ---- is a slide fit for the networks ----
+
+BLUR_UM = (0.5, 1.0, 2.0)
+"""Sharpness compares detail between the first two sizes with detail between the last two."""
+SHARP_FIELD = 0.6
+"""Real 40x fields of four scanners have 0.67 or more (5th percentile), at most 0.60 when blurred by 1 um."""
+BLURRED_SHARE = 0.25
+"""A slide with more blurred fields than this is worth a warning."""
+COLOUR_RATIO = 1.9
+"""Training augmentation covers about this factor in the optical density of a channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What sampled tissue fields look like."""
+
+    fields: int
+    """Fields looked at; with none, there was no tissue to judge."""
+    blurred_share: float
+    """Share of the fields that are out of focus."""
+    optical_density: tuple[float, float, float]
+    """Mean optical density (base 10) of stained pixels in red, green and blue."""
+
+
+def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: int = 0) -> Quality:
+    """Judge focus and colour from fields at random places of the tissue."""
+    rows, columns = np.nonzero(tissue.mask)
+    if not len(rows):
+        return Quality(0, 0.0, (0.0, 0.0, 0.0))
+    chosen = np.random.default_rng(seed).choice(len(rows), min(fields, len(rows)), replace=False)
+    reach = FIELD_PX / 2 * WORKING_MPP / slide.mpp
+    xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - reach
+    ys = tissue.y + (rows[chosen] + 0.5) * tissue.scale - reach
+    images = []
+    for x, y in zip(xs, ys, strict=True):
+        with suppress(SlideError):  # who needs those pixels will say that they are damaged
+            images.append(slide.read(float(x), float(y), FIELD_PX, FIELD_PX))
+    if not images:
+        return Quality(0, 0.0, (0.0, 0.0, 0.0))
+    blurred = float(np.mean([sharpness(image) < SHARP_FIELD for image in images]))
+    red, green, blue = stained_density(np.stack(images))
+    return Quality(len(images), blurred, (float(red), float(green), float(blue)))
+
+
+def sharpness(image: RGB, mpp: float = WORKING_MPP) -> float:
+    """Fine detail (0.5 to 1 um) relative to coarser detail (1 to 2 um); about 0.7 to 1.2 when in focus."""
+    density = optical_density(image).mean(axis=2)
+    fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / mpp) for size in BLUR_UM)
+    detail = float(np.std(middle - coarse))
+    return float(np.std(fine - middle)) / detail if detail > 1e-6 else 0.0
+
+
+def quality_doubts(quality: Quality, trained_on: tuple[float, float, float] | None = None) -> Cautions:
+    """Warnings for the user; `trained_on` is the mean optical density of the model's training slides."""
+    doubts = []
+    if quality.blurred_share > BLURRED_SHARE:
+        text = (
+            f"{quality.blurred_share:.0%} of {quality.fields} sampled tissue fields are out of focus: "
+            "mitoses there are missed"
+        )
+        advice = "look at the hotspot and the gallery; scan the slide again if you can, then count again"
+        doubts.append(Caution("out-of-focus", text, advice))
+    if quality.fields and trained_on is not None:
+        ratio = np.maximum(quality.optical_density, 1e-3) / np.maximum(trained_on, 1e-3)
+        furthest = float(np.exp(np.abs(np.log(ratio)).max()))
+        if furthest > COLOUR_RATIO:
+            text = (
+                "the stain is far from that of the training slides "
+                f"(a colour channel differs {furthest:.1f} times)"
+            )
+            advice = (
+                "look at the gallery before trusting the count: if it shows many cells that are no mitoses, "
+                "or you find mitoses without a dot, tune the threshold on slides of this laboratory first"
+            )
+            doubts.append(Caution("far-stain", text, advice))
+    return tuple(doubts)

@@ -1,0 +1,197 @@
+"""A fitted standardisation: apply it to any pixels, save it, load it.
+
+The map is evaluated at 86 levels a channel (every third) and interpolated in between, which differs
+from the map itself by less than a grey level nearly everywhere (see docs/stain.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Self
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import UsageError
+from metaphase.images.stain.pixels import rgb_uint8
+from metaphase.images.stain.standardisation.hsd import HsdColours
+from metaphase.images.stain.standardisation.methods import (
+    Floats,
+    MacenkoColours,
+    ReinhardColours,
+    SlideColours,
+    from_plain,
+    read_plain,
+    write_plain,
+)
+
+# ---- one lookup a pixel ----
+
+LEVELS = 256
+STEP = 3
+BLOCK_PIXELS = 1 << 18
+"""Pixels looked up at a time: index and result stay in the cache."""
+
+
+class LookupTable:
+    """A colour map, ready to be applied to any number of pixels from any number of threads."""
+
+    def __init__(self, colour_map: Callable[[Floats], Floats]) -> None:
+        self._packed = _expand(_evaluate(colour_map))
+
+    def apply(self, pixels: RGB, threads: int = 1) -> RGB:
+        """Map uint8 pixels (..., 3); the result is a new array."""
+        if pixels.dtype != np.uint8 or pixels.shape[-1:] != (3,):
+            raise UsageError(
+                f"the table maps 8-bit RGB, not {pixels.dtype} of shape {pixels.shape}",
+                next_step="convert with metaphase.stain.pixels.rgb_uint8",
+            )
+        flat = np.ascontiguousarray(pixels).reshape(-1, 3)
+        result = np.empty_like(flat)
+        starts = range(0, len(flat), BLOCK_PIXELS)
+
+        def look_up(start: int) -> None:
+            block = slice(start, start + BLOCK_PIXELS)
+            self._look_up(flat[block], result[block])
+
+        if threads == 1 or len(starts) < 2:
+            for start in starts:
+                look_up(start)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(look_up, starts))
+        return result.reshape(pixels.shape)
+
+    def _look_up(self, block: RGB, result: RGB) -> None:
+        """Map (n, 3): three bytes make an index, the entry found there has the new three."""
+        padded = cv2.cvtColor(block[None], cv2.COLOR_RGB2RGBA).view("<u4").ravel()
+        index = np.bitwise_and(padded, 0xFFFFFF).astype(np.intp)
+        found = self._packed.take(index, mode="wrap")  # never out of range: this mode saves the check
+        cv2.cvtColor(found.view(np.uint8).reshape(1, -1, 4), cv2.COLOR_RGBA2RGB, dst=result[None])
+
+
+def _evaluate(colour_map: Callable[[Floats], Floats]) -> Floats:
+    """The map at the nodes, (blue, green, red, 3)."""
+    axis = np.arange(0, LEVELS, STEP, dtype=np.float32)
+    blue, green, red = np.meshgrid(axis, axis, axis, indexing="ij")
+    colours = np.stack([red, green, blue], axis=-1)
+    planes = [colour_map(plane.reshape(-1, 3)).reshape(plane.shape) for plane in colours]
+    return np.stack(planes).astype(np.float32, copy=False)
+
+
+def _expand(nodes: Floats) -> npt.NDArray[np.uint32]:
+    """Interpolate the nodes to all colours: four bytes each, at index red + 256 green + 65,536 blue."""
+    packed = np.zeros((LEVELS, LEVELS, LEVELS, 4), np.uint8)
+    planes = [_finer(_finer(node).swapaxes(0, 1)).swapaxes(0, 1) + np.float32(0.5) for node in nodes]
+    for blue in range(LEVELS):
+        below, part = divmod(blue, STEP)
+        above = min(below + 1, len(planes) - 1)
+        np.copyto(
+            packed[blue, ..., :3],
+            planes[below] * np.float32(1 - part / STEP) + planes[above] * np.float32(part / STEP),
+            casting="unsafe",
+        )
+    return packed.view("<u4").ravel()
+
+
+def _finer(nodes: Floats) -> Floats:
+    """Interpolate along the first axis, from every third level to all 256."""
+    levels = np.empty((LEVELS, *nodes.shape[1:]), np.float32)
+    step = np.diff(nodes, axis=0) / np.float32(STEP)
+    levels[::STEP] = nodes
+    for part in range(1, STEP):
+        levels[part::STEP] = nodes[:-1] + step * np.float32(part)
+    return levels
+
+
+# ---- a fitted standardisation ----
+
+METHODS: Mapping[str, type[SlideColours]] = {
+    colours.method: colours for colours in (HsdColours, MacenkoColours, ReinhardColours)
+}
+TRANSFORM_FORMAT = "metaphase-stain-transform-1"
+TEMPLATE_FORMAT = "metaphase-stain-template-1"
+
+
+@dataclass(frozen=True)
+class Template:
+    """What slides are made to look like: one reference, described for every method."""
+
+    colours: Mapping[str, SlideColours]
+
+    @classmethod
+    def of(cls, pixels: RGB) -> Self:
+        """Describe a reference by a sample of its pixels (..., 3), glass included."""
+        return cls({name: method.describe(pixels) for name, method in METHODS.items()})
+
+    @classmethod
+    def default(cls) -> Self:
+        """Human breast cancer, H&E, UMC Utrecht on an Aperio CS2 (from MIDOG++, CC BY 4.0)."""
+        with as_file(files("metaphase.images.stain.standardisation") / "breast_he.json") as path:
+            return cls.load(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        return read_plain(path, TEMPLATE_FORMAT, cls._parse)
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON."""
+        plain = {name: asdict(colours) for name, colours in self.colours.items()}
+        write_plain(path, TEMPLATE_FORMAT, {"colours": plain})
+
+    @classmethod
+    def _parse(cls, data: dict[str, Any]) -> Self:
+        return cls({name: from_plain(method, data["colours"][name]) for name, method in METHODS.items()})
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The way from one slide's colours to a template's, both described by the same method."""
+
+    source: SlideColours
+    template: SlideColours
+
+    @classmethod
+    def fit(cls, pixels: RGB, method: str = "hsd", template: Template | None = None) -> Self:
+        """Fit on a sample of a slide's pixels (..., 3), glass included."""
+        if method not in METHODS:
+            raise UsageError(f"no method is called {method!r}", next_step=f"choose from {', '.join(METHODS)}")
+        target = (template or Template.default()).colours[method]
+        return cls(METHODS[method].describe(pixels), target)
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.source.method
+
+    @cached_property
+    def table(self) -> LookupTable:
+        """The lookup table; made on first use, which takes about a second."""
+        return LookupTable(partial(self.source.towards, self.template))
+
+    def apply(self, image: RGB, threads: int = 1) -> RGB:
+        """Standardise an image of any ordinary type; the result is uint8 (..., 3)."""
+        return self.table.apply(rgb_uint8(image), threads)
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON."""
+        colours = {"source": asdict(self.source), "template": asdict(self.template)}
+        write_plain(path, TRANSFORM_FORMAT, {"method": self.method, **colours})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        return read_plain(path, TRANSFORM_FORMAT, cls._parse)
+
+    @classmethod
+    def _parse(cls, data: dict[str, Any]) -> Self:
+        method = METHODS[data["method"]]
+        return cls(from_plain(method, data["source"]), from_plain(method, data["template"]))

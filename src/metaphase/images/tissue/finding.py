@@ -1,0 +1,256 @@
+"""Where is tissue, in H&E and in immunohistochemistry.
+
+Stain shows in two ways: by colour, however smooth, and by darkness, if it has structure; shading has
+neither. What is stained and not ink is joined to pieces, and pieces that look like dirt are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from metaphase.base.arrays import RGB, Mask
+from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.files import write_bytes, write_text
+from metaphase.base.provenance import FileContent
+from metaphase.base.tables import WHOLE_SLIDE
+from metaphase.images.tissue.background import (
+    GRAIN_UM,
+    Appearance,
+    closed,
+    eroded,
+    find_ink,
+    measure_appearance,
+    opened,
+    piece_areas,
+    without_coreless_objects,
+    without_small_holes,
+    without_small_objects,
+)
+from metaphase.images.tissue.mask import TissueMask, load_tissue
+from metaphase.slides import Slide, plan_tiles, read_tiles
+
+# ---- what counts as tissue, in physical units ----
+
+
+@dataclass(frozen=True, slots=True)
+class TissueConfig:
+    """Settings of the tissue mask. The defaults serve H&E and immunohistochemistry alike."""
+
+    mpp: float = 8.0
+    """Working resolution in um/px; 4 holds faint fat a little better than 8, at four times the memory."""
+
+    min_colour: float = 0.025
+    """Least difference of absorbance (natural log) between colour channels that counts as stain."""
+
+    min_density: float = 0.02
+    """Least mean absorbance (natural log), above the glass nearby, that counts as stain without colour."""
+
+    bridge_um: float = 60.0
+    """Gaps narrower than this are closed: clefts, and the torn walls of fat cells."""
+
+    thread_um: float = 48.0
+    """Grey lines thinner than this (coverslip edge, scratch, rim of a bubble) are not tissue."""
+
+    min_object_um2: float = 20_000.0
+    """Smaller pieces are dust or debris; 20,000 um2 is a disc 160 um across."""
+
+    min_hole_um2: float = 100_000.0
+    """Smaller holes are filled: fat vacuoles, lumens; 50,000 um2 is a disc 250 um across."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not math.isfinite(value) or value < 0 or (value == 0 and one.name == "mpp"):
+                raise UsageError(
+                    f"tissue setting {one.name} is {value}",
+                    next_step=f"give a number that is {'above' if one.name == 'mpp' else 'at least'} 0",
+                )
+
+
+# ---- tissue or not, from pixels alone ----
+
+NOISE_FACTOR = 5.0
+"""Stain stands out from the noise on glass by this many standard deviations."""
+LEAST_DENSITY = 0.01
+"""Colour without any darkening is not stain: JPEG spreads colour beyond the edge of tissue."""
+LEAST_HUE = 0.12
+"""Least colour, relative to the density: a tint of dark grey is not a stain."""
+LEAST_GRAIN = 1.5
+"""Least structure of grey stain (levels of 255); smooth grey is shading, or thin ink."""
+SPECK_UM2 = 1500.0
+"""Gaps are not bridged towards pieces smaller than this."""
+LEAST_COLOURED_SHARE = 0.05
+"""A piece with a smaller share of coloured pixels is grey."""
+GREY_SIZE_FACTOR = 10.0
+"""A grey piece must be this many times larger than a coloured one to be tissue."""
+
+
+def segment_tissue(rgb: RGB, mpp: float, config: TissueConfig | None = None) -> Mask:
+    """Where `rgb` (height, width, 3; `mpp` um/px) shows tissue, as a mask of the same height and width.
+
+    A finer image is averaged down to the working resolution first; a coarser one is taken as it is.
+    """
+    config = config or TissueConfig()
+    _check_image(rgb, mpp)
+    height, width = rgb.shape[:2]
+    mask = _segment(_averaged(rgb, config.mpp / mpp), max(config.mpp, mpp), config)
+    return cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST) > 0
+
+
+def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
+    look = measure_appearance(rgb, mpp)
+    ink = find_ink(look.absorbance, mpp)
+    coloured = _coloured(look, config)
+    stained = (coloured | _dense(look, mpp, config)) & ~ink
+    tissue = _bridged(stained, mpp, config)
+    tissue = without_small_holes(tissue, config.min_hole_um2 / mpp**2) & ~ink
+    tissue = _without_threads(tissue, coloured, config.thread_um / 2 / mpp)
+    return _without_debris(tissue, coloured, config.min_object_um2 / mpp**2)
+
+
+def _coloured(look: Appearance, config: TissueConfig) -> Mask:
+    """Stain that shows by its colour."""
+    density = look.density
+    least = np.maximum(max(config.min_colour, NOISE_FACTOR * look.noise), LEAST_HUE * density)
+    return np.asarray((look.colour > least) & (density > LEAST_DENSITY), np.bool_)
+
+
+def _dense(look: Appearance, mpp: float, config: TissueConfig) -> Mask:
+    """Stain that shows by its darkness, however faint, but with structure."""
+    grainy = look.grain > max(LEAST_GRAIN, 2 * look.glass_grain)
+    structured = eroded(grainy, GRAIN_UM / 2 / mpp)
+    return (look.density > max(config.min_density, NOISE_FACTOR * look.noise)) & structured
+
+
+def _bridged(stained: Mask, mpp: float, config: TissueConfig) -> Mask:
+    """Close narrow gaps, except towards specks."""
+    walls = without_small_objects(stained, SPECK_UM2 / mpp**2)
+    return closed(walls, config.bridge_um / 2 / mpp) | stained
+
+
+def _without_threads(mask: Mask, coloured: Mask, radius_px: float) -> Mask:
+    """Drop thin grey parts, and pieces that are thin throughout."""
+    thick = opened(mask, radius_px)
+    return without_coreless_objects(thick | (mask & coloured), core=thick)
+
+
+def _without_debris(mask: Mask, coloured: Mask, min_area_px: float) -> Mask:
+    """Drop small pieces, and grey ones unless they are much larger."""
+    labels, areas = piece_areas(mask)
+    coloured_areas = np.bincount(labels[coloured & mask], minlength=len(areas))
+    grey = coloured_areas < LEAST_COLOURED_SHARE * areas
+    keep = areas >= np.where(grey, GREY_SIZE_FACTOR, 1.0) * min_area_px
+    return np.asarray(keep[labels] & mask, np.bool_)
+
+
+def _averaged(rgb: RGB, factor: float) -> RGB:
+    """The image made `factor` times smaller by averaging; unchanged where `factor` is 1 or less."""
+    if factor <= 1:
+        return rgb
+    height, width = (max(1, round(side / factor)) for side in rgb.shape[:2])
+    return np.asarray(cv2.resize(rgb, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _check_image(rgb: RGB, mpp: float) -> None:
+    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or rgb.size == 0:
+        raise UsageError(
+            f"an array of shape {rgb.shape} and type {rgb.dtype} is not an image",
+            next_step="give (height, width, 3) uint8 RGB",
+        )
+    if not (math.isfinite(mpp) and mpp > 0):
+        raise UsageError(f"{mpp} um/px makes no sense", next_step="give a resolution above 0")
+
+
+# ---- from a slide to its tissue mask, and from the mask to files ----
+
+BLOCK_PX = 256
+"""Side of the blocks that are read, in pixels of the mask."""
+
+
+WHOLE_PX = 1024
+"""Fewest pixels along a side of the mask that stands for a whole slide, where the slide has as many ..."""
+MOST_WHOLE_CELLS = 16_000_000
+"""... and it does not grow beyond this, as that of a long and thin scan would."""
+
+
+class TissueFiles(NamedTuple):
+    """Where the forms of a mask were written."""
+
+    png: Path
+    geojson: Path
+
+
+def find_tissue(slide: Slide, config: TissueConfig | None = None) -> TissueMask:
+    """Find the tissue on the part of the slide that the scanner filled.
+
+    The slide is read block by block at the working resolution (or at its own, where that is coarser), and
+    judged as a whole: what is glass shows only in the whole. Memory goes with the size of the mask, about
+    45 bytes a pixel.
+    """
+    config = config or TissueConfig()
+    mpp = max(config.mpp, slide.mpp)
+    plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=BLOCK_PX)
+    rgb = np.empty((plan.height, plan.width, 3), np.uint8)
+    for tile, pixels in read_tiles(slide, plan):
+        rgb[tile.core.y : tile.core.bottom, tile.core.x : tile.core.right] = pixels
+    return TissueMask(segment_tissue(rgb, mpp, config), mpp, plan.x, plan.y, plan.scale)
+
+
+@dataclass(frozen=True)
+class TissueSource:
+    """Where the tissue of a slide comes from: a mask somebody made, the whole slide, or what is found."""
+
+    mask: Path | None = None
+    whole: bool = False
+    config: TissueConfig = field(default_factory=TissueConfig)
+    """How it is found."""
+
+    @classmethod
+    def stated(cls, text: str) -> TissueSource:
+        """As options and manifests say it: a mask's path, `whole`, or nothing where tissue is to be found."""
+        if text == WHOLE_SLIDE:
+            return cls(whole=True)
+        return cls(mask=Path(text)) if text else cls()
+
+    def account(self) -> Any:
+        """What decides the mask: its bytes, or how it is made."""
+        if self.whole:
+            return WHOLE_SLIDE
+        return {"mask": FileContent(self.mask)} if self.mask is not None else {"found": self.config}
+
+    def of(self, slide: Slide) -> TissueMask:
+        """The tissue of a slide; a slide without any is a `SlideError`."""
+        if self.whole:
+            return whole_slide(slide)
+        tissue = load_tissue(self.mask) if self.mask is not None else find_tissue(slide, self.config)
+        if tissue.is_empty:
+            raise SlideError(
+                "no tissue was found",
+                path=slide.info.path or slide.name,
+                next_step="look at it with `metaphase tissue`; --tissue whole (or `whole` in the manifest's "
+                "column tissue) searches everything",
+            )
+        return tissue
+
+
+def whole_slide(slide: Slide) -> TissueMask:
+    """All that the scanner filled, as a mask; its area is right to two thousandths."""
+    box = slide.bounds
+    fewest = math.ceil(math.sqrt(box.area / MOST_WHOLE_CELLS))
+    scale = max(1, fewest, min(box.width, box.height) // WHOLE_PX)
+    sides = (math.ceil(side / scale) for side in (box.height, box.width))
+    return TissueMask(np.ones(tuple(sides), np.bool_), slide.mpp * scale, box.x, box.y, scale)
+
+
+def save_tissue(tissue: TissueMask, folder: str | Path, stem: str) -> TissueFiles:
+    """Write `<stem>.tissue.png` and `<stem>.tissue.geojson` into `folder`, each whole or not at all."""
+    files = TissueFiles(*(Path(folder) / f"{stem}.tissue.{ending}" for ending in TissueFiles._fields))
+    write_bytes(files.png, tissue.to_png())
+    write_text(files.geojson, tissue.to_geojson())
+    return files

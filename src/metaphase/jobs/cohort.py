@@ -1,0 +1,57 @@
+"""The H&E slides of a cohort, each with its name, its resolution and where its tissue comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import case_folder, read_manifest, stated_number
+from metaphase.images.tissue import TissueSource
+from metaphase.slides import SlideSource
+
+
+@dataclass(frozen=True)
+class CohortSlide:
+    """An H&E slide with its name, and where its tissue comes from."""
+
+    name: str
+    """What its results are called: the case of a manifest, or the stem of the file."""
+    slide: SlideSource
+    tissue: TissueSource = field(default_factory=TissueSource)
+
+
+def named_slides(
+    paths: Iterable[Path], *, mpp: float | None = None, tissue: str = ""
+) -> dict[str, CohortSlide]:
+    """Slides by their files' stems, which must differ, for results carry them."""
+    found: dict[str, CohortSlide] = {}
+    for path in paths:
+        if path.stem in found:
+            raise UsageError(
+                f"its outputs would overwrite those of {found[path.stem].slide.path}",
+                path=path,
+                next_step="name each slide once, and run slides of the same name into different folders",
+            )
+        found[path.stem] = CohortSlide(path.stem, SlideSource(path, mpp), TissueSource.stated(tissue))
+    return found
+
+
+def cohort_slides(
+    manifest: str | Path, split: str = "", *, mpp: float | None = None, tissue: str = ""
+) -> list[CohortSlide]:
+    """The H&E slides of a manifest, with what it says of their resolution and tissue; else what is given."""
+    table = read_manifest(manifest)
+    table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
+    return [cohort_slide(row, mpp=mpp, tissue=tissue) for row in table.to_dict("records")]
+
+
+def cohort_slide(row: Mapping[Any, Any], *, mpp: float | None = None, tissue: str = "") -> CohortSlide:
+    """The H&E slide of a manifest's row."""
+    return CohortSlide(
+        case_folder("", str(row["case"])).name,
+        SlideSource(Path(str(row["he"])), stated_number(row, "mpp") or mpp),
+        TissueSource.stated(str(row.get("tissue") or tissue)),
+    )

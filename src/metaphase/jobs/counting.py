@@ -1,0 +1,136 @@
+"""`metaphase score`: from anybody's detections to the mitotic count, grade and proliferation score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from metaphase.base.batch import Batch, BatchWatch, run_batch
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import table_attributes
+from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.detections import MITOSIS, DetectionSet, joined, read_detections
+from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
+from metaphase.images.tissue import find_tissue
+from metaphase.slides import SlideSource
+
+POINT = "operating_point"
+"""Attribute of a table that says at which operating point it was made."""
+PAPER_DELTA = 0.8
+
+
+@dataclass(frozen=True)
+class CountedCase:
+    """One slide to count on."""
+
+    name: str
+    points: pd.DataFrame
+    mpp: float
+    slide: Path | None
+    """Where its tissue can be seen."""
+    area_mm2: float | None
+
+
+@dataclass(frozen=True)
+class UsedPoint:
+    """The least probability that counts, and who says so."""
+
+    delta: float
+    source: str
+
+
+def stated_point(files: Sequence[Path]) -> UsedPoint:
+    """The operating point that tables of `metaphase detect` carry; the paper's, where they carry none."""
+    stated = {
+        (float(point["delta"]), str(point.get("model", "")))
+        for point in (table_attributes(file).get(POINT) for file in files)
+        if isinstance(point, dict) and "delta" in point
+    }
+    if len(stated) > 1:
+        names = "; ".join(f"{delta:g} of {model}" for delta, model in sorted(stated))
+        raise UsageError(
+            f"the tables were made at different operating points ({names})",
+            path=files[0],
+            next_step="count them apart, or give one --threshold for all",
+        )
+    if not stated:
+        return UsedPoint(PAPER_DELTA, "the paper's, for the files state none")
+    delta, model = stated.pop()
+    return UsedPoint(delta, f"that of the model {model}")
+
+
+def read_cases(
+    detections: Sequence[Path],
+    *,
+    manifest: Path | None = None,
+    slide: Path | None = None,
+    mpp: float | None = None,
+    area_mm2: float | None = None,
+) -> list[CountedCase]:
+    """What to count: every slide that the detections cover."""
+    cohort = load_cohort(manifest, mpp) if manifest is not None else None
+    if cohort is None and mpp is None and slide is not None:
+        with SlideSource(slide).open() as opened:
+            mpp = opened.mpp
+    scale = mpp if cohort is None else cohort.mpp_by_name()
+    points = joined([read_detections(path, mpp=scale) for path in detections], "detections")
+    if slide is not None and len(points.slides) != 1:
+        raise UsageError(
+            f"the detections are of {len(points.slides)} slides, and one slide was given",
+            path=slide,
+            next_step="name the slides in a manifest (column he) and give that with --manifest",
+        )
+    cohort = cohort or cohort_of(points.slides, points.source, mpp)
+    return _lined_up(cohort, cohort.renamed(points).of_label(MITOSIS), slide, area_mm2)
+
+
+def _lined_up(
+    cohort: Cohort, points: DetectionSet, slide: Path | None, area_mm2: float | None
+) -> list[CountedCase]:
+    rows = {str(row["case"]): row for row in cohort.manifest.to_dict(orient="records")}
+    cases = []
+    for name in points.slides:
+        row = rows[name]
+        seen = slide or Path(str(row["he"]))
+        stated = float(row["area_mm2"]) if area_mm2 is None else area_mm2
+        cases.append(
+            CountedCase(
+                name=name,
+                points=points.table[points.table["slide"] == name],
+                mpp=float(row["mpp"]),
+                slide=seen if seen.is_file() else None,
+                area_mm2=None if math.isnan(stated) else stated,
+            )
+        )
+    return cases
+
+
+def count_cohort(
+    cases: Sequence[CountedCase],
+    thresholds: Sequence[float],
+    config: CountConfig | None = None,
+    *,
+    tissue: bool = True,
+    watch: BatchWatch | None = None,
+) -> Batch[list[SlideCount]]:
+    """Counts of every case at every threshold; a case that fails is recorded and the others go on.
+
+    With `tissue`, that of slides at hand is found first.
+    """
+    configs = [replace(config or CountConfig(), threshold=threshold) for threshold in thresholds]
+
+    def work(case: CountedCase, _progress: object) -> list[SlideCount]:
+        mask = None
+        if tissue and case.slide is not None:
+            with SlideSource(case.slide, case.mpp).open() as slide:
+                mask = find_tissue(slide)
+        return [
+            count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one)
+            for one in configs
+        ]
+
+    return run_batch({case.name: case for case in cases}, work, None, watch)

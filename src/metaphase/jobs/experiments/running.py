@@ -1,0 +1,194 @@
+"""Training and testing all networks of the experiments, each as soon as it can be, with results kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.provenance import Ingredients
+from metaphase.evaluation.benches import Bench, bench_of, measured
+from metaphase.images.inspection import slide_quality
+from metaphase.jobs.cohort import cohort_slide
+from metaphase.jobs.experiments.plan import ENSEMBLE, OTHER_RUN, baselines, easy_networks, unsoftened
+from metaphase.jobs.searching import SplitSearch
+from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
+from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.config import CNN3, Task, members, students
+from metaphase.jobs.training.run import DETECTIONS, NetworksTested
+from metaphase.jobs.training.table import data_stages, network_stage, soft_target_stage
+from metaphase.labels.mining.config import HARD
+from metaphase.networks.architectures import parameter_count
+from metaphase.networks.checkpoints import load_model
+
+RESULTS = "results"
+LABORATORIES = "laboratories.json"
+COLOUR_SLIDES = 4
+"""Slides of a laboratory and split whose colour is measured."""
+Density = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class LaboratoriesCompared(Ingredients, stage="laboratories"):
+    """The colours of laboratories; all that decides them is read."""
+
+
+@dataclass(frozen=True)
+class Experiments:
+    """The networks of a chain's configuration, tested one by one."""
+
+    chain: Chain
+
+    def __post_init__(self) -> None:
+        config = self.chain.config
+        if config.experiments.seeds > config.ensemble.networks:
+            raise UsageError(
+                f"{config.experiments.seeds} seeds and an ensemble of {config.ensemble.networks}",
+                next_step="experiment 3 takes members of the ensemble: give at least as many",
+            )
+
+    @property
+    def results(self) -> Path:
+        """Folder of all that is worth keeping; a few MB."""
+        return self.chain.workspace / RESULTS
+
+    @cached_property
+    def search(self) -> SplitSearch:
+        """What searches the slides of validation and test; nothing but tissue masks is held in memory."""
+        chain = self.chain
+        return SplitSearch(chain.workspace / DETECTIONS, chain.config.test.peaks, chain.device)
+
+    @cached_property
+    def benches(self) -> dict[str, Bench]:
+        """What is to be found on them."""
+        chain = self.chain
+        return {
+            split: bench_of(chain.cohort, chain.reference, split, chain.config.test.matching)
+            for split in ("validation", "test")
+        }
+
+    def stages(self) -> list[Stage]:
+        """All stages; what the table needs most comes first, so that a stop leaves a useful one."""
+        chain, config = self.chain, self.chain.config
+        data = data_stages(chain)
+        names = tuple(task.name for task in members(config))
+        stages = [*data, self._laboratory_stage(), self._test_stage(CNN3)]
+        for task in _in_turns(members(config), baselines(config)):
+            stages += self._trained_and_tested(task, HARD)
+        stages.append(self._test_stage(ENSEMBLE, names))
+        stages.append(soft_target_stage(chain, names))
+        for task in students(config):
+            stages += self._trained_and_tested(task, "soft targets")
+        for task in unsoftened(config):
+            stages += self._trained_and_tested(task, HARD)
+        for task in easy_networks(config):
+            stages += self._trained_and_tested(task, "easy set")
+        return stages
+
+    def measured_values(self, others: Sequence[Path] = ()) -> dict[str, Any]:
+        """What every network tested so far came to, by name; `others` are workspaces of other seeds."""
+        values = _measured_in(self.chain.workspace)
+        for number, workspace in enumerate(others, start=1):
+            found = _measured_in(workspace)
+            if not found:
+                raise UsageError(
+                    "no network has been tested there",
+                    path=workspace,
+                    next_step="name workspaces of `metaphase experiments` with the same configuration",
+                )
+            values |= {f"{name}{OTHER_RUN}{number}": each for name, each in found.items()}
+        return values
+
+    def laboratories(self) -> dict[str, Any]:
+        """Colour of each laboratory's slides, where measured."""
+        path = self.results / LABORATORIES
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return values
+
+    def _trained_and_tested(self, task: Task, after: str) -> list[Stage]:
+        kind = task.augment or self.chain.config.training.augment
+        about = f"gamma {task.gamma:g}, {kind}, learns {task.target}"
+        return [network_stage(self.chain, task, (after,), about), self._test_stage(task.name)]
+
+    def _test_stage(self, name: str, networks: tuple[str, ...] = ()) -> Stage:
+        """Search the slides with a network, or with several whose mean is taken."""
+        names = networks or (name,)
+        work = partial(self._tested, name, names)
+        writes = (f"{RESULTS}/networks/{name}.json",)
+        made_from = NetworksTested(self.chain.config.test)
+        return Stage(f"test {name}", "F1 on whole slides", names, writes, work, made_from)
+
+    def _tested(self, name: str, names: tuple[str, ...], report: Report) -> Facts:
+        models = [self.chain.model(each) for each in names]
+        marked = {
+            split: bench.marked(self.search.search(name, models, self.chain.slides(split), report))
+            for split, bench in self.benches.items()
+        }
+        values = measured(marked["validation"], marked["test"], self.benches["test"].centres())
+        values["parameters"] = sum(parameter_count(load_model(model)[0]) for model in models)
+        write_text(self.results / "networks" / f"{name}.json", json.dumps(values) + "\n")
+        return {
+            "threshold": round(values["threshold"], 3),
+            "validation F1": round(values["validation_f1"] or 0, 3),
+        }
+
+    def _laboratory_stage(self) -> Stage:
+        writes = (f"{RESULTS}/{LABORATORIES}",)
+        about = "how far the test laboratories are"
+        return Stage("laboratories", about, ("slides",), writes, self._compared, LaboratoriesCompared())
+
+    def _compared(self, report: Report) -> Facts:
+        """Look at a few slides of each laboratory, and compare their colours with the training slides."""
+        cohort = self.chain.cohort
+        shown = (
+            cohort[cohort["split"].isin(("train", "test"))].groupby(["centre", "split"]).head(COLOUR_SLIDES)
+        )
+        seen: dict[str, list[Density]] = {}
+        for number, row in enumerate(shown.to_dict("records")):
+            report("colour of laboratories", number, len(shown))
+            item = cohort_slide(row)
+            with item.slide.open() as slide:
+                quality = slide_quality(slide, item.tissue.of(slide), fields=8)
+            if quality.fields:
+                seen.setdefault(str(row["centre"]), []).append(quality.optical_density)
+        table = colour_table(seen, set(cohort.loc[cohort["split"] == "train", "centre"]))
+        write_text(self.results / LABORATORIES, json.dumps(table, indent=1) + "\n")
+        return {"laboratories": len(table)}
+
+
+def _measured_in(workspace: Path) -> dict[str, Any]:
+    paths = sorted((workspace / RESULTS).glob("networks/*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict[str, Any]:
+    """Mean optical density of each laboratory, and how far it is from the training slides at most."""
+    means = {centre: np.mean(values, axis=0) for centre, values in seen.items()}
+    home = np.mean([means[centre] for centre in homes if centre in means], axis=0)
+    return {
+        centre: {
+            "trained_on": centre in homes,
+            "optical_density": mean.round(4).tolist(),
+            "furthest_ratio": round(float(np.exp(np.abs(np.log(mean / home)).max())), 3),
+        }
+        for centre, mean in sorted(means.items())
+    }
+
+
+def run_experiments(job: Experiments, *, report: Report = silent, watch: Watch | None = None) -> States:
+    """Do what is left; after each stage `watch` may write the table of what there is."""
+    return run_stages(job.stages(), job.chain.workspace, report=report, watch=watch)
+
+
+def _in_turns(first: list[Task], second: list[Task]) -> Iterator[Task]:
+    """Tasks that use the same difficult set one after the other."""
+    for task in first:
+        yield task
+        yield from (other for other in second if other.hard_set == task.hard_set)

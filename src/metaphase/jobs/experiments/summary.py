@@ -1,0 +1,283 @@
+"""The paper's table and the table of contributions, from what was measured so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaphase.base.files import write_text
+from metaphase.evaluation import BootstrapConfig, Estimate
+from metaphase.evaluation.benches import GRID, BenchCounts, counts_of
+from metaphase.evaluation.metrics import estimate
+from metaphase.jobs.experiments.plan import OTHER_RUN, PAPER_F1, Experiment, Question, experiments, questions
+from metaphase.jobs.stages import States, stage_rows
+from metaphase.jobs.training.config import RunConfig
+from metaphase.reports.pages import TextTable
+from metaphase.reports.plots import Line
+from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_page
+
+
+@dataclass(frozen=True)
+class Row:
+    """One experiment: F1 on the laboratories that no network was trained on, and at home."""
+
+    experiment: Experiment
+    done: int
+    """Networks (seeds) tested so far."""
+    parameters: int
+    highest: Estimate
+    """Mean over seeds of the highest F1 of any threshold: the paper's figure, optimistic."""
+    at_validation: Estimate
+    """Mean over seeds of F1 at the threshold chosen on validation slides."""
+    each: tuple[float, ...]
+    """F1 of each seed at that threshold."""
+    home: float
+    """F1 on test slides of the training laboratory, at that threshold."""
+    by_centre: dict[str, float]
+    curves: tuple[tuple[float, ...], ...]
+    """F1 of each seed on the grid of thresholds."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """F1 without and with one part of the method, on the same slides."""
+
+    part: str
+    without: str
+    with_it: str
+    f1_without: float
+    f1_with: float
+    difference: Estimate
+    highest_difference: float
+    """The same for the highest F1 of any threshold."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that the page and the tables say."""
+
+    rows: tuple[Row, ...]
+    contributions: tuple[Contribution, ...]
+    laboratories: Mapping[str, Any]
+    held_out: tuple[str, ...]
+    slides: int
+    mitoses: int
+
+
+def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> Summary:
+    """Tables of the networks that are there; experiments without any are left out."""
+    bootstrap = BootstrapConfig(samples=config.test.bootstrap)
+    away = held_out_centres(measured, laboratories)
+    rows = [_row(row, measured, away, bootstrap) for row in experiments(config)]
+    parts = [
+        _contribution(question, measured, away, bootstrap)
+        for question in questions(config)
+        if networks_of(question.networks_without, measured) and networks_of(question.networks_with, measured)
+    ]
+    some = counts_of([next(iter(measured.values()))], away) if measured else None
+    return Summary(
+        tuple(row for row in rows if row is not None),
+        tuple(parts),
+        laboratories,
+        tuple(sorted(away)),
+        0 if some is None else len(some.truths),
+        0 if some is None else int(some.truths.sum()),
+    )
+
+
+def held_out_centres(measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> set[str]:
+    """Laboratories of test slides that gave no training slide; all, where there are no others."""
+    if not measured:
+        return set()
+    centres = set(next(iter(measured.values()))["slides"]["centre"])
+    away = {name for name in centres if not laboratories.get(name, {}).get("trained_on", False)}
+    return away or centres
+
+
+def _row(
+    experiment: Experiment, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
+) -> Row | None:
+    values = networks_of(experiment.networks, measured)
+    if not values:
+        return None
+    scores, centres = counts_of(values, away), sorted(set(values[0]["slides"]["centre"]))
+    home = set(centres) - away
+    return Row(
+        experiment,
+        len(values),
+        int(values[0]["parameters"]),
+        scores.highest_f1(bootstrap),
+        scores.f1_at_validation(bootstrap),
+        tuple(scores.each_f1()),
+        _mean_f1(counts_of(values, home)) if home else float("nan"),
+        {centre: _mean_f1(counts_of(values, {centre})) for centre in centres},
+        tuple(tuple(curve) for curve in scores.curves().round(4).tolist()),
+    )
+
+
+def _contribution(
+    question: Question, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
+) -> Contribution:
+    without = counts_of(networks_of(question.networks_without, measured), away)
+    with_it = counts_of(networks_of(question.networks_with, measured), away)
+    none = BootstrapConfig(samples=0)
+    before, after = (scores.f1_at_validation(none).value for scores in (without, with_it))
+    highest = [scores.highest_f1(none).value for scores in (without, with_it)]
+    difference = Estimate(after - before)
+    if bootstrap.samples:
+        drawn = with_it.drawn(bootstrap) - without.drawn(bootstrap)
+        difference = estimate(after - before, drawn, bootstrap)
+    return Contribution(
+        question.part, question.without, question.with_it, before, after, difference, highest[1] - highest[0]
+    )
+
+
+def networks_of(names: Sequence[str], measured: Mapping[str, Any]) -> list[Any]:
+    """What the named networks came to, and their namesakes of other runs."""
+    return [
+        values for name in names for key, values in measured.items() if key.partition(OTHER_RUN)[0] == name
+    ]
+
+
+def _mean_f1(scores: BenchCounts) -> float:
+    return float(np.mean(scores.each_f1()))
+
+
+def markdown(summary: Summary) -> str:
+    """The tables for a page of documentation."""
+    parts = [_main_table(summary), _centre_table(summary), _contribution_table(summary)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def main_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of the paper's table."""
+    headings = ["experiment", "augment", "ensemble", "distilled", "parameters", "seeds", "highest F1",
+                "F1 at validation threshold", "seeds from to", "at home", "paper, highest F1"]  # fmt: skip
+    rows = []
+    for row in summary.rows:
+        item = row.experiment
+        spread = f"{min(row.each):.3f} to {max(row.each):.3f}" if len(row.each) > 1 else "–"
+        rows.append([
+            str(item.number), item.augment, item.ensemble or "–", item.distilled or "–",
+            f"{row.parameters / 1e6:.1f} M" if row.parameters >= 1e5 else f"{row.parameters:,}",
+            f"{row.done} of {max(row.done, len(item.networks))}",
+            str(row.highest), str(row.at_validation), spread,
+            _figure(row.home), _figure(PAPER_F1.get(item.number, float("nan"))),
+        ])  # fmt: skip
+    return headings, rows
+
+
+def brief_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """The paper's table in five columns, for a terminal."""
+    rows = []
+    for row in summary.rows:
+        item = row.experiment
+        parts = [f"{item.number}", item.augment, item.ensemble, item.distilled]
+        name = " ".join(part for part in parts if part)
+        seeds = f"{row.done}/{max(row.done, len(item.networks))}"
+        rows.append([name, f"{row.parameters:,}", seeds, str(row.highest), str(row.at_validation)])
+    return ["experiment", "parameters", "seeds", "highest F1", "F1 at validation threshold"], rows
+
+
+def centre_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of F1 by laboratory, with how far its colours are from the training slides."""
+    centres = list(summary.rows[0].by_centre) if summary.rows else []
+    distance = [
+        _figure(float(summary.laboratories.get(name, {}).get("furthest_ratio", "nan"))) for name in centres
+    ]
+    rows = [["colour ratio to training", *distance]]
+    rows += [
+        [f"experiment {row.experiment.number}", *(_figure(row.by_centre[name]) for name in centres)]
+        for row in summary.rows
+    ]
+    trained = {name for name in centres if name not in summary.held_out}
+    return ["F1 at validation threshold", *(f"{n} (trained)" if n in trained else n for n in centres)], rows
+
+
+def contribution_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of what each part contributes."""
+    headings = ["part", "without", "with", "F1 without", "F1 with", "difference", "difference of highest F1"]
+    rows = [
+        [part.part, part.without, part.with_it, _figure(part.f1_without), _figure(part.f1_with),
+         _signed(part.difference), f"{part.highest_difference:+.3f}"]
+        for part in summary.contributions
+    ]  # fmt: skip
+    return headings, rows
+
+
+def _main_table(summary: Summary) -> str:
+    where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
+    return f"F1 on {where}; intervals of 95 % by drawing slides.\n\n" + _table(*main_cells(summary))
+
+
+def _centre_table(summary: Summary) -> str:
+    return _table(*centre_cells(summary)) if summary.rows else ""
+
+
+def _contribution_table(summary: Summary) -> str:
+    return _table(*contribution_cells(summary)) if summary.contributions else ""
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _figure(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def _signed(value: Estimate) -> str:
+    if np.isnan(value.low):
+        return f"{value.value:+.3f}"
+    return f"{value.value:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
+
+
+def write_results(folder: Path, summary: Summary, measured: Mapping[str, Any], states: States) -> None:
+    """Write `results.json`, `table.md`, `curves.png` and `index.html`, a few MB in all."""
+    seconds = {state.stage.name: state.seconds for state in states}
+    content = {"laboratories": dict(summary.laboratories), "seconds": seconds, "networks": dict(measured)}
+    write_text(folder / "results.json", json.dumps(content) + "\n")
+    write_text(folder / "table.md", markdown(summary))
+    write_experiments_page(folder, experiments_report(summary, measured, states))
+
+
+def experiments_report(summary: Summary, measured: Mapping[str, Any], states: States) -> ExperimentsReport:
+    """All that the page of the experiments shows."""
+    panels = _panels(summary, measured) if summary.rows else {}
+    return ExperimentsReport(stage_rows(states), _text_tables(summary), panels, GRID.tolist())
+
+
+def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
+    """F1 against the threshold, on the training laboratory and on the others, as the paper's figure."""
+    every, away = set(summary.rows[0].by_centre), set(summary.held_out)
+    lines: dict[str, list[Line]] = {}
+    for title, centres in (("Training laboratory", every - away), ("Laboratories held out", away)):
+        for row in summary.rows if centres else ():
+            values = networks_of(row.experiment.networks, measured)
+            curves = counts_of(values, centres).curves().tolist()
+            line = Line(_name(row.experiment), curves, [value["threshold"] for value in values])
+            lines.setdefault(title, []).append(line)
+    return lines
+
+
+def _name(experiment: Experiment) -> str:
+    detail = experiment.ensemble or experiment.distilled or experiment.augment
+    return f"{experiment.number}: {detail}"
+
+
+def _text_tables(summary: Summary) -> list[TextTable]:
+    where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
+    tables = [TextTable("", *main_cells(summary), f"F1 on {where}; 95 % intervals draw slides.")]
+    if summary.rows:
+        note = "Mean over seeds, by laboratory of the test slides."
+        tables.append(TextTable("", *centre_cells(summary), note))
+    if summary.contributions:
+        note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
+        tables.append(TextTable("", *contribution_cells(summary), note))
+    return tables

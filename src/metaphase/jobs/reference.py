@@ -1,0 +1,357 @@
+"""From a manifest to the reference standard of a cohort: what is missing is made, what is there is kept.
+
+A case's folder in the workspace holds the files of `metaphase.phh3` (where its networks find the mitoses) and
+
+    placed.parquet, .json                      points in H&E coordinates with what was measured there
+    transform.json                             the map between the slides, with the verdict
+    registration.png                           how well they fit
+    reference.parquet, .csv, .geojson, .json   the decision about each point, and how it came about
+
+The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.csv` (what became of each),
+`manifest.csv` (cases fit for training), `errors.log`, and `decisions.csv` once people have reviewed points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pandas as pd
+
+from metaphase.base.batch import BatchWatch, Failure, run_batch
+from metaphase.base.errors import UsageError
+from metaphase.base.provenance import Ingredients, facts_of
+from metaphase.base.tables import (
+    as_text,
+    case_folder,
+    read_manifest,
+    read_table,
+    require_numbers,
+    stated_number,
+    write_table,
+)
+from metaphase.detections import DetectionSet, read_detections
+from metaphase.detections.files import FORMATS
+from metaphase.labels.phh3.cases import read_mitoses, search_case
+from metaphase.labels.phh3.config import BrownConfig
+from metaphase.labels.reference import (
+    Applied,
+    Placement,
+    ReferenceConfig,
+    ReferenceStandardError,
+    VisibilityConfig,
+    apply_decisions,
+    decide,
+    place_points,
+    read_decisions,
+    read_reference,
+    write_reference,
+)
+from metaphase.labels.reference.decisions import DECISION_COLUMNS
+from metaphase.labels.reference.table import empty_reference
+from metaphase.labels.registration import RegistrationConfig, save_registration_picture, save_transform
+from metaphase.slides import SlideSource, open_slide
+
+PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
+TRANSFORM, PICTURE = "transform.json", "registration.png"
+CASES, MANIFEST, DECISIONS = "cases.csv", "manifest.csv", "decisions.csv"
+REVIEW = "review"
+"""Folder of the workspace in which the review page keeps its answers."""
+Status = Literal["done", "doubtful", "failed", "skipped"]
+"""`doubtful`: registered, but not well enough to accept its points. `skipped`: not a pair of slides."""
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """Settings of the whole chain, one group a step."""
+
+    candidates: BrownConfig = field(default_factory=BrownConfig)
+    registration: RegistrationConfig = field(default_factory=RegistrationConfig)
+    visibility: VisibilityConfig = field(default_factory=VisibilityConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two slides of a case."""
+
+    case: str
+    he: Path
+    phh3: Path
+    he_mpp: float | None = None
+    phh3_mpp: float | None = None
+    points: Path | None = None
+    """File with the mitoses of the PHH3 slide, where they do not come from our networks."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointsPlaced(Ingredients, stage="placed points"):
+    """What decides where the points of a PHH3 slide lie in H&E."""
+
+    he: SlideSource
+    phh3: SlideSource
+    points: pd.DataFrame
+    registration: RegistrationConfig
+    visibility: VisibilityConfig
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceDecided(Ingredients, stage="reference standard"):
+    """What decides which of them are accepted."""
+
+    placed: PointsPlaced
+    reference: ReferenceConfig
+
+
+PointSource = Callable[[Pair, Path, BuildConfig], DetectionSet]
+"""Finds the mitoses of a pair's PHH3 slide; may keep files in the case's folder."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What became of a case."""
+
+    case: str
+    status: Status
+    reason: str = ""
+    points: int = 0
+    accepted: int = 0
+    reused: bool = False
+    """Whether an earlier run had registered it."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A cohort's reference standard."""
+
+    table: pd.DataFrame
+    cases: tuple[CaseResult, ...]
+    review: Applied
+
+    @property
+    def failures(self) -> tuple[CaseResult, ...]:
+        """The pairs that gave nothing to rely on."""
+        return tuple(one for one in self.cases if one.status in ("failed", "doubtful"))
+
+
+def build_cohort(
+    manifest: str | Path,
+    workspace: str | Path,
+    source: PointSource,
+    config: BuildConfig | None = None,
+    *,
+    points: str | Path | None = None,
+    watch: BatchWatch | None = None,
+) -> Built:
+    """Build the reference standard of every pair in a manifest; a bad pair is noted and the others go on.
+
+    Points that were registered before, from the same slides with the same settings, are not registered again.
+    `points` is a folder or table with the mitoses of each case (see `read_points`).
+    """
+    config, workspace = config or BuildConfig(), Path(workspace)
+    rows = _read_rows(manifest, workspace)
+    results = [
+        CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
+        for case, outcome in run_batch(
+            {str(row["case"]): row for row in _records(rows)},
+            lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
+            workspace,
+            watch,
+        ).outcomes.items()
+    ]
+    _write_cases(workspace, rows, results)
+    return finish_cohort(workspace, results)
+
+
+def _read_rows(manifest: str | Path, workspace: Path) -> pd.DataFrame:
+    """The manifest, once its cases can name folders."""
+    rows = read_manifest(manifest)
+    require_numbers(rows, ("phh3_mpp",), manifest)
+    for case in rows["case"]:
+        if case_folder(workspace, case).name == REVIEW:
+            raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
+    return rows
+
+
+def _build_row(
+    row: Facts,
+    folder: Path,
+    workspace: Path,
+    source: PointSource,
+    config: BuildConfig,
+    points: str | Path | None,
+) -> CaseResult:
+    case = str(row["case"])
+    target = case_folder(workspace, case)
+    missing = [name for name, key in (("H&E", "he"), ("PHH3", "phh3")) if not row[key]]
+    if missing:
+        return CaseResult(case, "skipped", f"the manifest names no {' and no '.join(missing)} slide")
+    return build_case(_pair(row, folder, points), target, source, config)
+
+
+def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfig) -> CaseResult:
+    """The reference standard of one pair, into its folder; what an earlier run finished is kept."""
+    (folder / NOTE).unlink(missing_ok=True)
+    found = source(pair, folder, config)
+    record = _placed_from(pair, found, config)
+    reused = record.matches(folder / PLACED_NOTE) and (folder / PLACED).is_file()
+    if not reused:
+        _place(pair, folder, found, config, record)
+    placed = facts_of(folder / PLACED_NOTE)
+    table = decide(read_table(folder / PLACED), placed["he_mpp"], config.reference)
+    write_reference(folder, table, shapes=True)
+    status, reason = _status(placed["verdict"], config.reference)
+    facts = {"verdict": placed["verdict"], "status": status, "reason": reason}
+    ReferenceDecided(record, config.reference).write(folder / NOTE, facts)
+    return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), reused)
+
+
+def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced) -> None:
+    """Register the pair and write what came out, the note last."""
+    with record.he.open() as he, record.phh3.open() as phh3:
+        placement: Placement = place_points(
+            he, phh3, found, pair.case, registration=config.registration, visibility=config.visibility
+        )
+        registration = placement.registration
+        verdict = asdict(registration.verdict)
+        facts = {"verdict": verdict, "he_mpp": he.mpp}
+        with record.noted(folder / PLACED, facts, note=folder / PLACED_NOTE):
+            save_transform(folder / TRANSFORM, registration.transform, verdict=verdict)
+            save_registration_picture(folder / PICTURE, registration, placement.points)
+            write_table(folder / PLACED, placement.table)
+
+
+def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
+    reason = "; ".join(verdict["reasons"])
+    if verdict["status"] == "doubtful" and config.accept_doubtful:
+        return "done", f"taken in spite of doubts: {reason}"
+    return ("done", "") if verdict["status"] == "reliable" else (verdict["status"], reason)
+
+
+def finish_cohort(workspace: str | Path, results: Sequence[CaseResult] | None = None) -> Built:
+    """Apply people's decisions to the tables of all cases, and write these and the cohort's table anew."""
+    workspace = Path(workspace)
+    results = read_cases(workspace) if results is None else list(results)
+    built = [one.case for one in results if (case_folder(workspace, one.case) / NOTE).is_file()]
+    tables = [read_reference(case_folder(workspace, case)) for case in built]
+    table = pd.concat([one for one in tables if len(one)] or [empty_reference()], ignore_index=True)
+    path = workspace / DECISIONS
+    decisions = read_decisions(path) if path.is_file() else pd.DataFrame(columns=list(DECISION_COLUMNS))
+    review = apply_decisions(table, decisions)
+    for case in built:
+        own = review.table[review.table["case"] == case].reset_index(drop=True)
+        write_reference(case_folder(workspace, case), own, shapes=True)
+    write_reference(workspace, review.table)
+    return Built(review.table, tuple(results), review)
+
+
+def read_cases(workspace: str | Path) -> list[CaseResult]:
+    """What became of each case when the workspace was built."""
+    path = Path(workspace) / CASES
+    if not path.is_file():
+        raise ReferenceStandardError(
+            "holds no reference standard", path=workspace, next_step="run metaphase reference build first"
+        )
+    table = read_table(path)
+    table = table.assign(reason=as_text(table["reason"]))
+    names = [one.name for one in fields(CaseResult)]
+    return [CaseResult(**row) for row in _records(table[names])]
+
+
+def read_pairs(workspace: str | Path) -> dict[str, Pair]:
+    """The pairs of slides of a workspace, by case."""
+    read_cases(workspace)
+    table = read_table(Path(workspace) / CASES)
+    pairs = {}
+    for row in _records(table):
+        if isinstance(row["he"], str) and isinstance(row["phh3"], str):
+            mpps = (stated_number(row, "he_mpp"), stated_number(row, "phh3_mpp"))
+            pairs[row["case"]] = Pair(row["case"], Path(row["he"]), Path(row["phh3"]), *mpps)
+    return pairs
+
+
+# ---- where the points come from ----
+
+
+def network_points(classifiers: Sequence[Any]) -> PointSource:
+    """Candidates scored by CNN1 and CNN2 (`phh3.classification.Classifier`); without them, what is there."""
+
+    def found(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
+        if classifiers:
+            from metaphase.labels.phh3.classification import classify_case
+
+            search_case(pair.phh3, folder, config.candidates, mpp=pair.phh3_mpp)
+            classify_case(pair.phh3, folder, pair.case, list(classifiers), mpp=pair.phh3_mpp)
+        return DetectionSet(read_mitoses(folder), (pair.case,), str(folder))
+
+    return found
+
+
+def given_points(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:  # noqa: ARG001 -- a PointSource
+    """The points of a file of any detection format; of several labels, the mitoses."""
+    if pair.points is None:
+        raise ReferenceStandardError(
+            f"there are no points of case {pair.case}",
+            next_step="fill the column points of the manifest, or add a file named after the case",
+        )
+    with open_slide(pair.phh3, mpp=pair.phh3_mpp) as slide:
+        found = read_detections(pair.points, mpp=slide.mpp, slide=pair.case).of_label("mitosis")
+    names = {pair.case} if len(found.slides) > 1 else {pair.case, pair.phh3.stem, pair.phh3.name}
+    if names.isdisjoint(found.slides):
+        raise ReferenceStandardError(
+            f"says nothing about case {pair.case}",
+            path=pair.points,
+            next_step="name the cases in a column slide; an empty x and y says that nothing was found",
+        )
+    own = found.table[found.table["slide"].isin(names)].reset_index(drop=True)
+    return DetectionSet(own, (pair.case,), found.source)
+
+
+def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | None:
+    """A case's points: its own manifest column first, else its file in a folder, else the table of all."""
+    own = row.get("points")
+    if isinstance(own, str) and own:
+        return folder / own
+    if points is None or not Path(points).is_dir():
+        return None if points is None else Path(points)
+    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
+    files = sorted(path for path in Path(points).iterdir() if path.suffix.lower() in suffixes)
+    return next((path for path in files if path.stem == row["case"]), None)
+
+
+# ---- manifest and records ----
+
+
+def _pair(row: Facts, folder: Path, points: str | Path | None) -> Pair:
+    mpp = stated_number(row, "mpp")
+    file = _points_file(row, folder, points)
+    phh3_mpp = stated_number(row, "phh3_mpp") or mpp
+    return Pair(str(row["case"]), Path(row["he"]), Path(row["phh3"]), mpp, phh3_mpp, file)
+
+
+def _records(table: pd.DataFrame) -> list[Facts]:
+    return cast("list[Facts]", table.to_dict("records"))
+
+
+def _placed_from(pair: Pair, found: DetectionSet, config: BuildConfig) -> PointsPlaced:
+    names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
+    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
+    return PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
+
+
+def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
+    """What became of each case, and the manifest of those fit for training, with absolute paths."""
+    slides = rows.assign(**{name: [_absolute(value) for value in rows[name]] for name in ("he", "phh3")})
+    facts = pd.DataFrame([asdict(one) for one in results], columns=[one.name for one in fields(CaseResult)])
+    pairs = slides.reindex(columns=["he", "phh3", "mpp", "phh3_mpp"]).rename(columns={"mpp": "he_mpp"})
+    pairs["phh3_mpp"] = pairs["phh3_mpp"].fillna(pairs["he_mpp"])
+    write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
+    fit = [one.status == "done" for one in results]
+    write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
+
+
+def _absolute(value: str) -> str:
+    return str(Path(value).resolve()) if value else ""

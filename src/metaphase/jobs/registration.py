@@ -1,0 +1,64 @@
+"""`metaphase register`: one pair of slides, registered into a folder and kept until anything changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages
+from metaphase.labels.registration import Annotations, RegistrationConfig, register_to_folder
+from metaphase.slides import SlideSource
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class PairRegistered(Ingredients, stage="registration"):
+    """What decides the registration of a pair, and what is carried over with it."""
+
+    he: SlideSource
+    phh3: SlideSource
+    points: FileContent | None
+    annotations: FileContent | None
+    drawn_on: str
+    config: RegistrationConfig
+
+
+def register_slides(
+    he: SlideSource,
+    phh3: SlideSource,
+    folder: str | Path,
+    *,
+    points: str | Path | None = None,
+    annotations: Annotations | None = None,
+    config: RegistrationConfig | None = None,
+) -> tuple[dict[str, Any], States]:
+    """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
+
+    The files are those of `metaphase.labels.registration.register_to_folder`.
+    """
+    folder, config = Path(folder), config or RegistrationConfig()
+
+    def work(_report: Report) -> Facts:
+        with he.open() as first, phh3.open() as second:
+            summary = register_to_folder(
+                first, second, folder, points=points, annotations=annotations, config=config
+            )
+        return {"verdict": summary["verdict"]}
+
+    made_from = PairRegistered(
+        he,
+        phh3,
+        None if points is None else FileContent(Path(points)),
+        None if annotations is None else FileContent(annotations.path),
+        "" if annotations is None else annotations.drawn_on,
+        config,
+    )
+    writes = (SUMMARY, "transform.json", "registration.png")
+    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from)
+    states = run_stages([stage], folder)
+    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return summary, states

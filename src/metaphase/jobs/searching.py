@@ -1,0 +1,228 @@
+"""Searching slides with a detector: what decides a search, one slide tile by tile, and slides of a split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import Floats32
+from metaphase.base.batch import Progress
+from metaphase.base.files import explained
+from metaphase.base.geometry import Box
+from metaphase.base.provenance import Ingredients, fingerprint_of
+from metaphase.base.tables import read_table, write_table
+from metaphase.detections import MITOSIS
+from metaphase.detections.suppression import suppress
+from metaphase.images.tissue import TissueMask, TissueSource
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.journal import Peaks, TileJournal
+from metaphase.jobs.stages import Report
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
+from metaphase.networks.detector import Detector, load_detector
+from metaphase.networks.engine import (
+    Engine,
+    EngineConfig,
+    PeakConfig,
+    check_count,
+    detect_tiles,
+    find_detections,
+    plan_detection,
+)
+from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
+
+JOURNAL = "tiles.journal"
+_CERTAIN = 255
+
+
+@dataclass(frozen=True)
+class SlideSearched(Ingredients, stage="search"):
+    """What decides the detections of a slide, whoever searches it."""
+
+    slide: SlideSource
+    tissue: TissueSource
+    networks: tuple[NetworkIdentity, ...]
+    peaks: PeakConfig
+    engine: EngineConfig
+
+
+# ---- one slide, resumable tile by tile ----
+
+
+@dataclass(frozen=True)
+class TileSearch:
+    """A slide on its way through the engine; what finished tiles found is kept in a journal."""
+
+    slide: Slide
+    tissue: TissueMask
+    engine: Engine
+    mpp: float
+    """Resolution of the networks, in um/px."""
+    peaks: PeakConfig
+    key: str
+    """Of the search: a journal with another one is not gone on with."""
+    tile_px: int | None = None
+
+    @cached_property
+    def plan(self) -> TilePlan:
+        """The tiles that touch the tissue."""
+        return plan_detection(
+            self.slide, self.engine, self.peaks, mpp=self.mpp, tile_px=self.tile_px, mask=self.tissue.grid
+        )
+
+    def found(
+        self, folder: Path, name: str, probability_map: Path | None, progress: Progress
+    ) -> pd.DataFrame:
+        """Detections on tissue, double ones suppressed, the most probable first, as a detection table."""
+        tiles = fingerprint_of([self.key, str(self.plan.tiles)])
+        probabilities = None
+        if probability_map is not None:
+            probabilities = ProbabilityMap(folder / f".probability-{self.key[:8]}.u8", self.plan)
+        with TileJournal(folder / JOURNAL, tiles) as journal:
+            self._search_tiles(journal, probabilities, progress)
+            table = self._table(journal.peaks(), name)
+            if probabilities is not None and probability_map is not None:
+                probabilities.write(probability_map)
+            journal.close(remove=True)
+        return table
+
+    def _search_tiles(
+        self, journal: TileJournal, probabilities: ProbabilityMap | None, progress: Progress
+    ) -> None:
+        plan, per_px = self.plan, (self.plan.mpp / 1000) ** 2
+        numbers = {tile.core: number for number, tile in enumerate(plan.tiles)}
+        left = tuple(tile for tile in plan.tiles if numbers[tile.core] not in journal.finished)
+        total = sum(tile.core.area for tile in plan.tiles) * per_px
+        done = total - sum(tile.core.area for tile in left) * per_px
+        count = self._on_tissue(journal.peaks())
+        maps = probabilities is not None
+        for result in detect_tiles(self.engine, self.slide, replace(plan, tiles=left), self.peaks, maps=maps):
+            points = result.points
+            peaks = np.column_stack([points.x, points.y, points.probability])
+            if probabilities is not None and result.probabilities is not None:
+                probabilities.put(result.tile.core, result.probabilities)
+            journal.add(numbers[result.tile.core], peaks)
+            count += self._on_tissue(peaks)
+            check_count(count, self.peaks)
+            done += result.tile.core.area * per_px
+            progress(done, total)
+
+    def _on_tissue(self, peaks: Peaks) -> int:
+        return int(self.tissue.contains(peaks[:, :2]).sum())
+
+    def _table(self, peaks: Peaks, name: str) -> pd.DataFrame:
+        peaks = peaks[self.tissue.contains(peaks[:, :2])]
+        x, y, probability = peaks.T
+        kept = suppress(x, y, probability, self.peaks.suppress_um / self.slide.mpp)
+        columns = {"x": x[kept], "y": y[kept], "probability": probability[kept]}
+        return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})
+
+
+class ProbabilityMap:
+    """Probabilities of finished tiles on disk, a byte for every 4 x 4 px, until they become a pyramid."""
+
+    def __init__(self, path: Path, plan: TilePlan) -> None:
+        self._path = path
+        self._mpp = plan.mpp * OUTPUT_STRIDE_PX
+        self._shape = tuple(-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
+        if not path.exists():
+            with explained(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    file.truncate(self._shape[0] * self._shape[1])
+
+    def put(self, core: Box, probabilities: Floats32) -> None:
+        """Keep the map of a tile whose core is `core`, in pixels of the plan."""
+        x, y = core.x // OUTPUT_STRIDE_PX, core.y // OUTPUT_STRIDE_PX
+        rows, columns = probabilities.shape
+        levels = np.round(probabilities * _CERTAIN).astype(np.uint8)
+        with explained(self._path):
+            self._open("r+")[y : y + rows, x : x + columns] = levels
+
+    def write(self, target: Path) -> None:
+        """Write the pyramid and delete the bytes it was made of. Places never searched are 0."""
+        height, width = self._shape
+        form = PyramidFormat.probabilities(self._mpp)
+        write_pyramid(target, self._tiles(form.tile_px), width, height, form)
+        self._path.unlink(missing_ok=True)
+
+    def _open(self, mode: Any) -> npt.NDArray[np.uint8]:
+        return np.memmap(self._path, np.uint8, mode, shape=self._shape)
+
+    def _tiles(self, side: int) -> Iterator[npt.NDArray[np.uint8]]:
+        pixels = self._open("r")
+        height, width = self._shape
+        for y in range(0, height, side):
+            for x in range(0, width, side):
+                yield np.array(pixels[y : y + side, x : x + side])
+
+
+# ---- many small slides, with the networks of a run ----
+
+
+@dataclass(frozen=True)
+class SplitSearch:
+    """Searching the slides of a split; a table of detections a slide and network is kept."""
+
+    folder: Path
+    peaks: PeakConfig
+    device: str | None = None
+    tissues: dict[str, TissueMask] = field(default_factory=dict)
+    """Of the slides seen so far; many networks search the same."""
+
+    def search(
+        self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
+    ) -> dict[str, pd.DataFrame]:
+        """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
+        networks = tuple(parse_card(model.with_suffix(".json")).identity for model in models)
+        config = EngineConfig(device=self.device)
+        search: _Search | None = None
+        tables = {}
+        for number, slide in enumerate(slides):
+            report(f"{name} on {len(slides)} slides", number, len(slides))
+            path = self.folder / name / f"{slide.name}.parquet"
+            made_from = SlideSearched(slide.slide, slide.tissue, networks, self.peaks, config)
+            if not made_from.is_done(path):
+                search = search or _Search(load_detector(models), config, self.peaks)
+                with slide.slide.open() as opened, made_from.noted(path):
+                    write_table(path, search(opened, self._tissue(slide, opened)))
+            tables[slide.name] = read_table(path)
+        return tables
+
+    def _tissue(self, slide: CohortSlide, opened: Slide) -> TissueMask:
+        if slide.name not in self.tissues:
+            self.tissues[slide.name] = slide.tissue.of(opened)
+        return self.tissues[slide.name]
+
+
+class _Search:
+    """A detector in memory, for slides small enough to be searched at one go."""
+
+    def __init__(self, detector: Detector, config: EngineConfig, peaks: PeakConfig) -> None:
+        self._engine, self._mpp, self._peaks = Engine(detector.networks, config), detector.mpp, peaks
+
+    def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
+        """Detections of a slide's tissue, the most probable first."""
+        side_px = max(slide.width, slide.height) * slide.mpp / self._mpp
+        tile_px = even_tile_px(side_px, self._engine.tile_px)
+        found = find_detections(
+            self._engine, slide, self._peaks, mpp=self._mpp, tile_px=tile_px, mask=tissue.grid
+        )
+        return pd.DataFrame({"x": found.x, "y": found.y, "probability": found.probability})
+
+
+def even_tile_px(side_px: float, best_px: int) -> int:
+    """About `best_px`, but such that tiles, which all have one size, cover a small slide without much waste.
+
+    >>> even_tile_px(2048, 1992), even_tile_px(2048, 1016), even_tile_px(640, 1992)
+    (2048, 1024, 640)
+    """
+    tiles = max(1, math.ceil(side_px / best_px - 0.1))
+    return 4 * math.ceil(side_px / tiles / 4)

@@ -1,0 +1,173 @@
+"""A job as a table of stages: what each reads and writes, whether it is done, and running what is left.
+
+A stage is done when its note in the workspace says that it was made from the same ingredients as now, by
+code of the same schema, after the same stages. Killed at any moment, the next run goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.files import explained
+from metaphase.base.provenance import Ingredients, facts_of, fingerprint_of, why_again, write_note
+from metaphase.reports.run import StageRow
+
+Facts = dict[str, Any]
+"""Plain values worth knowing about what a stage made."""
+Report = Callable[[str, float, float], None]
+"""Called with what is being made, how much is finished and how much there is."""
+Status = Literal["waiting", "interrupted", "running", "done", "kept", "failed"]
+"""`kept`: done by an earlier run. `interrupted`: begun by an earlier run, and goes on."""
+Account = Mapping[str, Any]
+FOLDER = "stages"
+"""Where a workspace keeps the notes of its stages."""
+
+
+def silent(what: str, done: float, total: float) -> None:
+    """A report that nobody reads."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A piece of work whose result is kept."""
+
+    name: str
+    """Name in the table; also of its note."""
+    about: str
+    """What it makes, for people."""
+    reads: tuple[str, ...]
+    """Stages whose results it uses."""
+    writes: tuple[str, ...]
+    """Files or folders of the workspace; all must be there for the stage to be done."""
+    work: Callable[[Report], Facts]
+    """Makes them, or goes on where an earlier call was stopped."""
+    ingredients: Ingredients
+    """All that decides the result, beside the stages it reads."""
+    renew: bool = False
+    """Remove what an earlier run made of other ingredients before working."""
+
+
+@dataclass(frozen=True)
+class StageState:
+    """Where a stage stands."""
+
+    stage: Stage
+    status: Status
+    seconds: float | None = None
+    """How long its last uninterrupted work took."""
+    facts: Facts = field(default_factory=dict)
+    reason: str = ""
+    """Why it has to be done, or was; empty where it was kept."""
+
+    @property
+    def explanation(self) -> str:
+        """One line: kept, or why not."""
+        return f"{self.stage.name}: {self.status}" + (f" ({self.reason})" if self.reason else "")
+
+
+States = tuple[StageState, ...]
+Watch = Callable[[States], None]
+"""Called with all stages whenever one of them changes."""
+
+
+def stage_states(stages: Sequence[Stage], workspace: str | Path) -> States:
+    """Where every stage stands, from the notes in the workspace alone."""
+    accounts = _accounts(stages)
+    return tuple(_state(stage, accounts[stage.name], Path(workspace)) for stage in stages)
+
+
+def stage_rows(states: States) -> list[StageRow]:
+    """The stages as pages show them."""
+    return [
+        StageRow(state.stage.name, state.stage.about, state.status, state.seconds, state.facts)
+        for state in states
+    ]
+
+
+def run_stages(
+    stages: Sequence[Stage], workspace: str | Path, *, report: Report = silent, watch: Watch | None = None
+) -> States:
+    """Do the stages that are not done, in their order; an error stops the run and keeps what was done."""
+    folder, accounts = Path(workspace), _accounts(stages)
+    states = list(stage_states(stages, folder))
+
+    def show(number: int, state: StageState) -> None:
+        states[number] = state
+        if watch is not None:
+            watch(tuple(states))
+
+    for number, stage in enumerate(stages):
+        if states[number].status == "kept":
+            continue
+        reason = states[number].reason
+        show(number, StageState(stage, "running", reason=reason))
+        try:
+            show(number, _done(stage, accounts[stage.name], folder, report, reason))
+        except MetaphaseError:
+            show(number, StageState(stage, "failed", reason=reason))
+            raise
+    return tuple(states)
+
+
+def _done(stage: Stage, account: Account, folder: Path, report: Report, reason: str) -> StageState:
+    """Work on a stage, and leave its note."""
+    begun, note = _begun(folder, stage), _note(folder, stage)
+    if why_again(begun, account):
+        if stage.renew:
+            _remove(stage, folder)
+        write_note(begun, account)
+    with explained(note):
+        note.unlink(missing_ok=True)
+    started = time.perf_counter()
+    facts = stage.work(report)
+    seconds = round(time.perf_counter() - started, 2)
+    missing = [name for name in stage.writes if not (folder / name).exists()]
+    if missing:
+        raise OutputError(f"stage {stage.name} left no {missing[0]}", path=folder, next_step="run it again")
+    write_note(note, account, {"seconds": seconds, "facts": facts})
+    begun.unlink(missing_ok=True)
+    return StageState(stage, "done", seconds, facts, reason)
+
+
+def _state(stage: Stage, account: Account, folder: Path) -> StageState:
+    note = _note(folder, stage)
+    gone = [name for name in stage.writes if not (folder / name).exists()]
+    reason = why_again(note, account) or (f"{gone[0]} is gone" if gone else "")
+    if not reason:
+        kept = facts_of(note)
+        return StageState(stage, "kept", kept.get("seconds"), kept.get("facts", {}))
+    if not why_again(_begun(folder, stage), account):
+        return StageState(stage, "interrupted", reason="it was begun and not finished")
+    return StageState(stage, "waiting", reason=reason)
+
+
+def _accounts(stages: Sequence[Stage]) -> dict[str, Account]:
+    """What each stage is made from: its ingredients, and the keys of the stages it reads."""
+    accounts: dict[str, Account] = {}
+    for stage in stages:
+        reads = {name: fingerprint_of(accounts[name]) for name in stage.reads}
+        accounts[stage.name] = stage.ingredients.account() | {"reads": reads}
+    return accounts
+
+
+def _remove(stage: Stage, folder: Path) -> None:
+    for name in stage.writes:
+        with explained(folder / name):
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+
+
+def _note(folder: Path, stage: Stage) -> Path:
+    return folder / FOLDER / f"{stage.name}.json"
+
+
+def _begun(folder: Path, stage: Stage) -> Path:
+    return folder / FOLDER / f"{stage.name}.begun.json"

@@ -1,0 +1,215 @@
+"""The work of a run's stages, each a method that can be called again and goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property, partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+
+from metaphase.base.parallel import available_cores
+from metaphase.base.tables import read_table, write_table
+from metaphase.detections import MITOSIS
+from metaphase.jobs.cohort import CohortSlide, cohort_slide
+from metaphase.jobs.stages import Facts, Report
+from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
+from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
+from metaphase.labels.mining import Mining, TrainingSlide
+from metaphase.labels.mining.judging import NetworkJudge
+from metaphase.networks.architectures import parameter_count
+from metaphase.networks.checkpoints import load_model
+from metaphase.networks.training.data import open_set
+from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
+from metaphase.simulation import simulate_cohort
+from metaphase.simulation.cohort import BOTH
+from metaphase.simulation.rendering import Frame
+
+# ---- candidates of many slides at a time ----
+
+
+def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
+    """Find candidates slide by slide in several processes; the records they leave are found afterwards."""
+    alone = Mining(mining.folder, mining.train, mining.validation, mining.config, threads=1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_found, alone, source) for source in sources]
+        for number, job in enumerate(as_completed(jobs), start=1):
+            job.result()
+            report("candidates", number, len(jobs))
+
+
+def _found(mining: Mining, source: TrainingSlide) -> None:
+    mining.candidates(source)
+
+
+# ---- training one network of a run, and where networks lie ----
+
+
+def model_path(networks: Path, name: str) -> Path:
+    """Weights of a network among those of a run."""
+    return networks / name / f"{name}.safetensors"
+
+
+def train_task(
+    task: Task,
+    protocol: LearningSection,
+    stores: Sequence[str],
+    validation: Sequence[str],
+    networks: Path,
+    *,
+    device: str | None,
+    report: Report,
+) -> Facts:
+    """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
+    folder = networks / task.name
+    teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
+    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers)
+
+    def show(update: Update) -> None:
+        done = update.epoch + update.step / update.steps
+        report(f"{task.name}  loss {update.loss:.3f}  best F1 {update.f1:.3f}", done, config.epochs)
+
+    result = train(config, folder, device=device, watch=show)
+    (folder / STATE_FILE).unlink(missing_ok=True)
+    return _facts(result)
+
+
+def _facts(result: TrainingResult) -> Facts:
+    network, card = load_model(result.model)
+    seconds = sum(row["train_seconds"] for row in result.history)
+    return {
+        "patch F1 on validation": round(result.best, 4),
+        "parameters": parameter_count(network),
+        "gamma": card.gamma,
+        "seconds in the loop": round(seconds, 1),
+    }
+
+
+# ---- the work of a run's stages ----
+
+SLIDES, REFERENCE, MINING, NETWORKS = "slides", "reference.parquet", "mining", "networks"
+COHORT = "cohort.csv"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run's settings and workspace; its methods are the stages' work."""
+
+    config: RunConfig
+    workspace: Path
+    device: str | None = None
+
+    @cached_property
+    def cohort(self) -> pd.DataFrame:
+        """The slides with their splits, as the stage `slides` left them."""
+        return read_cohort(self.manifest)
+
+    @cached_property
+    def reference(self) -> pd.DataFrame:
+        """The reference standard, as its stage left it."""
+        return read_table(self.workspace / REFERENCE)
+
+    @property
+    def manifest(self) -> Path:
+        """Given or simulated."""
+        given = self.config.cohort.manifest
+        return Path(given) if given else self.workspace / SLIDES / "manifest.csv"
+
+    @cached_property
+    def mining(self) -> Mining:
+        """The stages of the training data."""
+        train, validation = (
+            training_slides(self.cohort, self.reference, split) for split in ("train", "validation")
+        )
+        return Mining(self.workspace / MINING, train, validation, self.config.mining)
+
+    def slides(self, split: str) -> list[CohortSlide]:
+        """The slides of a split, with what the manifest says of their resolution and tissue."""
+        chosen = self.cohort[self.cohort["split"] == split].to_dict("records")
+        return [cohort_slide(row) for row in chosen]
+
+    def model(self, name: str) -> Path:
+        """Where a network lies."""
+        return model_path(self.workspace / NETWORKS, name)
+
+    def find_slides(self, report: Report) -> Facts:
+        """Simulate the slides, or check those that the manifest names."""
+        settings = self.config.simulate
+        if settings is not None:
+            frames: tuple[Frame, ...] = ("he",) if self.config.reference.source == "simulated" else BOTH
+            progress = partial(_megapixels, report)
+            simulate_cohort(self.workspace / SLIDES, settings, frames=frames, progress=progress)
+        write_table(self.workspace / COHORT, self.cohort)
+        counts = self.cohort["split"].value_counts()
+        return {f"{split} slides": int(count) for split, count in counts.items()}
+
+    def find_reference(self, report: Report) -> Facts:
+        """Bring the reference standard into one table."""
+        report("reference standard", 0, 1)
+        points = read_reference(self.config.reference, self.cohort)
+        write_table(self.workspace / REFERENCE, points)
+        mitoses = points[points["label"] == MITOSIS]
+        splits = mitoses.merge(self.cohort[["case", "split"]], on="case")["split"]
+        return {f"{split} mitoses": int(count) for split, count in splits.value_counts().items()}
+
+    def find_candidates(self, report: Report) -> Facts:
+        """Candidates of all training and validation slides, several slides at a time."""
+        sources = [*self.mining.train, *self.mining.validation]
+        workers = min(available_cores(), len(sources))
+        if workers > 2:
+            find_in_processes(self.mining, sources, workers, report)
+        mining = self._reporting(report)
+        tables = [*mining.labelled_training.values(), *mining.labelled_validation.values()]
+        labels = pd.concat([table["label"] for table in tables])
+        return {"positives": int((labels == 1).sum()), "negatives": int((labels == 0).sum())}
+
+    def cut_easy_sets(self, report: Report) -> Facts:
+        """Patches for CNN3 and for validation."""
+        mining = self._reporting(report)
+        easy, held_out = open_set(mining.easy_stores()), open_set(mining.validation_stores())
+        return {"easy patches": len(easy.index), "validation patches": len(held_out.index)}
+
+    def judge_and_draw(self, report: Report) -> Facts:
+        """CNN3's probability of every candidate, and the difficult sets drawn by it."""
+        mining = self._reporting(report)
+        stores = mining.hard_stores(NetworkJudge([self.model(CNN3)], self.device))
+        return {"stored patches": len(open_set(stores).index)}
+
+    def add_soft_targets(self, names: Sequence[str], report: Report) -> Facts:
+        """The ensemble's mean probability of every stored patch."""
+        models = [self.model(name) for name in names]
+        self._reporting(report).add_soft_targets(self.hard_stores(), NetworkJudge(models, self.device))
+        return {"networks": len(models)}
+
+    def train_network(self, task: Task, report: Report) -> Facts:
+        """Train one network on its set."""
+        stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
+        held_out = self._finished("validation")
+        protocol, networks = self.config.training, self.workspace / NETWORKS
+        return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
+
+    def easy_stores(self) -> list[str]:
+        """The finished stores of the easy set."""
+        return self._finished("positives", "easy")
+
+    def hard_stores(self) -> list[str]:
+        """The finished stores of the difficult sets."""
+        return self._finished("positives", "hard")
+
+    def _finished(self, *kinds: str) -> list[str]:
+        folder = self.workspace / MINING / "patches"
+        found = [path.parent for kind in kinds for path in sorted((folder / kind).glob("*/store.json"))]
+        return [str(store) for store in found]
+
+    def _reporting(self, report: Report) -> Mining:
+        """The mining that tells how far it is; what it found before stays found."""
+        return Mining(
+            self.mining.folder, self.mining.train, self.mining.validation, self.mining.config, progress=report
+        )
+
+
+def _megapixels(report: Report, what: str, done: int, total: int) -> None:
+    report(what, done / 1e6, total / 1e6)

@@ -1,0 +1,144 @@
+"""The slides of a run with their splits, and the reference standard in H&E coordinates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import (
+    TableError,
+    as_text,
+    named,
+    read_manifest,
+    read_table,
+    require_columns,
+    require_numbers,
+    stated_number,
+)
+from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
+from metaphase.jobs.training.config import ReferenceSection
+from metaphase.labels.mining import TrainingSlide
+
+SPLITS = ("train", "validation", "test")
+COLUMNS = ("case", "x", "y", "label")
+REFUSED = ("false", "0", "no", "rejected")
+"""Spellings of `not accepted`."""
+
+
+def read_cohort(manifest: str | Path) -> pd.DataFrame:
+    """The slides of a run; each split must have some, and every slide must exist."""
+    frame = read_manifest(manifest)
+    frame["split"] = frame["split"].str.strip().str.lower()
+    unknown = sorted(set(frame["split"]) - {*SPLITS, ""})
+    absent = [split for split in SPLITS if split not in set(frame["split"])]
+    if unknown or absent:
+        raise TableError(
+            f"no slide has the split {absent[0]}" if absent else f"the split {unknown[0]!r} is unknown",
+            path=manifest,
+            next_step="fill the column split with train, validation and test; leave it empty to skip a slide",
+        )
+    used = frame[frame["split"] != ""].reset_index(drop=True)
+    _check_files(used, manifest)
+    _check_patients(used, manifest)
+    return used
+
+
+def read_reference(section: ReferenceSection, cohort: pd.DataFrame) -> pd.DataFrame:
+    """Points `case, x, y, label` of the cohort's slides: mitoses, and places to ignore.
+
+    Rows that the reference standard did not accept are no mitoses for sure, but no sure negatives either:
+    they become `ignore`.
+    """
+    if section.source == "simulated":
+        points = pd.concat([_truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
+    else:
+        points = _table_of(section.table)
+    points = points[points["case"].isin(set(cohort["case"])) & (points["label"] != LOOKALIKE)]
+    points = points[list(COLUMNS)].reset_index(drop=True)
+    _check_mitoses(points, cohort, section)
+    return points
+
+
+def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -> list[TrainingSlide]:
+    """The slides of a split with their points."""
+    points = dict(list(reference.groupby("case")))
+    empty = reference.iloc[:0]
+    return [
+        TrainingSlide(
+            name=str(row["case"]),
+            path=Path(str(row["he"])),
+            reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
+            mpp=stated_number(row, "mpp"),
+            tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
+            centre=str(row["centre"]),
+            repeat=_repeat_of(row),
+        )
+        for row in cohort[cohort["split"] == split].to_dict("records")
+    ]
+
+
+def _repeat_of(row: dict[Any, Any]) -> int:
+    """How often the slide's mitoses count; once where the manifest does not say."""
+    times = stated_number(row, "repeat")
+    if times is None:
+        return 1
+    if times != round(times):
+        raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")
+    return int(times)
+
+
+def _truth_of(row: dict[Any, Any]) -> pd.DataFrame:
+    truth = read_table(Path(str(row["he"])).parent / "truth.parquet")
+    found = truth[truth["category"] == "mitosis"]
+    return pd.DataFrame({"case": row["case"], "x": found["x_he"], "y": found["y_he"], "label": MITOSIS})
+
+
+def _table_of(path: str) -> pd.DataFrame:
+    frame = read_table(path)
+    if "case" not in frame.columns and "slide" in frame.columns:
+        frame = frame.rename(columns={"slide": "case"})
+    require_columns(frame, ("case", "x", "y"), path)
+    require_numbers(frame, ("x", "y"), path)
+    frame = frame[frame["x"].notna() & frame["y"].notna()].reset_index(drop=True)
+    labels = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", index=frame.index)
+    label = [common_label(name) if name else MITOSIS for name in labels]
+    if "accepted" in frame.columns:
+        refused = as_text(frame["accepted"]).str.strip().str.lower().isin(REFUSED)
+        label = [
+            IGNORE if out and name == MITOSIS else name for name, out in zip(label, refused, strict=True)
+        ]
+    return pd.DataFrame({"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label})
+
+
+def _check_files(cohort: pd.DataFrame, manifest: str | Path) -> None:
+    missing = [case for case, he in zip(cohort["case"], cohort["he"], strict=True) if not Path(he).is_file()]
+    if missing:
+        raise TableError(
+            f"no H&E slide is there for {named(missing)}", path=manifest, next_step="check the column he"
+        )
+
+
+def _check_patients(cohort: pd.DataFrame, manifest: str | Path) -> None:
+    """A patient in two splits would be known to the network before it is tested."""
+    splits = cohort.groupby("patient")["split"].nunique()
+    torn = splits.index[splits > 1]
+    if len(torn):
+        raise TableError(
+            f"patients in more than one split: {named(map(str, torn))}",
+            path=manifest,
+            next_step="put all slides of a patient into one split",
+        )
+
+
+def _check_mitoses(points: pd.DataFrame, cohort: pd.DataFrame, section: ReferenceSection) -> None:
+    mitoses = points[points["label"] == MITOSIS].merge(cohort[["case", "split"]], on="case")
+    for split in SPLITS:
+        if not (mitoses["split"] == split).any():
+            raise UsageError(
+                f"the reference standard has no mitosis on any slide of the split {split}",
+                path=section.table or None,
+                next_step="check the cases it names, and its columns label and accepted",
+            )

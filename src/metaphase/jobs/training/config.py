@@ -1,0 +1,319 @@
+"""What `metaphase run` is told; the defaults are the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from metaphase.base.config import blamed, read_toml, refuse_unknown, resolved, settings_of
+from metaphase.base.errors import UsageError
+from metaphase.base.provenance import decides
+from metaphase.evaluation import BootstrapConfig, MatchingConfig
+from metaphase.labels.mining import (
+    SOFT_TARGET,
+    CandidateConfig,
+    LabelConfig,
+    MiningConfig,
+    SetConfig,
+    hard_column,
+)
+from metaphase.networks.cards import NetworkSpec
+from metaphase.networks.engine import PeakConfig
+from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
+from metaphase.simulation import SimulationConfig
+
+Section = TypeVar("Section")
+Source = Literal["table", "phh3", "simulated"]
+SEED_STEP = 1_000
+"""Between the seeds of two runs: more than the networks of one run have."""
+
+
+@dataclass(frozen=True)
+class CohortSection:
+    """Which slides."""
+
+    manifest: str = ""
+    """CSV with case, he, centre, split (train, validation, test); empty where slides are simulated."""
+    standardise: str = ""
+    """Method that brings training and validation slides to one stain; the paper used `hsd`."""
+
+
+@dataclass(frozen=True)
+class ReferenceSection:
+    """Where the mitoses are."""
+
+    source: Source = "table"
+    """`table`: a table of H&E places. `phh3`: the table that `metaphase reference build` wrote. `simulated`:
+    the truth of simulated slides."""
+    table: str = ""
+    """CSV or Parquet with case, x, y (level-0 pixels of the H&E slide) and, where known, label, accepted."""
+
+    def __post_init__(self) -> None:
+        if self.source not in ("table", "phh3", "simulated"):
+            raise UsageError(
+                f"reference.source is {self.source!r}", next_step="give table, phh3 or simulated"
+            )
+        if (self.source == "simulated") == bool(self.table):
+            raise UsageError(
+                f"reference.source is {self.source} and reference.table is {self.table!r}",
+                next_step="name a table for table and phh3, and none for simulated",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSection(TrainingProtocol):
+    """The protocol that trains every network."""
+
+    family: Literal["detector", "residual"] = "detector"
+    """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
+    normalisation: Literal["none", "batch"] = "none"
+    """`none` as in the paper; `batch` learns faster from little."""
+
+    def of_task(
+        self,
+        task: Task,
+        train: tuple[str, ...],
+        validation: tuple[str, ...],
+        teachers: tuple[str, ...] = (),
+    ) -> TrainingConfig:
+        """The settings of one network's training."""
+        return self.training(
+            train=train,
+            validation=validation,
+            network=NetworkSpec(self.family, task.gamma, self.normalisation),
+            name=task.name,
+            augment=self.augment if task.augment is None else task.augment,
+            target=task.target,
+            teachers=teachers,
+            draws="" if task.hard_set is None else hard_column(task.hard_set),
+            epochs=task.epochs or self.epochs,
+            seed=self.seed + task.seed,
+            checkpoint_minutes=2.0,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """One network to train, and on which set."""
+
+    name: str
+    gamma: float
+    seed: int = 0
+    """Added to the protocol's seed."""
+    hard_set: int | None = None
+    """Number of the difficult set; None for the easy one."""
+    target: str = "label"
+    """Column of the set to learn."""
+    augment: str | None = None
+    """Another recipe than the protocol's."""
+    epochs: int | None = None
+    """Another number of passes than the protocol's."""
+    teachers: tuple[str, ...] = ()
+    """Networks of the run whose answers to augmented patches are learnt; then `target` is not."""
+
+
+@dataclass(frozen=True)
+class EnsembleSection:
+    """CNN3 and the CNN4s."""
+
+    networks: int = 10
+    """k: networks of the ensemble, each with a difficult set of its own."""
+    gamma: float = 1.0
+    """Width of CNN3 and CNN4."""
+
+    def __post_init__(self) -> None:
+        if self.networks < 1:
+            raise UsageError(f"ensemble.networks is {self.networks}", next_step="give 1 or more")
+        NetworkSpec(gamma=self.gamma)
+
+
+@dataclass(frozen=True)
+class StudentSection:
+    """CNN5."""
+
+    gammas: tuple[float, ...] = (1.0, 0.8, 0.6)
+    """A student of each width."""
+    answers: Literal["stored", "augmented"] = "stored"
+    """`stored`, as in the paper: the ensemble answers once, about each patch as it was cut. `augmented`: it
+    answers every image that the student sees, k answers a step."""
+    epochs: int | None = None
+    """Passes; by default as many as the others make. Students that see new answers gain from more."""
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError(f"students.epochs is {self.epochs}", next_step="give 1 or more")
+        if not self.gammas or len(set(self.gammas)) != len(self.gammas):
+            raise UsageError(
+                f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
+            )
+        if self.answers not in ("stored", "augmented"):
+            raise UsageError(f"students.answers is {self.answers!r}", next_step="give stored or augmented")
+        for gamma in self.gammas:
+            NetworkSpec(gamma=gamma)
+
+
+@dataclass(frozen=True)
+class EvaluationSection:
+    """How networks are tested on whole slides."""
+
+    radius_um: float = 7.5
+    """A detection at most this far from a mitosis has found it."""
+    suppress_um: float = 25.0
+    """Detections closer than this to a more probable one are dropped: the paper's d. Where mitoses lie as
+    close as in dense simulated tumours, half of it loses fewer."""
+    smooth_um: float = 0.0
+    """Probabilities are averaged by a Gaussian of this standard deviation first; 0 as in the paper."""
+    floor: float = 0.05
+    """Peaks below this probability are not kept."""
+    bootstrap: int = field(default=1000, metadata=decides())
+    """How often the slides are drawn for 95 % intervals."""
+
+    def __post_init__(self) -> None:
+        self.matching  # noqa: B018 -- checks the numbers
+        BootstrapConfig(samples=self.bootstrap)
+        self.peaks  # noqa: B018 -- checks the numbers
+
+    @property
+    def matching(self) -> MatchingConfig:
+        """When a detection has found a mitosis."""
+        return MatchingConfig(radius_um=self.radius_um)
+
+    @property
+    def peaks(self) -> PeakConfig:
+        """What becomes a detection."""
+        return PeakConfig(floor=self.floor, suppress_um=self.suppress_um, smooth_um=self.smooth_um)
+
+
+@dataclass(frozen=True)
+class ExperimentSection:
+    """What `metaphase experiments` compares."""
+
+    recipes: tuple[str, ...] = ("RSEB", "RCSEB")
+    """Recipes of experiments 1 and 2; experiment 3 has the protocol's own."""
+    seeds: int = 3
+    """Networks of each of the experiments 1 to 3, each with another seed and difficult set."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or len(self.recipes) != 2:
+            raise UsageError(
+                f"[experiments] seeds = {self.seeds}, recipes = {list(self.recipes)}",
+                next_step="give at least 1 seed, and the two recipes of experiments 1 and 2",
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole chain from manifest to CNN5."""
+
+    cohort: CohortSection
+    reference: ReferenceSection
+    simulate: SimulationConfig | None
+    mining: MiningConfig
+    training: LearningSection
+    ensemble: EnsembleSection
+    students: StudentSection
+    test: EvaluationSection
+    experiments: ExperimentSection
+
+    def __post_init__(self) -> None:
+        if (self.simulate is None) == (not self.cohort.manifest):
+            raise UsageError(
+                "the configuration names no slides, or a manifest and simulated slides at once",
+                next_step="give cohort.manifest or a table [simulate]",
+            )
+        if self.simulate is None and self.reference.source == "simulated":
+            raise UsageError(
+                "the reference standard is simulated and the slides are not",
+                next_step="name a reference.table",
+            )
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""
+        step = seed * SEED_STEP
+        sets = replace(self.mining.sets, seed=self.mining.sets.seed + step)
+        training = replace(self.training, seed=self.training.seed + step)
+        return replace(self, mining=replace(self.mining, sets=sets), training=training)
+
+
+TABLES = (
+    "cohort", "simulate", "reference", "candidates", "labels", "sets", "training", "ensemble", "students",
+    "test", "experiments",
+)  # fmt: skip
+
+
+def read_run_config(path: str | Path) -> RunConfig:
+    """Read and check a TOML file; paths in it are relative to the file."""
+    path = Path(path)
+    with blamed(path):
+        return run_config(read_toml(path), path.parent)
+
+
+def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
+    """The configuration of TOML tables; `base` is where relative paths start."""
+    refuse_unknown(values, TABLES, "the configuration")
+    table = {name: values.get(name, {}) for name in TABLES}
+
+    def made(kind: type[Section], name: str, **given: Any) -> Section:
+        return settings_of(kind, table[name], name, **given)
+
+    slides, ensemble = made(CohortSection, "cohort"), made(EnsembleSection, "ensemble")
+    learning = made(LearningSection, "training")
+    learning.of_task(Task("check", 1.0), ("train",), ("validation",))
+    if "simulate" in values and "table" not in table["reference"]:
+        table["reference"] = {"source": "simulated"} | table["reference"]
+    reference = made(ReferenceSection, "reference")
+    mining = MiningConfig(
+        candidates=made(CandidateConfig, "candidates"),
+        labels=made(LabelConfig, "labels"),
+        sets=made(SetConfig, "sets", hard_sets=ensemble.networks),
+        standardise=slides.standardise,
+    )
+    return RunConfig(
+        cohort=replace(slides, manifest=resolved(base, slides.manifest)),
+        reference=replace(reference, table=resolved(base, reference.table)),
+        simulate=made(SimulationConfig, "simulate") if "simulate" in values else None,
+        mining=mining,
+        training=learning,
+        ensemble=ensemble,
+        students=made(StudentSection, "students"),
+        test=made(EvaluationSection, "test"),
+        experiments=made(ExperimentSection, "experiments"),
+    )
+
+
+CNN3 = "cnn3"
+
+
+def cnn3(config: RunConfig) -> Task:
+    """The network of the easy set."""
+    return Task(CNN3, config.ensemble.gamma)
+
+
+def members(config: RunConfig) -> list[Task]:
+    """CNN4-1 to CNN4-k, each with its own difficult set and seed."""
+    return [
+        Task(f"cnn4-{number + 1}", config.ensemble.gamma, seed=1 + number, hard_set=number)
+        for number in range(config.ensemble.networks)
+    ]
+
+
+def students(config: RunConfig) -> list[Task]:
+    """A CNN5 of each width; all learn from the first difficult set."""
+    asked = config.students.answers == "augmented"
+    teachers = tuple(task.name for task in members(config)) if asked else ()
+    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET, teachers=teachers, epochs=config.students.epochs)
+    return [
+        replace(shared, name=f"cnn5-{width_name(gamma)}", gamma=gamma, seed=101 + number)
+        for number, gamma in enumerate(config.students.gammas)
+    ]
+
+
+def width_name(gamma: float) -> str:
+    """A width as part of a file name, where a dot would look like the beginning of an ending.
+
+    >>> width_name(0.6), width_name(1.0)
+    ('0p6', '1')
+    """
+    return f"{gamma:g}".replace(".", "p")

@@ -1,0 +1,128 @@
+"""`metaphase run`: the whole chain with its test, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.files import write_text
+from metaphase.base.provenance import Ingredients
+from metaphase.evaluation.benches import Bench, bench_of, measured
+from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.operating_points import save_point
+from metaphase.jobs.searching import SplitSearch
+from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
+from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.config import CNN3, EvaluationSection, RunConfig, members, students
+from metaphase.jobs.training.table import data_stages, ensemble_stages
+from metaphase.networks.architectures import parameter_count
+from metaphase.networks.cards import OperatingPoint
+from metaphase.networks.checkpoints import load_model
+
+RESULTS, DETECTIONS = "results.json", "detections"
+ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True)
+class NetworksTested(Ingredients, stage="test"):
+    """What decides a test, beside the networks."""
+
+    test: EvaluationSection
+
+
+def run_chain(chain: Chain, *, report: Report = silent, watch: Watch | None = None) -> States:
+    """Do what is left of the chain from manifest to CNN5 and its test; `results.json` holds the test."""
+    return run_stages(run_table(chain), chain.workspace, report=report, watch=watch)
+
+
+def run_table(chain: Chain) -> list[Stage]:
+    """All stages of a run, in order."""
+    stages = [*data_stages(chain), *ensemble_stages(chain)]
+    networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
+    test = Stage(
+        "test", "detection on validation and test slides, F1 by laboratory", networks, (RESULTS,),
+        partial(_test, chain), NetworksTested(chain.config.test),
+    )  # fmt: skip
+    return [*stages, test]
+
+
+def read_results(workspace: str | Path) -> dict[str, Any]:
+    """Measured values of each network; empty where the test has not run."""
+    path = Path(workspace) / RESULTS
+    if not path.is_file():
+        return {}
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return results
+
+
+def training_centres(chain: Chain) -> set[str]:
+    """Laboratories of the training slides; all others are held out."""
+    cohort = chain.cohort
+    return set(cohort.loc[cohort["split"] == "train", "centre"])
+
+
+def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """What is tested, and the networks whose mean it is: CNN3, the ensemble and every CNN5."""
+    names = tuple(task.name for task in members(config))
+    single = {task.name: (task.name,) for task in students(config)}
+    return {CNN3: (CNN3,), ENSEMBLE: names, **single}
+
+
+def _test(chain: Chain, report: Report) -> Facts:
+    config = chain.config.test
+    benches = {
+        split: bench_of(chain.cohort, chain.reference, split, config.matching)
+        for split in ("validation", "test")
+    }
+    search = SplitSearch(chain.workspace / DETECTIONS, config.peaks, chain.device)
+    networks = {
+        name: _tested(chain, name, names, benches, search, report)
+        for name, names in answers(chain.config).items()
+    }
+    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
+    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    return {"networks": len(networks), "test slides": len(benches["test"].cohort.cases)}
+
+
+def _tested(
+    chain: Chain,
+    name: str,
+    names: tuple[str, ...],
+    benches: dict[str, Bench],
+    search: SplitSearch,
+    report: Report,
+) -> dict[str, Any]:
+    """Search the slides, compare with the reference standard, and note the threshold in the card."""
+    models = [chain.model(each) for each in names]
+    marked = {
+        split: bench.marked(search.search(name, models, chain.slides(split), report))
+        for split, bench in benches.items()
+    }
+    values = measured(marked["validation"], marked["test"], benches["test"].centres())
+    if len(models) == 1:
+        _note_threshold(models[0], values, marked["validation"], chain.config.test)
+    return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
+
+
+def _note_threshold(model: Path, values: dict[str, Any], validation: Marked, test: EvaluationSection) -> None:
+    """Put what was tuned on the validation slides into the network's card, for `metaphase detect`."""
+    if values["validation_f1"] is None:
+        return
+    parameters = {
+        "delta": values["threshold"],
+        "suppress_um": test.suppress_um,
+        "smooth_um": test.smooth_um,
+    }
+    point = OperatingPoint(
+        task="mitoses",
+        parameters=parameters,
+        metric="F1",
+        value=values["validation_f1"],
+        cases=validation.cases,
+        patients=validation.patients,
+        source="validation slides of metaphase run",
+    )
+    save_point(model.with_suffix(".json"), point)

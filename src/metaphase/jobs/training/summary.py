@@ -1,0 +1,147 @@
+"""What came of a run, for its page: tables, curves, and patches worth a look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.arrays import Floats32, Integers
+from metaphase.evaluation.benches import GRID, counts_of
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.jobs.stages import States, stage_rows
+from metaphase.jobs.training.chain import NETWORKS, Chain
+from metaphase.jobs.training.run import read_results
+from metaphase.labels.mining import SOFT_TARGET
+from metaphase.networks.training.data import open_set
+from metaphase.reports.pages import DASH, TextTable
+from metaphase.reports.plots import Line
+from metaphase.reports.run import Examples, Panels, RunReport
+
+CROP_PX = 100
+"""Side of the shown patches: what the networks see."""
+SHOWN = 12
+"""Patches of each kind."""
+NO_DRAWS = BootstrapConfig(samples=0)
+
+
+def run_report(chain: Chain, states: States) -> RunReport:
+    """Gather what the workspace of a run holds."""
+    results = read_results(chain.workspace)
+    stores = chain.hard_stores()
+    return RunReport(
+        name=chain.workspace.name,
+        stages=stage_rows(states),
+        headline=_headline(results),
+        tables=_tables(results, chain.config.test.bootstrap),
+        panels=_panels(results),
+        grid=GRID.tolist(),
+        histories=_histories(chain.workspace / NETWORKS),
+        examples=example_groups(stores) if stores else (),
+    )
+
+
+def _headline(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """F1 on held-out laboratories of CNN3, the ensemble and the last CNN5."""
+    if not results:
+        return []
+    away, _ = _centres(results)
+    names = list(results["networks"])
+    return [
+        (name, f"{counts_of([results['networks'][name]], away).f1_at_validation(NO_DRAWS).value:.3f}")
+        for name in (names[0], "ensemble", names[-1])
+    ]
+
+
+def _centres(results: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """Laboratories held out (all, where none is), and those trained on that have test slides."""
+    every = set(next(iter(results["networks"].values()))["slides"]["centre"])
+    home = every & set(results["training_centres"])
+    return (every - home) or every, home
+
+
+def _tables(results: dict[str, Any], samples: int) -> list[TextTable]:
+    if not results:
+        return []
+    away, home = _centres(results)
+    bootstrap = BootstrapConfig(samples=samples)
+    headings = ["network", "parameters", "threshold", "F1 held out", "highest F1 held out", "F1 at home"]
+    rows, by_centre = [], []
+    for name, values in results["networks"].items():
+        counts = counts_of([values], away)
+        rows.append(
+            [
+                name,
+                f"{values['parameters']:,}",
+                f"{values['threshold']:.3f}",
+                str(counts.f1_at_validation(bootstrap)),
+                str(counts.highest_f1(bootstrap)),
+                _f1_of(values, home) if home else DASH,
+            ]
+        )
+        by_centre.append([name, *(_f1_of(values, {centre}) for centre in sorted(away | home))])
+    centres = [f"{centre} (trained on)" if centre in home else centre for centre in sorted(away | home)]
+    note = "F1 at the threshold chosen on validation slides; 95 % intervals draw slides."
+    return [
+        TextTable("", headings, rows, note),
+        TextTable("", ["F1 by laboratory", *centres], by_centre, "At the same thresholds."),
+    ]
+
+
+def _f1_of(values: dict[str, Any], centres: set[str]) -> str:
+    value = counts_of([values], centres).f1_at_validation(NO_DRAWS).value
+    return DASH if np.isnan(value) else f"{value:.3f}"
+
+
+def _panels(results: dict[str, Any]) -> Panels:
+    if not results:
+        return {}
+    away, home = _centres(results)
+    panels = {"Laboratories held out": away} | ({"Training laboratory": home} if home else {})
+    return {
+        title: [
+            Line(name, counts_of([values], centres).curves().tolist(), [values["threshold"]])
+            for name, values in results["networks"].items()
+        ]
+        for title, centres in panels.items()
+    }
+
+
+def _histories(folder: Path) -> dict[str, pd.DataFrame]:
+    return {path.parent.name: pd.read_csv(path) for path in sorted(folder.glob("*/history.csv"))}
+
+
+def example_groups(stores: Sequence[str], count: int = SHOWN) -> list[Examples]:
+    """What the ensemble finds easy, hard, and likely to be labelled wrongly; none without soft targets."""
+    patches = open_set(stores)
+    if SOFT_TARGET not in patches.index.columns or patches.index[SOFT_TARGET].isna().any():
+        return []
+    groups = []
+    for title, note, rows in _choices(patches.targets(SOFT_TARGET), patches.labels, count):
+        pixels = patches.take(rows)
+        margin = (pixels.shape[1] - CROP_PX) // 2
+        crops = pixels[:, margin : margin + CROP_PX, margin : margin + CROP_PX]
+        groups.append(Examples(title, note, crops, _captions(patches.index.iloc[rows])))
+    return groups
+
+
+def _choices(answers: Floats32, labels: Integers, count: int) -> list[tuple[str, str, Integers]]:
+    mitoses, others = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
+    rising = {1: mitoses[np.argsort(answers[mitoses], kind="stable")],
+              0: others[np.argsort(answers[others], kind="stable")]}  # fmt: skip
+    unsure = np.argsort(np.abs(answers - 0.5), kind="stable")
+    return [
+        ("Easiest mitoses", "labelled mitosis, highest probability", rising[1][::-1][:count]),
+        ("Easiest negatives", "labelled negative, lowest probability", rising[0][:count]),
+        ("Hardest", "probability nearest to one half, whatever the label", unsure[:count]),
+        ("Suspects: missed mitoses?", "labelled negative, highest probability", rising[0][::-1][:count]),
+        ("Suspects: no mitoses?", "labelled mitosis, lowest probability", rising[1][:count]),
+    ]
+
+
+def _captions(rows: pd.DataFrame) -> tuple[str, ...]:
+    columns = zip(rows["slide"], rows["x"], rows["y"], rows[SOFT_TARGET], strict=True)
+    return tuple(f"{value:.3f} · {slide} at {x:.0f}, {y:.0f}" for slide, x, y, value in columns)

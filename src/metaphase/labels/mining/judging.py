@@ -1,0 +1,68 @@
+"""What networks say about places of a slide, or about stored patches: the mean of their probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.provenance import account_of, fingerprint_of
+from metaphase.networks.architectures import probability
+from metaphase.networks.cards import PATCH_PX
+from metaphase.networks.checkpoints import choose_device, load_model
+from metaphase.networks.training.loop import centre_crop
+from metaphase.slides import Slide, cut_squares
+
+
+class NetworkJudge:
+    """One network or an ensemble. Call it with a slide and points, or give `judge` patches.
+
+    Every candidate is answered from its own patch, which suits some thousand candidates on a CPU and a
+    million on a GPU. Whatever has `identity` and the same call can stand in for it, such as a dense engine.
+    """
+
+    def __init__(self, models: Sequence[str | Path], device: str | None = None, *, batch: int = 512) -> None:
+        if not models:
+            raise UsageError("no network to score with", next_step="name at least one model")
+        self._device, self._batch = choose_device(device), batch
+        loaded = [load_model(model, self._device) for model in models]
+        self._networks = [network.to(memory_format=torch.channels_last) for network, _ in loaded]  # type: ignore[call-overload]
+        resolutions = {card.mpp for _, card in loaded}
+        if len(resolutions) > 1:
+            raise ModelError(
+                f"networks for different resolutions, {sorted(resolutions)} um/px, are no ensemble",
+                path=models[0],
+                next_step="take networks that were trained alike",
+            )
+        self.mpp = resolutions.pop()
+        """Resolution of the patches, in um/px."""
+        self.identity = fingerprint_of(account_of([card.identity for _, card in loaded]))
+        """Changes with the weights of any network, and with what it is run at."""
+
+    def __call__(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        """Probability (n,) of the patch around each level-0 point (n, 2)."""
+        answers = np.empty(len(points), np.float32)
+        for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
+            answers[rows] = self.judge(patches)
+        return answers
+
+    def judge(self, patches: RGB) -> npt.NDArray[np.float32]:
+        """Probability (n,) of each patch (n, side, side, 3)."""
+        parts = [self._judge(torch.from_numpy(patches[i : i + self._batch])) for i in self._starts(patches)]
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def _starts(self, patches: RGB) -> range:
+        return range(0, len(patches), self._batch)
+
+    @torch.inference_mode()
+    def _judge(self, pixels: torch.Tensor) -> npt.NDArray[np.float32]:
+        images = centre_crop(pixels.to(self._device))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            answers = [probability(network(images)).flatten() for network in self._networks]
+        mean: npt.NDArray[np.float32] = torch.stack(answers).mean(dim=0).cpu().numpy()
+        return mean

@@ -1,0 +1,425 @@
+"""The chain from slides to patch stores, one slide at a time and resumable: every step keeps what is done.
+
+mining = Mining(folder, train, validation)
+cnn3 = train(TrainingConfig(train=mining.easy_stores(), validation=mining.validation_stores()), ...)
+hard = mining.hard_stores(NetworkJudge([cnn3.model]))   # index columns hard_0, hard_1, ...
+mining.add_soft_targets(hard, NetworkJudge(cnn4_models))  # index column ensemble
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_bytes
+from metaphase.base.geometry import Box
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.provenance import Ingredients
+from metaphase.base.tables import named, read_table, require_columns, write_table
+from metaphase.images.stain.standardisation import Transform, fit_slide
+from metaphase.images.tissue import TissueConfig, TissueMask, TissueSource, load_tissue
+from metaphase.labels.mining.candidates import (
+    CandidateError,
+    Candidates,
+    find_candidates,
+    load_candidates,
+    save_candidates,
+)
+from metaphase.labels.mining.config import CandidateConfig, MiningConfig
+from metaphase.labels.mining.labelling import label_candidates, negatives_anywhere
+from metaphase.labels.mining.sets import (
+    Part,
+    Tables,
+    easy_negatives,
+    hard_negatives,
+    parts_by_centre,
+    positives,
+    validation_set,
+)
+from metaphase.labels.mining.stores import Judge, add_answers, is_stored, remove_stores, write_store
+from metaphase.networks.training.data import REPEAT
+from metaphase.slides import Slide, SlideSource
+
+# ---- the slides that networks learn from ----
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSlide:
+    """An H&E slide with its reference standard."""
+
+    name: str
+    """The case; also the name of its files."""
+    path: Path
+    """The slide's file."""
+    reference: pd.DataFrame
+    """Points of this slide: x, y in level-0 pixels and, where there are others than mitoses, label."""
+    mpp: float | None = None
+    """Micrometres per level-0 pixel, where the file states none."""
+    tissue: Path | str | None = None
+    """Tissue mask as `save_tissue` writes it, or `whole`; without one, tissue is found."""
+    centre: str = ""
+    """Laboratory that it comes from."""
+    repeat: int = 1
+    """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
+
+    def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
+            raise UsageError(f"a slide cannot be called {self.name!r}", next_step="give a plain name")
+        if self.repeat < 1:
+            raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
+        require_columns(self.reference, ("x", "y"), self.name)
+
+    @property
+    def slide(self) -> SlideSource:
+        """What opens it."""
+        return SlideSource(self.path, self.mpp)
+
+    def tissue_source(self, config: TissueConfig) -> TissueSource:
+        """Where its tissue comes from; `config` finds it where none is given."""
+        return TissueSource.stated(str(self.tissue)) if self.tissue else TissueSource(config=config)
+
+
+class StandardisedSlide(Slide):
+    """Another slide's pixels with their colours mapped as they are read; nothing is written."""
+
+    def __init__(self, slide: Slide, transform: Transform) -> None:
+        super().__init__(slide.info)
+        self._slide, self._table = slide, transform.table
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        return self._table.apply(self._slide.read_level(level, box))
+
+    def close(self) -> None:
+        """Release the slide beneath."""
+        self._slide.close()
+
+
+@contextmanager
+def opened(source: TrainingSlide, transform: Transform | None = None) -> Iterator[Slide]:
+    """The slide, with its stain standardised where a transform is given."""
+    with source.slide.open() as slide:
+        yield slide if transform is None else StandardisedSlide(slide, transform)
+
+
+# ---- what decides each step's result ----
+
+
+@dataclass(frozen=True)
+class SeenSlide:
+    """A slide as networks see it: where, and in which colours."""
+
+    slide: SlideSource
+    tissue: TissueSource
+    standardise: str
+
+
+@dataclass(frozen=True)
+class TissueFound(Ingredients, stage="tissue"):
+    """The tissue of a slide that came without a mask."""
+
+    slide: SlideSource
+    tissue: TissueSource
+
+
+@dataclass(frozen=True)
+class StainFitted(Ingredients, stage="stain"):
+    """The way from a slide's colours to the common ones."""
+
+    slide: SlideSource
+    method: str
+
+
+@dataclass(frozen=True)
+class CandidatesFound(Ingredients, stage="candidates"):
+    """The candidates of a slide."""
+
+    seen: SeenSlide
+    config: CandidateConfig
+
+
+@dataclass(frozen=True, eq=False)
+class CandidatesJudged(Ingredients, stage="probabilities"):
+    """What a network says about the candidates of a slide."""
+
+    seen: SeenSlide
+    candidates: pd.DataFrame
+    networks: str
+
+
+@dataclass(frozen=True, eq=False)
+class PatchesCut(Ingredients, stage="patches"):
+    """A store of patches of a slide."""
+
+    seen: SeenSlide
+    rows: pd.DataFrame
+    side_px: int
+    mpp: float
+
+
+@dataclass(frozen=True)
+class SoftTargetsAdded(Ingredients, stage="soft targets"):
+    """What an ensemble says about the patches of a store."""
+
+    column: str
+    networks: str
+
+
+# ---- the chain itself ----
+
+SLIDES_AT_ONCE = 8
+"""Slides that are worked on side by side, where there are cores for it; each holds up to 256 MB."""
+SOFT_TARGET = "ensemble"
+"""Index column with the mean probability of the ensemble."""
+
+Made = TypeVar("Made")
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being made, slides finished and slides in all."""
+
+
+class PlaceJudge(Protocol):
+    """Says how probable a mitosis is at given places."""
+
+    @property
+    def identity(self) -> str:
+        """Changes when its answers may change."""
+
+    def __call__(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        """Probabilities (n,) at level-0 points (n, 2)."""
+
+
+class PatchJudge(Protocol):
+    """Says how probable a mitosis is in given patches."""
+
+    @property
+    def identity(self) -> str:
+        """Changes when its answers may change."""
+
+    @property
+    def judge(self) -> Judge:
+        """Probabilities (n,) of patches (n, side, side, 3)."""
+
+
+@dataclass(frozen=True)
+class Mining:
+    """The slides, the settings and the folder of one chain.
+
+    In `folder`: `candidates/`, `probabilities/`, `tissue/` and `stain/` have a file a slide;
+    `patches/positives`, `patches/easy`, `patches/hard` and `patches/validation` a store a slide that
+    has such patches.
+    """
+
+    folder: Path
+    train: Sequence[TrainingSlide]
+    validation: Sequence[TrainingSlide]
+    config: MiningConfig = field(default_factory=MiningConfig)
+    progress: Progress | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [source.name for source in (*self.train, *self.validation)]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice or not self.train or not self.validation:
+            problem = f"slides named twice: {named(twice)}" if twice else "no slides to train or validate on"
+            raise UsageError(
+                problem, next_step="give each slide one name and one split; both splits need at least one"
+            )
+
+    @cached_property
+    def labelled_training(self) -> Tables:
+        """Labelled candidates of the training slides."""
+        return self._labelled("candidates for training", self.train, self.config.sets.anywhere)
+
+    @cached_property
+    def labelled_validation(self) -> Tables:
+        """Labelled candidates of the validation slides."""
+        return self._labelled("candidates for validation", self.validation)
+
+    def candidates(self, source: TrainingSlide) -> Candidates:
+        """Candidates of a slide, found now or by an earlier run."""
+        path = self.folder / "candidates" / f"{source.name}.parquet"
+        record = CandidatesFound(self._seen(source), self.config.candidates)
+        if not record.is_done(path):
+            started = time.perf_counter()
+            with opened(source, self._transform(source)) as slide:
+                threads = self.threads or max(1, available_cores() // _slides_at_once())
+                found = find_candidates(slide, self.tissue(source), self.config.candidates, threads=threads)
+            seconds = round(time.perf_counter() - started, 2)
+            save_candidates(path, found, record, seconds=seconds)
+        return load_candidates(path)
+
+    def tissue(self, source: TrainingSlide) -> TissueMask:
+        """Tissue of a slide: the given mask, or one found now or by an earlier run."""
+        wanted = source.tissue_source(self.config.tissue)
+        if source.tissue:
+            with opened(source) as slide:
+                return wanted.of(slide)
+        path = self.folder / "tissue" / f"{source.name}.tissue.png"
+        record = TissueFound(source.slide, wanted)
+        if not record.is_done(path):
+            with opened(source) as slide, record.noted(path):
+                write_bytes(path, wanted.of(slide).to_png())
+        return load_tissue(path)
+
+    def positive_stores(self) -> list[str]:
+        """Stores of all positives of the training slides."""
+        found = positives(self.labelled_training)
+        repeated = {
+            source.name: found[source.name].assign(**{REPEAT: source.repeat}) for source in self.train
+        }
+        return self._stores("positives", self.train, repeated)
+
+    def easy_stores(self) -> list[str]:
+        """Stores to train CNN3 on: all positives, and negatives drawn evenly."""
+        stores = self.positive_stores()
+        drawn = easy_negatives(self.labelled_training, self.config.sets, self._parts)
+        return stores + self._stores("easy", self.train, drawn)
+
+    def validation_stores(self) -> list[str]:
+        """Stores to choose the best epoch of every network on."""
+        drawn = validation_set(self.labelled_validation, self.config.sets)
+        return self._stores("validation", self.validation, drawn)
+
+    def judged(self, judge: PlaceJudge) -> Tables:
+        """Labelled candidates of the training slides with the `probability` that `judge` gives each."""
+        tables = {}
+        for number, source in enumerate(self.train):
+            self._report("probabilities", number, len(self.train))
+            tables[source.name] = self._judged(source, self.labelled_training[source.name], judge)
+        self._report("probabilities", len(self.train), len(self.train))
+        return tables
+
+    def hard_stores(self, judge: PlaceJudge) -> list[str]:
+        """Stores to train CNN4 and CNN5 on: all positives, and the negatives of all difficult sets.
+
+        How often a patch belongs to difficult set i says the index column `hard_column(i)`.
+        """
+        judged = self.judged(judge)
+        probabilities = {name: table["probability"].to_numpy(np.float32) for name, table in judged.items()}
+        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets, self._parts)
+        return self.positive_stores() + self._stores("hard", self.train, drawn)
+
+    def add_soft_targets(
+        self, stores: Sequence[str | Path], judge: PatchJudge, column: str = SOFT_TARGET
+    ) -> None:
+        """Add to each store what an ensemble says about its patches, unturned and in their own stain."""
+        record = SoftTargetsAdded(column, judge.identity)
+        for number, store in enumerate(stores):
+            self._report("soft targets", number, len(stores))
+            add_answers(store, judge.judge, column, record)
+        self._report("soft targets", len(stores), len(stores))
+
+    @property
+    def _parts(self) -> list[Part]:
+        """The centres of the training slides with their shares of the negatives."""
+        centres = {source.name: source.centre for source in self.train}
+        repeats = {source.name: source.repeat for source in self.train}
+        return parts_by_centre(self.labelled_training, centres, repeats, self.config.sets.balance)
+
+    def _labelled(self, what: str, sources: Sequence[TrainingSlide], anywhere: float = 0.0) -> Tables:
+        def label(source: TrainingSlide) -> pd.DataFrame:
+            candidates = self.candidates(source)
+            with opened(source) as slide:
+                table = label_candidates(candidates.table, source.reference, slide, self.config.labels)
+                wanted = round(anywhere / (1 - anywhere) * len(table))
+                return self._with_anywhere(source, slide, table, wanted) if wanted else table
+
+        return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
+
+    def _with_anywhere(
+        self, source: TrainingSlide, slide: Slide, table: pd.DataFrame, count: int
+    ) -> pd.DataFrame:
+        """Labelled candidates and up to `count` other places."""
+        rng = np.random.default_rng((self.config.sets.seed, *source.name.encode()))
+        within = self.tissue(source) if source.tissue else None
+        places = negatives_anywhere(slide, within, source.reference, count, self.config.labels, rng)
+        return pd.concat([table.astype({"source": object}), places], ignore_index=True)
+
+    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: PlaceJudge) -> pd.DataFrame:
+        path = self.folder / "probabilities" / f"{source.name}.parquet"
+        record = CandidatesJudged(self._seen(source), table, judge.identity)
+        if not record.is_done(path):
+            with opened(source, self._transform(source)) as slide:
+                answers = judge(slide, table[["x", "y"]].to_numpy(np.float64))
+            _check_probabilities(answers, table, source)
+            with record.noted(path):
+                write_table(path, table.assign(probability=answers.astype(np.float32)))
+        return read_table(path)
+
+    def _stores(self, kind: str, sources: Sequence[TrainingSlide], tables: Tables) -> list[str]:
+        """Stores of the given rows, one for each slide that has any; a few slides at a time."""
+        folder = self.folder / "patches" / kind
+        chosen = [source for source in sources if len(tables[source.name])]
+        remove_stores(folder, keep={source.name for source in chosen})
+
+        def store(source: TrainingSlide) -> str:
+            self._store(folder / source.name, source, tables[source.name])
+            return str(folder / source.name)
+
+        return self._each(f"{kind} patches", chosen, store)
+
+    def _each(
+        self, what: str, sources: Sequence[TrainingSlide], make: Callable[[TrainingSlide], Made]
+    ) -> list[Made]:
+        """What is made of each slide, a few slides side by side."""
+        at_once = _slides_at_once()
+        made: list[Made] = []
+        self._report(what, 0, len(sources))
+        for one in ordered_map(make, sources, threads=at_once, ahead=at_once):
+            made.append(one)
+            self._report(what, len(made), len(sources))
+        return made
+
+    def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
+        sets = self.config.sets
+        record = PatchesCut(self._seen(source), table, sets.side_px, sets.mpp)
+        if is_stored(folder, record):
+            return
+        with opened(source, self._transform(source)) as slide:
+            named_rows = table.assign(slide=source.name)
+            write_store(folder, slide, named_rows, record, sets, threads=self.threads)
+
+    def _transform(self, source: TrainingSlide) -> Transform | None:
+        """The way to the common stain, fitted now or by an earlier run; none where none is asked for."""
+        if not self.config.standardise:
+            return None
+        path = self.folder / "stain" / f"{source.name}.json"
+        record = StainFitted(source.slide, self.config.standardise)
+        if not record.is_done(path):
+            with opened(source) as slide, record.noted(path):
+                fit_slide(slide, self.config.standardise).save(path)
+        return Transform.load(path)
+
+    def _seen(self, source: TrainingSlide) -> SeenSlide:
+        tissue = source.tissue_source(self.config.tissue)
+        return SeenSlide(source.slide, tissue, self.config.standardise)
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+
+def _slides_at_once() -> int:
+    return max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
+
+
+def _check_probabilities(
+    answers: npt.NDArray[np.float32], table: pd.DataFrame, source: TrainingSlide
+) -> None:
+    if answers.shape != (len(table),) or not ((answers >= 0) & (answers <= 1)).all():
+        raise CandidateError(
+            f"{len(table):,} candidates got {answers.shape} answers, or some that are not probabilities",
+            path=source.path,
+            next_step="check the network that scores",
+        )

@@ -1,0 +1,190 @@
+"""From several observers' answers to labels, and how well the observers agree beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import Integers
+from metaphase.base.errors import UsageError
+from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.store import Given
+
+# ---- how well observers agree beyond chance ----
+
+
+def winners(votes: Integers, agree: int) -> Integers:
+    """Index of the answer that at least `agree` observers gave, or -1: too few agree, or two answers tie.
+
+    `votes` counts the observers by item (row) and answer (column).
+    """
+    most = votes.max(axis=1)
+    alone = (votes == most[:, None]).sum(axis=1) == 1
+    return np.where((most >= agree) & alone, votes.argmax(axis=1), -1)
+
+
+def count_votes(sheet: pd.DataFrame, answers: Sequence[str]) -> Integers:
+    """Votes by item and answer, from a sheet with a row an item and a column an observer."""
+    cells = sheet.to_numpy(dtype=object)
+    return np.stack([(cells == answer).sum(axis=1) for answer in answers], axis=1).astype(np.int64)
+
+
+def cohen_kappa(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """Unweighted kappa of two observers' answers to the same items; NaN where chance leaves nothing open."""
+    one, two = np.asarray(first), np.asarray(second)
+    if not one.size:
+        return float("nan")
+    answers = np.union1d(one, two)
+    shares = [(side[:, None] == answers).mean(axis=0) for side in (one, two)]
+    return _beyond_chance(float((one == two).mean()), float(shares[0] @ shares[1]))
+
+
+def fleiss_kappa(votes: Integers) -> float:
+    """Fleiss' kappa; each row holds the votes of one item, all rows of the same number of observers."""
+    if not len(votes) or votes[0].sum() < 2:
+        return float("nan")
+    observers = votes[0].sum()
+    pairs = (votes * (votes - 1)).sum(axis=1) / (observers * (observers - 1))
+    shares = votes.sum(axis=0) / votes.sum()
+    return _beyond_chance(float(pairs.mean()), float(shares @ shares))
+
+
+def pairwise_kappas(sheet: pd.DataFrame) -> pd.DataFrame:
+    """Each pair of observers: how many items both answered, the share answered alike, and Cohen's kappa."""
+    rows = []
+    for one, two in combinations(sheet.columns, 2):
+        both = sheet[(sheet[one] != "") & (sheet[two] != "")]
+        first, second = (both[name].to_numpy(dtype=str) for name in (one, two))
+        alike = float((first == second).mean()) if len(both) else float("nan")
+        rows.append((one, two, len(both), alike, cohen_kappa(first, second)))
+    return pd.DataFrame(rows, columns=["observer", "other", "items", "alike", "kappa"])
+
+
+def _beyond_chance(seen: float, expected: float) -> float:
+    return (seen - expected) / (1 - expected) if expected < 1 - 1e-12 else float("nan")
+
+
+# ---- from several observers' answers to labels ----
+
+AGREE = 3
+"""Observers who must agree; the paper asks 3 of 4."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Labels, and what they rest on."""
+
+    agree: int
+    labels: pd.DataFrame
+    """One row an item: item, label (empty where too few agree), agreed (True or False), votes_<answer>."""
+    sheet: pd.DataFrame
+    """Answers by item (rows) and observer (columns), empty text where there is none."""
+    disagreements: pd.DataFrame
+    """Items answered differently, the most divided first, with everybody's answer."""
+    observers: pd.DataFrame
+    """observer, answers, seconds (median), minutes, per_hour, changes."""
+    pairs: pd.DataFrame
+    """observer, other, items, alike, kappa (Cohen's, unweighted)."""
+    fleiss: float
+    """Fleiss' kappa over `complete` items; NaN where it is undefined."""
+    complete: int
+    """Items that all observers answered."""
+
+    @property
+    def labelled(self) -> int:
+        """Items with a label."""
+        return int((self.labels["label"] != "").sum())
+
+
+def merge_answers(
+    project: Project, given: Sequence[Given], agree: int = AGREE, changes: dict[str, int] | None = None
+) -> Merged:
+    """Labels of all items, those nobody answered included, from the answers that stand."""
+    sheet = answer_sheet(project, given)
+    _check_agree(agree, list(sheet.columns), project)
+    votes = count_votes(sheet, project.answer_names)
+    complete = votes[votes.sum(axis=1) == sheet.shape[1]]
+    return Merged(
+        agree=agree,
+        labels=_labels(project, votes, agree),
+        sheet=sheet,
+        disagreements=_disagreements(project, sheet, votes),
+        observers=_speeds(given, changes or {}),
+        pairs=pairwise_kappas(sheet),
+        fleiss=fleiss_kappa(complete),
+        complete=len(complete),
+    )
+
+
+def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
+    """Answers by item, in the project's order, and observer, by name; empty text where there is none."""
+    names = sorted({one.observer for one in given})
+    sheet = pd.DataFrame("", index=pd.Index(project.by_name, name="item"), columns=names, dtype=object)
+    cells = sheet.to_numpy(dtype=object, copy=True)
+    row = {name: position for position, name in enumerate(sheet.index)}
+    column = {name: position for position, name in enumerate(names)}
+    for one in given:
+        cells[row[one.item], column[one.observer]] = one.answer
+    return pd.DataFrame(cells, index=sheet.index, columns=names, dtype=object)
+
+
+def _labels(project: Project, votes: Integers, agree: int) -> pd.DataFrame:
+    winner = winners(votes, agree)
+    names = np.array([*project.answer_names, ""], dtype=object)  # -1 takes the last
+    frame = pd.DataFrame({"item": list(project.by_name), "label": names[winner], "agreed": winner >= 0})
+    for position, name in enumerate(project.answer_names):
+        frame[f"votes_{name}"] = votes[:, position]
+    return frame
+
+
+def _disagreements(project: Project, sheet: pd.DataFrame, votes: Integers) -> pd.DataFrame:
+    """The most divided first: by how little ahead the first answer is, then by how many answered."""
+    ranked = np.sort(votes, axis=1)
+    divided = np.flatnonzero(ranked[:, -2] > 0)
+    lead, total = ranked[divided, -1] - ranked[divided, -2], votes[divided].sum(axis=1)
+    rows = divided[np.lexsort((divided, -total, lead))]
+    items = [project.items[row] for row in rows]
+    frame = pd.DataFrame(
+        {
+            "item": [item.name for item in items],
+            "case": [item.case for item in items],
+            "slide": [str(item.slide) for item in items],
+            "x": [item.x for item in items],
+            "y": [item.y for item in items],
+        }
+    )
+    answers = sheet.iloc[rows].reset_index(drop=True).add_prefix("answer_")
+    return pd.concat([frame, answers], axis=1)
+
+
+def _speeds(given: Sequence[Given], changes: dict[str, int]) -> pd.DataFrame:
+    frame = pd.DataFrame([(one.observer, one.seconds) for one in given], columns=["observer", "seconds"])
+    rows = []
+    for name, seconds in frame.groupby("observer")["seconds"]:
+        total = float(seconds.sum())
+        per_hour = 3600 * len(seconds) / total if total else float("nan")
+        rows.append(
+            (name, len(seconds), float(seconds.median()), total / 60, per_hour, changes.get(str(name), 0))
+        )
+    columns = ["observer", "answers", "seconds", "minutes", "per_hour", "changes"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _check_agree(agree: int, observers: list[str], project: Project) -> None:
+    if agree < 1:
+        raise UsageError(f"agree is {agree}", next_step="give at least 1")
+    if not observers:
+        raise UsageError(
+            "nobody has answered yet", path=project.folder, next_step="label first, or import answers"
+        )
+    if agree > len(observers):
+        raise UsageError(
+            f"{agree} observers cannot agree, for {len(observers)} answered ({', '.join(observers)})",
+            path=project.folder,
+            next_step=f"wait for more observers, or lower --agree to {len(observers)} or less",
+        )

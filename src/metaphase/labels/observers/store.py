@@ -1,0 +1,276 @@
+"""The answers: an append-only log in SQLite, each one on the disk before the browser hears it is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sqlite3
+import threading
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import named
+from metaphase.labels.observers.project import ITEMS, LabellingError, Project
+
+APPLICATION_ID = 0x6D706C62
+"""Marks the file as ours (SQLite's application_id)."""
+VERSION = 1
+BUSY_S = 10.0
+MAX_SECONDS = 24 * 3600.0
+MAX_NAME = 64
+
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE log (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    uuid TEXT NOT NULL UNIQUE,
+    observer TEXT NOT NULL CHECK (observer <> ''),
+    item TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    answer TEXT,
+    seconds REAL NOT NULL CHECK (seconds >= 0),
+    time TEXT NOT NULL
+);
+CREATE INDEX log_observer_item ON log (observer, item, sequence);
+CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
+    BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
+CREATE TRIGGER log_is_not_cut BEFORE DELETE ON log
+    BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END;
+CREATE VIEW current AS
+    SELECT sequence, observer, item, answer, seconds, time FROM log
+    WHERE sequence IN (SELECT MAX(sequence) FROM log GROUP BY observer, item) AND answer IS NOT NULL;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+
+
+def now() -> str:
+    """The time in UTC, to the millisecond, as answers carry it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line to write into the log; no answer (None) withdraws what was given before."""
+
+    observer: str
+    item: str
+    answer: str | None
+    seconds: float = 0.0
+    time: str = field(default_factory=now)
+    uuid: str = field(default_factory=lambda: str(uuid4()))
+    """Written once only, however often it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The answer that stands: the latest of one observer to one item."""
+
+    observer: str
+    item: str
+    answer: str
+    seconds: float
+    time: str
+
+
+def clean_observer(name: str) -> str:
+    """A name fit for tables: one line, single spaces, starting with a letter or digit."""
+    clean = re.sub(r"\s+", " ", unicodedata.normalize("NFC", name)).strip()
+    if not clean or len(clean) > MAX_NAME or not clean.isprintable() or not clean[0].isalnum():
+        raise UsageError(
+            f"{name[:MAX_NAME]!r} is no name for an observer",
+            next_step=f"give up to {MAX_NAME} printable characters, a letter or digit first",
+        )
+    return clean
+
+
+class AnswerStore:
+    """The answers of a project. Safe to use from several threads, and beside other processes.
+
+    Opening checks the file, and that the items answered so far are still those of the project.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._lock = threading.Lock()
+        with self._explained():
+            self._connection = _connect(project.answers_path)
+        try:
+            with self._explained():
+                self._check_items()
+        except BaseException:
+            self.close()
+            raise
+
+    def record(self, observer: str, item: str, answer: str | None, seconds: float = 0.0) -> None:
+        """Write one answer, or withdraw it (None); it is on the disk when this returns."""
+        self.record_many([Entry(observer, item, answer, seconds)])
+
+    def record_many(self, entries: Iterable[Entry]) -> int:
+        """Write entries together, all or none, and return how many were new (by their uuid)."""
+        with self._lock, self._explained(), self._transaction() as connection:
+            names = {name.casefold(): name for name in self._observers()}
+            rows = []
+            for entry in entries:
+                self._check(entry)
+                name = clean_observer(entry.observer)
+                name = names.setdefault(name.casefold(), name)
+                number = self.project.by_name[entry.item].number
+                rows.append((entry.uuid, name, entry.item, number, entry.answer, entry.seconds, entry.time))
+            before = connection.total_changes
+            connection.executemany(
+                "INSERT INTO log (uuid, observer, item, number, answer, seconds, time)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO NOTHING",
+                rows,
+            )
+            return connection.total_changes - before
+
+    def current(self, observer: str | None = None) -> list[Given]:
+        """The answers that stand, oldest first; of one observer, or of all."""
+        where, values = ("", ()) if observer is None else ("WHERE observer = ?", (self.known(observer),))
+        rows = self._rows(
+            f"SELECT observer, item, answer, seconds, time FROM current {where} ORDER BY sequence", values
+        )
+        return [Given(*row) for row in rows]
+
+    def known(self, observer: str) -> str:
+        """The observer's name as first written: `ANNA` is the `Anna` who began."""
+        name = clean_observer(observer)
+        return {other.casefold(): other for other in self.observers()}.get(name.casefold(), name)
+
+    def observers(self) -> list[str]:
+        """Everybody who ever answered, by name."""
+        with self._lock, self._explained():
+            return self._observers()
+
+    def seconds_spent(self, observer: str) -> float:
+        """All the time an observer spent, that on withdrawn and changed answers included."""
+        rows = self._rows("SELECT TOTAL(seconds) FROM log WHERE observer = ?", (self.known(observer),))
+        return float(rows[0][0])
+
+    def changes(self) -> dict[str, int]:
+        """How often each observer withdrew or replaced an answer."""
+        query = "SELECT observer, COUNT(*) - COUNT(DISTINCT item) FROM log GROUP BY observer"
+        return dict(self._rows(query))
+
+    def close(self) -> None:
+        """Release the database."""
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _observers(self) -> list[str]:
+        return [name for (name,) in self._connection.execute("SELECT DISTINCT observer FROM log ORDER BY 1")]
+
+    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._lock, self._explained():
+            return self._connection.execute(query, values).fetchall()
+
+    def _check(self, entry: Entry) -> None:
+        if entry.item not in self.project.by_name:
+            raise UsageError(f"{entry.item!r} is no item", next_step=f"name one of {ITEMS}")
+        if entry.answer is not None and entry.answer not in self.project.answer_names:
+            raise UsageError(
+                f"{entry.answer!r} is no answer", next_step=f"give {', '.join(self.project.answer_names)}"
+            )
+        if not (math.isfinite(entry.seconds) and 0 <= entry.seconds <= MAX_SECONDS):
+            raise UsageError(f"{entry.seconds} seconds make no sense", next_step="give 0 up to a day")
+
+    def _check_items(self) -> None:
+        """Refuse answers to items that have since left `items.csv` or moved: nobody saw the new ones."""
+        query = "SELECT DISTINCT item, number FROM log WHERE sequence IN (SELECT sequence FROM current)"
+        numbers = {item.name: item.number for item in self.project.items}
+        odd = [item for item, number in self._connection.execute(query) if numbers.get(item) != number]
+        if odd:
+            raise LabellingError(
+                f"{len(odd)} items were changed or removed after they were answered: {named(odd)}",
+                path=self.project.folder / ITEMS,
+                next_step="put back their rows (new rows may be added), or start a new project folder",
+            )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explanation(error, self.project.answers_path) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open or make the database. FULL makes each commit wait for the disk, also in WAL mode."""
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    if not tables:
+        _create(connection)
+    (found,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if found != APPLICATION_ID or version > VERSION:
+        what = "was written by a newer version" if found == APPLICATION_ID else "is some other database"
+        raise LabellingError(what, path=path, next_step="update metaphase, or move the file away")
+    (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise sqlite3.DatabaseError(state)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """Two processes may start at once: the one that comes second finds the tables made."""
+    try:
+        connection.executescript(_SCHEMA)
+    except sqlite3.OperationalError as error:
+        connection.rollback()
+        if "already exists" not in str(error):
+            raise
+
+
+def _explanation(error: sqlite3.Error, path: Path) -> LabellingError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LabellingError("is locked by another program", path=path, next_step="close it and try again")
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return LabellingError(f"cannot be written ({error})", path=path, next_step="free some disk space")
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return LabellingError(
+            f"cannot be opened ({error})", path=path, next_step="check that you may write to the folder"
+        )
+    return LabellingError(
+        f"the answers are damaged ({error})",
+        path=path,
+        next_step=f"restore a copy, or save what is left with: sqlite3 {path.name} .recover > saved.sql",
+    )

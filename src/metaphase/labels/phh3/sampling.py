@@ -1,0 +1,173 @@
+"""Which candidates people shall label, and the labelling project of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import Integers
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import case_folder, named, stated_number
+from metaphase.labels.observers.project import item_name, read_items, write_project
+from metaphase.labels.phh3.cases import Classified, read_candidates, read_classified
+from metaphase.labels.phh3.config import Phh3Error
+
+# ---- which candidates people shall label ----
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """How many candidates to draw, and how."""
+
+    count: int = 2000
+    """Candidates to draw; all of them where there are fewer."""
+    per_case: bool = False
+    """Draw equally many from each case, as far as it has them; otherwise all candidates have equal odds, as
+    in the paper."""
+    active_share: float = 0.0
+    """Share of the sample that is taken nearest to the decision line of the last network, not at random."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.active_share <= 1 or self.seed < 0:
+            raise UsageError(
+                f"a sample of {self.count} with {self.active_share:g} of it active and seed {self.seed}",
+                next_step="give a count of at least 1, a share from 0 to 1 and a seed of at least 0",
+            )
+
+
+def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None = None) -> pd.DataFrame:
+    """Rows of `pool` in random order; `case` names the slide.
+
+    With an active share, `pool` has a column `score` and `decision` is the score at the decision line.
+    """
+    if not len(pool):
+        raise Phh3Error("there is no candidate to draw from", next_step="check the manifest and its splits")
+    rng = np.random.default_rng(config.seed)
+    count = min(config.count, len(pool))
+    near = _nearest_to_line(pool, round(config.active_share * count), decision)
+    others = np.setdiff1d(np.arange(len(pool)), near)
+    draw = _draw_per_case if config.per_case else _draw_any
+    chosen = np.concatenate([near, others[draw(pool["case"].to_numpy()[others], count - len(near), rng)]])
+    return pool.iloc[rng.permutation(chosen)].reset_index(drop=True)
+
+
+def _nearest_to_line(pool: pd.DataFrame, count: int, decision: float | None) -> Integers:
+    if not count:
+        return np.zeros(0, np.int64)
+    if decision is None or "score" not in pool.columns:
+        raise UsageError(
+            "active sampling needs candidates that a network has scored",
+            next_step="run metaphase phh3 classify first, or draw at random",
+        )
+    distance = np.abs(pool["score"].to_numpy() - decision)
+    return np.argsort(distance, kind="stable")[:count]
+
+
+def _draw_any(cases: npt.NDArray[np.object_], count: int, rng: np.random.Generator) -> Integers:
+    return rng.permutation(len(cases))[:count]
+
+
+def _draw_per_case(cases: npt.NDArray[np.object_], count: int, rng: np.random.Generator) -> Integers:
+    """Deal from the cases in turn until `count` are drawn."""
+    order = rng.permutation(len(cases))
+    turn = pd.Series(cases[order]).groupby(cases[order], sort=False).cumcount().to_numpy()
+    return order[np.argsort(turn, kind="stable")[:count]]
+
+
+# ---- from the candidates of a cohort to a labelling project ----
+
+Purpose = Literal["cnn1", "cnn2"]
+HELD_OUT = "test"
+"""Cases of this split are not labelled: they judge the result."""
+ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp")
+"""What observers and training may know of an item; nothing that a network or a feature says."""
+QUESTIONS = {
+    "cnn1": "Is the brown object in the middle a cell (mitosis or not), or an artefact?",
+    "cnn2": "Is the brown object in the middle a mitosis?",
+}
+"""Question of the observers, by the network that their labels train."""
+
+
+@dataclass(frozen=True)
+class DrawnProject:
+    """What was drawn, and which cases could not take part."""
+
+    items: pd.DataFrame
+    skipped: tuple[str, ...]
+
+
+def draw_project(
+    manifest: pd.DataFrame,
+    workspace: str | Path,
+    project: str | Path,
+    purpose: Purpose,
+    config: SampleConfig,
+    *,
+    exclude: Sequence[str | Path] = (),
+) -> DrawnProject:
+    """Write a project with a sample of the cohort's candidates: all of them for CNN1; for CNN2, those that
+    CNN1 does not call artefacts. Candidates that are items of the projects in `exclude` are left out.
+
+    Nothing in the items tells what a network thinks of them, and their order is random.
+    """
+    pools, skipped, decision = _cohort_pools(manifest, workspace, purpose)
+    if not pools:
+        raise Phh3Error(
+            f"none of these cases is ready: {named(skipped)}",
+            path=workspace,
+            next_step="run metaphase phh3 candidates" + (" and classify" if purpose == "cnn2" else ""),
+        )
+    drawn = draw_sample(_without(pd.concat(pools, ignore_index=True), exclude), config, decision)
+    items = drawn[[name for name in ITEM_COLUMNS if name in drawn]]
+    write_project(project, items, f"PHH3 candidates for {purpose.upper()}", QUESTIONS[purpose])
+    return DrawnProject(items, tuple(skipped))
+
+
+def _cohort_pools(
+    manifest: pd.DataFrame, workspace: str | Path, purpose: Purpose
+) -> tuple[list[pd.DataFrame], list[str], float | None]:
+    """The pools of all cases that are ready, the names of the others, and the decision line."""
+    pools, skipped = [], []
+    decision: float | None = None
+    for row in manifest[(manifest["phh3"] != "") & (manifest["split"] != HELD_OUT)].to_dict("records"):
+        try:
+            pool, decision = _case_pool(case_folder(workspace, row["case"]), purpose)
+        except Phh3Error:
+            skipped.append(str(row["case"]))
+            continue
+        known = {name: row[name] for name in ("case", "patient", "split") if name in row}
+        mpp = stated_number(row, "phh3_mpp") or stated_number(row, "mpp")
+        pools.append(pool.assign(slide=row["phh3"], **known, **({"mpp": mpp} if mpp else {})))
+    return pools, skipped, decision
+
+
+def _case_pool(folder: Path, purpose: Purpose) -> tuple[pd.DataFrame, float | None]:
+    """The candidates of a case that may be drawn, with the newest network's `score` and its decision line."""
+    if purpose == "cnn1":
+        return _named(read_candidates(folder), folder.name), None
+    scores = read_classified(folder)
+    if "cnn1" not in scores.decisions:
+        raise Phh3Error("has no CNN1 scores", path=folder, next_step="run metaphase phh3 classify --cnn1")
+    kept = scores.table[scores.table["cnn1"] >= scores.decisions["cnn1"]]
+    newest = _newest(scores)
+    return _named(kept.assign(score=kept[newest]), folder.name), scores.decisions[newest]
+
+
+def _newest(scores: Classified) -> str:
+    return "cnn2" if "cnn2" in scores.decisions else "cnn1"
+
+
+def _named(table: pd.DataFrame, case: str) -> pd.DataFrame:
+    return table.assign(item=[item_name(case, number) for number in table["candidate"]])
+
+
+def _without(pool: pd.DataFrame, projects: Iterable[str | Path]) -> pd.DataFrame:
+    seen = [read_items(project)["item"] for project in projects]
+    return pool[~pool["item"].isin(pd.concat(seen))] if seen else pool

@@ -1,0 +1,232 @@
+"""A look at a PHH3 slide before the search: what is brown, where is tissue, which stain is it.
+
+The textbook vector of haematoxylin fits no laboratory exactly, so that dark blue nuclei seem to hold some
+DAB, in proportion to their blue. That proportion, the leak, is measured on each slide and taken off.
+
+Amounts are whole numbers of `UNIT`: their sums do not depend on the order of adding, so that a slide gives
+the same candidates however it is cut into tiles.
+
+Nothing is interpolated, so each pixel of the plane is the same however the plane is cut into tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import RGB
+from metaphase.base.geometry import Box
+from metaphase.base.parallel import ordered_map
+from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
+from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, white_balanced
+from metaphase.images.tissue import TissueMask, find_tissue
+from metaphase.labels.phh3.config import BrownConfig
+from metaphase.slides import MaskGrid, Slide, TilePlan, plan_tiles
+
+# ---- how brown a pixel is ----
+
+Levels = npt.NDArray[np.int16]
+
+UNIT = 1e-3
+"""Density (natural logarithm) of one level."""
+_DENSITY = -np.log(np.maximum(np.arange(256), 1) / 255)
+
+
+@dataclass(frozen=True, eq=False)
+class BrownScale:
+    """Tables from 8-bit intensities to levels, one row a channel; the channels' levels add up."""
+
+    dab: Levels
+    """(3, 256), DAB without the leak."""
+    haematoxylin: Levels
+    """(3, 256)."""
+
+    @classmethod
+    def of(cls, leak: float = 0.0) -> Self:
+        """The scale of a slide on which blue holds `leak` times as much seeming DAB as haematoxylin."""
+        haematoxylin, dab, _ = H_DAB_RESIDUAL.inverse.T
+        tables = (
+            np.rint(weights[:, None] * _DENSITY / UNIT)
+            for weights in (dab - leak * haematoxylin, haematoxylin)
+        )
+        return cls(*(table.astype(np.int16) for table in tables))
+
+
+def amounts(table: Levels, rgb: RGB) -> Levels:
+    """Levels (...) of 8-bit pixels (..., 3) by a table of `BrownScale`."""
+    red, green, blue = (np.take(table[channel], rgb[..., channel]) for channel in range(3))
+    red += green
+    red += blue
+    return red
+
+
+# ---- the plane that is searched ----
+
+COARSER_TOLERANCE = 1.25
+"""A level may be this many times coarser than asked."""
+
+
+@dataclass(frozen=True)
+class SearchPlane:
+    """A slide at about the asked resolution."""
+
+    slide: Slide
+    level: int
+    factor: int
+    """Pixels of the level along each side of a pixel of the plane."""
+
+    @property
+    def scale(self) -> float:
+        """Level-0 pixels per pixel of the plane."""
+        return self.factor * self.slide.levels[self.level].downsample
+
+    @property
+    def mpp(self) -> float:
+        """Micrometres per pixel of the plane."""
+        return self.scale * self.slide.mpp
+
+    def plan(self, tile_px: int, mask: MaskGrid) -> TilePlan:
+        """Tiles of the plane that touch the mask, row by row."""
+        whole = Box(0, 0, self.slide.width, self.slide.height)
+        return plan_tiles(whole, self.slide.mpp, mpp=self.mpp, tile_px=tile_px, mask=mask)
+
+    def read(self, box: Box) -> RGB:
+        """Pixels of a box of the plane; each is the mean of `factor` x `factor` pixels of the level."""
+        n = self.factor
+        pixels = self.slide.read_level(self.level, Box(box.x * n, box.y * n, box.width * n, box.height * n))
+        if n == 1:
+            return pixels
+        size = (box.width, box.height)
+        return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def search_plane(slide: Slide, mpp: float) -> SearchPlane:
+    """The plane nearest to `mpp`, from the level that costs least."""
+    wanted = mpp / slide.mpp
+    steps = [level.downsample for level in slide.levels]
+    level = max((i for i, step in enumerate(steps) if step <= COARSER_TOLERANCE * wanted), default=0)
+    return SearchPlane(slide, level, max(1, round(wanted / steps[level])))
+
+
+# ---- a look at a slide before the search ----
+
+GREATEST_LEAK = 0.5
+"""More DAB than this in proportion to haematoxylin is brown, not a leak."""
+STAINED_DENSITY = 0.06
+"""Mean density of a pixel that is not glass."""
+BLUEST_SHARE = 0.1
+"""The leak is measured on this share of the pixels, those with most haematoxylin."""
+NORMAL_5TH_PERCENTILE = 1.645
+"""Standard deviations between the median and the 5th percentile of a normal distribution."""
+GLASS_THUMBNAIL_PX = 512
+FEWEST_PIXELS = 1000
+"""With fewer stained pixels nothing can be estimated."""
+
+
+@dataclass(frozen=True)
+class BrownThreshold:
+    """From where on a pixel of a slide is brown, and what that was derived from."""
+
+    value: float
+    """Least DAB of a brown pixel."""
+    leak: float
+    """Seeming DAB of blue pixels, relative to their haematoxylin."""
+    background: float
+    """Median DAB of the tissue."""
+    spread: float
+    """Standard deviation of the unspecific DAB, from the half below the median: no positive cell is there."""
+    brown_share: float
+    """Share of the sampled tissue at or above the threshold."""
+
+    @property
+    def scale(self) -> BrownScale:
+        """Tables for this slide."""
+        return BrownScale.of(self.leak)
+
+    @property
+    def level(self) -> int:
+        """The threshold in units of the scale."""
+        return round(self.value / UNIT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known about a slide before its candidates."""
+
+    tissue: TissueMask
+    """Where candidates are looked for, the margin included."""
+    pixels: RGB
+    """(n, 3), sampled from stained tissue."""
+    stain: StainGuess
+    threshold: BrownThreshold | None
+    """None where there is too little tissue to tell."""
+
+
+def survey_slide(slide: Slide, config: BrownConfig, threads: int = 2) -> Survey:
+    """Find the tissue and estimate the threshold from fields spread over it, the same on every call."""
+    tissue = _with_margin(find_tissue(slide, config.tissue), config.margin_um)
+    fields = _read_fields(slide, tissue, config, threads)
+    pixels = stained(fields.reshape(-1, 3))
+    if len(pixels) < FEWEST_PIXELS:
+        return Survey(tissue, pixels, StainGuess("unknown", 0.0), None)
+    stain = guess_stain(white_balanced(fields, glass_colour(slide.thumbnail(GLASS_THUMBNAIL_PX))))
+    return Survey(tissue, pixels, stain, estimate_threshold(pixels, config))
+
+
+def estimate_threshold(pixels: RGB, config: BrownConfig) -> BrownThreshold:
+    """The threshold of a slide from stained pixels (n, 3): background plus some spreads, within limits.
+
+    Median and lower half do not feel the positive cells, which are few, nor any brown artefacts up to a
+    third of the tissue.
+    """
+    leak = measure_leak(pixels)
+    dab = amounts(BrownScale.of(leak).dab, pixels) * UNIT
+    low, background = np.percentile(dab, (5, 50))
+    spread = (background - low) / NORMAL_5TH_PERCENTILE
+    limits = config.least_threshold, config.greatest_threshold
+    value = float(np.clip(background + config.spread_factor * spread, *limits))
+    share = float(np.mean(dab >= value))
+    return BrownThreshold(value, leak, float(background), float(spread), share)
+
+
+def measure_leak(pixels: RGB) -> float:
+    """Median ratio of DAB to haematoxylin over the bluest pixels, from 0 to `GREATEST_LEAK`."""
+    scale = BrownScale.of()
+    dab, blue = amounts(scale.dab, pixels), amounts(scale.haematoxylin, pixels)
+    bluest = blue >= max(1, np.percentile(blue, 100 * (1 - BLUEST_SHARE)))
+    if not bluest.any():
+        return 0.0
+    return float(np.clip(np.median(dab[bluest] / blue[bluest]), 0, GREATEST_LEAK))
+
+
+def stained(pixels: RGB) -> RGB:
+    """The pixels of (n, 3) that are not glass."""
+    density = -np.log(np.maximum(np.arange(256), 1) / 255).astype(np.float32)
+    kept: RGB = pixels[density[pixels].mean(axis=1) > STAINED_DENSITY]
+    return kept
+
+
+def _with_margin(tissue: TissueMask, margin_um: float) -> TissueMask:
+    side = 2 * round(margin_um / tissue.mpp) + 1
+    grown = cv2.dilate(tissue.mask.astype(np.uint8), np.ones((side, side), np.uint8)) > 0
+    return TissueMask(grown, tissue.mpp, tissue.x, tissue.y, tissue.scale)
+
+
+def _read_fields(slide: Slide, tissue: TissueMask, config: BrownConfig, threads: int) -> RGB:
+    """Fields (n, side, side, 3) of the plane that will be searched, around random places of the tissue."""
+    plane, side = search_plane(slide, config.mpp), config.field_px
+    rows, columns = np.nonzero(tissue.mask)
+    chosen = np.random.default_rng(0).permutation(len(rows))[: config.fields]
+    centres = np.stack([columns[chosen], rows[chosen]], axis=1) + 0.5
+    places = (centres * tissue.scale + (tissue.x, tissue.y)) / plane.scale - side / 2
+    boxes = [Box(x, y, side, side) for x, y in np.floor(places).astype(int).tolist()]
+    fields = list(ordered_map(plane.read, boxes, threads=threads, ahead=2 * threads))
+    return np.stack(fields) if fields else np.zeros((0, side, side, 3), np.uint8)

@@ -1,0 +1,363 @@
+"""Tiles of both slides, chosen, brought to one look, and measured against each other.
+
+Haematoxylin marks nuclei in both stains; in immunohistochemistry the brown of a positive nucleus stands for
+the haematoxylin that it hides. Sums of densities are linear in the logarithm of the pixels, so one table
+look-up per channel does the deconvolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Literal, Protocol
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial import cKDTree
+
+from metaphase.base.arrays import RGB, Floats, Points
+from metaphase.base.geometry import Box
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL
+from metaphase.images.stain.guess import StainGuess, guess_stain
+from metaphase.images.tissue import TissueMask, find_tissue
+from metaphase.labels.registration.correlation import Image, correlate, find_peak
+from metaphase.slides import Slide, plan_tiles, read_tiles
+
+# ---- comparable pictures of two stains ----
+
+Stain = Literal["H&E", "DAB", "unknown"]
+
+FINE_PX, COARSE_PX = 1.0, 12.0
+"""The band of detail that is compared, as the widths of two Gaussians in pixels: nuclei at 0.5 um/px."""
+DARKEST_PERCENT = 99.0
+"""Density is cut at this percentile: pigment and clumps of brown must not outweigh the nuclei."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A slide with what registering it needs: its stain and where its tissue is."""
+
+    slide: Slide
+    stain: StainGuess
+    tissue: TissueMask
+
+    @property
+    def size_um(self) -> tuple[float, float]:
+        """Width and height of level 0."""
+        return self.slide.width * self.slide.mpp, self.slide.height * self.slide.mpp
+
+    def density(self, x_um: float, y_um: float, width: int, height: int, mpp: float) -> Image:
+        """Nuclear density (height, width) at `mpp`, its top-left corner at (x_um, y_um) of the slide."""
+        own = self.slide.mpp
+        return nuclear_density(self.slide.read(x_um / own, y_um / own, width, height, mpp), self.stain.name)
+
+
+def view(slide: Slide) -> View:
+    """Find the tissue of a slide and guess its stain."""
+    tissue = find_tissue(slide)
+    return View(slide, guess_stain(slide.thumbnail()), tissue)
+
+
+def nuclear_density(rgb: RGB, stain: Stain) -> Image:
+    """Natural-log optical density of nuclear stain (height, width), at least 0."""
+    table = _table(stain)
+    density = sum(table[channel][rgb[..., channel]] for channel in range(3))
+    return np.maximum(np.asarray(density, np.float32), 0)
+
+
+@lru_cache(maxsize=3)
+def _table(stain: Stain) -> npt.NDArray[np.float32]:
+    """What each value of each channel (3, 256) adds to the density."""
+    levels = -np.log((np.arange(256) + 1) / 256)
+    if stain == "H&E":
+        weights = HE_RESIDUAL.inverse[:, 0]
+    elif stain == "DAB":
+        weights = H_DAB_RESIDUAL.inverse[:, :2].sum(axis=1)
+    else:
+        weights = np.full(3, 1 / 3)
+    return (weights[:, None] * levels).astype(np.float32)
+
+
+def detail(density: Image) -> Image:
+    """Density without what is too fine or too coarse to compare."""
+    cut = np.minimum(density, np.percentile(density, DARKEST_PERCENT).astype(np.float32))
+    fine = cv2.GaussianBlur(cut, (0, 0), FINE_PX)
+    return np.asarray(fine - cv2.GaussianBlur(cut, (0, 0), COARSE_PX), np.float32)
+
+
+def overview(view: View, mpp: float) -> Image:
+    """Nuclear density of the whole slide, level-0 origin at pixel (0, 0), and 0 off the tissue."""
+    slide = view.slide
+    whole = Box(0, 0, slide.width, slide.height)
+    plan = plan_tiles(whole, slide.mpp, mpp=mpp, tile_px=256, mask=view.tissue.grid)
+    density = np.zeros((plan.height, plan.width), np.float32)
+    for tile, pixels in read_tiles(slide, plan):
+        core = tile.core
+        density[core.y : core.bottom, core.x : core.right] = nuclear_density(pixels, view.stain.name)
+    return density * tissue_share(view.tissue, slide.mpp, density.shape, mpp)
+
+
+def tissue_share(tissue: TissueMask, slide_mpp: float, shape: tuple[int, int], mpp: float) -> Image:
+    """The mask (0 to 1) at another resolution, level-0 origin at pixel (0, 0)."""
+    step = mpp / slide_mpp / tissue.scale
+    matrix = np.array(
+        [
+            [step, 0, (0.5 * step - 0.5) - tissue.x / tissue.scale],
+            [0, step, (0.5 * step - 0.5) - tissue.y / tissue.scale],
+        ]
+    )
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    mask = tissue.mask.astype(np.float32)
+    return np.asarray(cv2.warpAffine(mask, matrix, shape[::-1], flags=flags), np.float32)
+
+
+# ---- pairs of tiles that should show the same tissue ----
+
+MIN_TISSUE = 0.5
+"""Random tiles lie where at least this share of the tile is tissue, on both slides."""
+MARGIN_PX = 3
+"""Read beyond the window, for the resampling kernel."""
+
+
+class Mapping(Protocol):
+    """What takes a place of the PHH3 slide to the H&E slide, both in micrometres."""
+
+    @property
+    def matrix(self) -> Points:
+        """The linear part (2, 2)."""
+
+    def apply(self, points: Points) -> Points:
+        """H&E micrometres (n, 2) of PHH3 micrometres (n, 2)."""
+
+
+@dataclass(frozen=True)
+class SlidePair:
+    """The two slides of one section."""
+
+    he: View
+    phh3: View
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """How large a tile is, how far it is looked for, and at which resolution."""
+
+    tile_px: int
+    search_px: int
+    mpp: float
+
+    @property
+    def window_px(self) -> int:
+        """Side of the searched window."""
+        return self.tile_px + 2 * self.search_px
+
+    @property
+    def tile_um(self) -> float:
+        """Side of the tile."""
+        return self.tile_px * self.mpp
+
+    @property
+    def search_um(self) -> float:
+        """How far the tile is looked for."""
+        return self.search_px * self.mpp
+
+
+def read_template(pair: SlidePair, place_um: Points, shape: TileShape) -> Image:
+    """The PHH3 tile around `place_um` (2,)."""
+    x, y = place_um - shape.tile_um / 2
+    return detail(pair.phh3.density(float(x), float(y), shape.tile_px, shape.tile_px, shape.mpp))
+
+
+def read_window(pair: SlidePair, mapping: Mapping, place_um: Points, shape: TileShape) -> Image:
+    """The H&E tissue where `mapping` takes the tile, turned into the PHH3 frame, with room to search."""
+    matrix, mpp, side = mapping.matrix, shape.mpp, shape.window_px
+    centre = mapping.apply(place_um[None])[0]
+    reach = np.abs(matrix).sum(axis=1) * side * mpp / 2 + MARGIN_PX * mpp
+    x, y = centre - reach
+    width, height = (int(v) for v in np.ceil(2 * reach / mpp))
+    density = pair.he.density(float(x), float(y), width, height, mpp)
+    offset = reach / mpp - 0.5 - matrix @ np.full(2, (side - 1) / 2)
+    affine = np.column_stack([matrix, offset])
+    flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
+    return detail(np.asarray(cv2.warpAffine(density, affine, (side, side), flags=flags), np.float32))
+
+
+def heat_maps(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Iterator[Image]:
+    """The correlation of each place's tile with its window, as (2 search + 1, 2 search + 1), in order.
+
+    Tiles are read and compared in threads; only a few wait in memory.
+    """
+
+    def compare(place: Points) -> Image:
+        return correlate(read_template(pair, place, shape), read_window(pair, mapping, place, shape))
+
+    threads = available_cores()
+    yield from ordered_map(compare, places_um, threads=threads, ahead=2 * threads)
+
+
+def shuffled_heat_maps(
+    pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape, rounds: int
+) -> Iterator[Image]:
+    """Tiles correlated with windows of other places: what heat maps look like where nothing corresponds."""
+    threads = available_cores()
+    read = partial(_both, pair, mapping, shape)
+    pairs = list(ordered_map(read, places_um, threads=threads, ahead=2 * threads))
+    for step in range(1, min(rounds, len(pairs) - 1) + 1):
+        for index, (template, _) in enumerate(pairs):
+            yield correlate(template, pairs[(index + step) % len(pairs)][1])
+
+
+def _both(pair: SlidePair, mapping: Mapping, shape: TileShape, place: Points) -> tuple[Image, Image]:
+    return read_template(pair, place, shape), read_window(pair, mapping, place, shape)
+
+
+def tissue_places(
+    pair: SlidePair,
+    mapping: Mapping,
+    tile_um: float,
+    count: int,
+    rng: np.random.Generator,
+    min_spacing_um: float = 0.0,
+) -> Points:
+    """At most `count` PHH3 places (n, 2), um, well apart, with tissue around them on both slides."""
+    found = _candidates(pair, mapping, tile_um)
+    if not len(found) or not count:
+        return np.zeros((0, 2))
+    found = found[rng.permutation(len(found))[:MAX_CANDIDATES]]
+    found = found + rng.uniform(-0.5, 0.5, found.shape) * pair.phh3.tissue.mpp
+    found = np.clip(found, 0, pair.phh3.size_um)
+    spacing = max(min_spacing_um, float(np.ptp(found, axis=0).max()) / np.sqrt(count))
+    chosen = _apart(found, spacing, count)
+    while len(chosen) < min(count, len(found)) and spacing > max(min_spacing_um, SMALLEST_SPACING * tile_um):
+        spacing = max(spacing * 0.8, min_spacing_um)
+        chosen = _apart(found, spacing, count)
+    return found[chosen]
+
+
+MAX_CANDIDATES = 20_000
+SMALLEST_SPACING = 0.25
+"""Tiles whose centres are closer than this share of their side show the same."""
+
+
+def _candidates(pair: SlidePair, mapping: Mapping, tile_um: float) -> Points:
+    """Centres of PHH3 mask pixels around which both slides have tissue."""
+    tissue = pair.phh3.tissue
+    cells = np.argwhere(_share(pair.phh3, tile_um) >= MIN_TISSUE)[:, ::-1].astype(np.float64)
+    corner = np.array([tissue.x, tissue.y])
+    places: Points = ((cells + 0.5) * tissue.scale + corner) * pair.phh3.slide.mpp
+    other = pair.he.tissue
+    mapped = mapping.apply(places) / pair.he.slide.mpp
+    there = np.floor((mapped - (other.x, other.y)) / other.scale).astype(int)
+    inside = ((there >= 0) & (there < other.mask.shape[::-1])).all(axis=1)
+    places, there = places[inside], there[inside]
+    enough = _share(pair.he, tile_um)[there[:, 1], there[:, 0]] >= MIN_TISSUE
+    return np.asarray(places[enough], np.float64)
+
+
+def _share(view: View, tile_um: float) -> npt.NDArray[np.float32]:
+    """Share of tissue in the tile around each pixel of the mask; beyond the mask there is none."""
+    side = max(1, round(tile_um / view.tissue.mpp))
+    mask = view.tissue.mask.astype(np.float32)
+    return np.asarray(cv2.blur(mask, (side, side), borderType=cv2.BORDER_CONSTANT), np.float32)
+
+
+def _apart(points: Points, spacing: float, count: int) -> list[int]:
+    """Indices of the first points, in order, that keep `spacing` from those taken before."""
+    near = cKDTree(points)
+    free = np.ones(len(points), bool)
+    chosen: list[int] = []
+    for index in range(len(points)):
+        if free[index]:
+            chosen.append(index)
+            if len(chosen) == count:
+                break
+            free[near.query_ball_point(points[index], spacing)] = False
+    return chosen
+
+
+# ---- what single pairs of tiles say ----
+
+
+EXCLUSION_PX = 10.0
+"""The second peak lies at least this far from the first: a nucleus's width."""
+NULL_TILES, NULL_ROUNDS = 24, 4
+"""The null distribution comes from so many tiles, each compared with so many wrong places."""
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Measured shifts, one row a place; `places` in PHH3 um."""
+
+    places: Points
+    shifts: Points
+    """Where the tile matched best, relative to where it was expected, in PHH3 um."""
+    heights: Floats
+    """Correlation coefficient at the peak."""
+    ratios: Floats
+    """Peak over second peak."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> Shifts:
+        """The rows at `which`."""
+        return Shifts(self.places[which], self.shifts[which], self.heights[which], self.ratios[which])
+
+
+def measure(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Shifts:
+    """Compare one pair of tiles for each PHH3 place (n, 2)."""
+    peaks = [find_peak(heat, EXCLUSION_PX) for heat in heat_maps(pair, mapping, places_um, shape)]
+    rows = np.array([(p.x, p.y, p.height, p.ratio) for p in peaks], float).reshape(-1, 4)
+    return Shifts(places_um, rows[:, :2] * shape.mpp, rows[:, 2], rows[:, 3])
+
+
+@dataclass(frozen=True)
+class Null:
+    """Peak heights of tiles compared with wrong places of the same slides."""
+
+    heights: Floats
+
+    @property
+    def centre(self) -> float:
+        """Median height."""
+        return float(np.median(self.heights)) if len(self.heights) else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation, taken from the median absolute deviation."""
+        if not len(self.heights):
+            return SMALLEST_SPREAD
+        return max(1.4826 * float(np.median(np.abs(self.heights - self.centre))), SMALLEST_SPREAD)
+
+    def strength(self, heights: Floats) -> Floats:
+        """How many standard deviations heights stand above those of wrong places."""
+        return (heights - self.centre) / self.spread
+
+    def separation(self, heights: Floats) -> float:
+        """Chance that a right place is higher than a wrong one (0.5: they cannot be told apart)."""
+        if not len(heights) or not len(self.heights):
+            return 0.5
+        above = heights[:, None] - self.heights[None]
+        return float((np.sign(above).mean() + 1) / 2)
+
+
+SMALLEST_SPREAD = 0.01
+
+
+def measure_nulls(
+    pair: SlidePair, mapping: Mapping, places_um: Points, wide: TileShape, narrow: TileShape
+) -> tuple[Null, Null]:
+    """Heights of peaks between tiles and windows of different places, for a wide and a narrow search."""
+    margin = wide.search_px - narrow.search_px
+    maps = shuffled_heat_maps(pair, mapping, places_um[:NULL_TILES], wide, NULL_ROUNDS)
+    heights = np.array(
+        [
+            (heat.max(), heat[margin : heat.shape[0] - margin, margin : heat.shape[1] - margin].max())
+            for heat in maps
+        ],
+        float,
+    ).reshape(-1, 2)
+    return Null(heights[:, 0]), Null(heights[:, 1])

@@ -1,0 +1,261 @@
+"""A network as a list of plain layers: checked, folded, and computed the plain way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from metaphase.base.errors import ModelError
+from metaphase.networks.architectures import LOST_PX, ResidualBlock, fold_normalisation
+
+# ---- memory that is used again and again ----
+
+
+class Scratch:
+    """Named float32 buffers of one thread; a buffer grows to the largest size asked for."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A tensor of this shape with undefined content, overwritten by the next taker of the name."""
+        size = math.prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.numel() < size:
+            flat = self._flat[name] = torch.empty(size)
+        return flat[:size].view(shape)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A feature map (rows, columns, channels), of which the first `height` x `width` are meant.
+
+    What lies beyond is finite filler, so that a layer may read whole blocks.
+    """
+
+    data: Tensor
+    height: int
+    width: int
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Elements from a row to the next, and from a column to the next."""
+        return self.data.stride(0), self.data.stride(1)
+
+
+# ---- a detector brought into the form that the engine computes ----
+
+PIXEL_MAX = 255.0
+PIXEL_MIDDLE, PIXEL_STEP = 128.0, 1 / 64
+"""Half precision takes pixels as (value - middle) x step, which is exact."""
+
+
+@dataclass(frozen=True)
+class FoldedConv:
+    """A valid convolution: weight (filters, channels, size, size), bias (filters,)."""
+
+    weight: Tensor
+    bias: Tensor
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class FoldedBlock:
+    """Two convolutions beside a shortcut, which is a 1 x 1 convolution or nothing at all."""
+
+    first: FoldedConv
+    second: FoldedConv
+    shortcut: FoldedConv | None = None
+
+
+@dataclass(frozen=True)
+class FoldedDetector:
+    """Small convolutions and residual blocks, one wide convolution, and a weighted sum.
+
+    Leaky ReLU follows each convolution, and in a block the sum. The head gives the logit of "yes" against
+    "no": softmax over two classes is its sigmoid.
+    """
+
+    small: tuple[FoldedConv | FoldedBlock, ...]
+    wide: FoldedConv
+    head: Tensor
+    head_bias: float
+    slope: float
+
+    @property
+    def chain(self) -> tuple[FoldedConv, ...]:
+        """The small convolutions of a detector without blocks, the paper's; else empty."""
+        plain = tuple(layer for layer in self.small if isinstance(layer, FoldedConv))
+        return plain if len(plain) == len(self.small) else ()
+
+
+def fold_detector(network: nn.Sequential) -> FoldedDetector:
+    """Fold normalisation, pixel scale and the two classes of a detector, in double precision.
+
+    Raises `ModelError` for any other kind of network, and for weights that are not finite.
+    """
+    folded = fold_normalisation(network)
+    *body, last = folded
+    activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
+    fits = isinstance(last, nn.Conv2d) and last.weight.shape[0] == 2 and last.kernel_size == (1, 1)
+    if not fits or not activations:
+        raise _other_kind()
+    slope = float(activations[0].negative_slope)
+    first, *middle, wide = _body(body, slope)
+    if not isinstance(first, FoldedConv) or not isinstance(wide, FoldedConv):
+        raise _other_kind()
+    first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
+    head = _folded(last)
+    difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
+    bias = float(head.bias[1] - head.bias[0])
+    _check_finite(list(folded.parameters()))
+    return FoldedDetector((first, *middle), wide, difference, bias, slope)
+
+
+def centred(conv: FoldedConv) -> FoldedConv:
+    """The first layer for centred pixels."""
+    bias = conv.bias + conv.weight.sum((1, 2, 3)) * PIXEL_MIDDLE
+    return FoldedConv(conv.weight / PIXEL_STEP, bias, conv.stride)
+
+
+def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBlock]:
+    """Convolutions, each with its leaky ReLU, and residual blocks."""
+    folded: list[FoldedConv | FoldedBlock] = []
+    following = iter(layers)
+    for layer in following:
+        if isinstance(layer, ResidualBlock):
+            folded.append(_folded_block(layer))
+            activation_slope = layer.slope
+        else:
+            folded.append(_folded(layer))
+            activation_slope = getattr(next(following, None), "negative_slope", math.nan)
+        if activation_slope != slope:
+            raise _other_kind()
+    if len(folded) < 2:
+        raise _other_kind()
+    return folded
+
+
+def _folded_block(block: ResidualBlock) -> FoldedBlock:
+    plain = isinstance(block.shortcut, nn.Identity)
+    shortcut = None if plain else _folded(block.shortcut)
+    return FoldedBlock(_folded(block.first), _folded(block.second), shortcut)
+
+
+def _folded(layer: nn.Module) -> FoldedConv:
+    if not isinstance(layer, nn.Conv2d):
+        raise _other_kind()
+    weight = layer.weight.detach().double().cpu()
+    bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach()
+    return FoldedConv(weight, bias.double().cpu(), layer.stride[0])
+
+
+def _other_kind() -> ModelError:
+    return ModelError(
+        "the engine runs detectors, and this network is of another kind",
+        next_step="use a model whose card says family 'detector' or 'residual'",
+    )
+
+
+def _check_finite(tensors: Sequence[Tensor]) -> None:
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        raise ModelError("the weights hold NaN or infinity", next_step="train or fetch the model again")
+
+
+# ---- a detector by PyTorch's own convolutions, in a precision of choice ----
+
+
+class PlainDetector:
+    """One network, ready to compute logits of batches of tiles.
+
+    `dtype` is that of weights and features; float32 products are rounded to TensorFloat-32 on a GPU.
+    """
+
+    def __init__(self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype) -> None:
+        first, *rest = detector.small
+        if not isinstance(first, FoldedConv):
+            raise TypeError("a detector begins with a convolution")
+        layers = [centred(first), *rest, detector.wide]
+        self._dtype = dtype
+        self._layers = SmallLayers(layers, detector.slope, device, dtype)
+        self._head, self._head_bias = detector.head.to(device, torch.float32), detector.head_bias
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
+        with tensor_float(True):
+            pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
+            values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
+            return torch.cat([self._sum(tile) for tile in values])
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """Logits (1, rows, columns) of the last features (filters, rows, columns) of one tile, in float32."""
+        with tensor_float(False):
+            return (values.float().permute(1, 2, 0) @ self._head + self._head_bias)[None]
+
+
+class SmallLayers:
+    """Convolutions and residual blocks with their leaky ReLU, on (tiles, channels, rows, columns)."""
+
+    def __init__(
+        self,
+        layers: Sequence[FoldedConv | FoldedBlock],
+        slope: float,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._layers = [_moved(layer, device, dtype) for layer in layers]
+        self._slope = slope
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Features after the last layer."""
+        for layer in self._layers:
+            values = (
+                self._block(values, layer) if isinstance(layer, FoldedBlock) else _convolved(values, layer)
+            )
+            functional.leaky_relu_(values, self._slope)
+        return values
+
+    def _block(self, values: Tensor, block: FoldedBlock) -> Tensor:
+        """The sum of a residual block, still without its leaky ReLU."""
+        inner = functional.leaky_relu_(_convolved(values, block.first), self._slope)
+        middle = values[:, :, LOST_PX:-LOST_PX, LOST_PX:-LOST_PX]
+        if block.shortcut is not None:
+            middle = _convolved(middle, block.shortcut)
+        return _convolved(inner, block.second).add_(middle)
+
+
+def _convolved(values: Tensor, conv: FoldedConv) -> Tensor:
+    return functional.conv2d(values, conv.weight, conv.bias, conv.stride)
+
+
+def _moved(
+    layer: FoldedConv | FoldedBlock, device: torch.device, dtype: torch.dtype
+) -> FoldedConv | FoldedBlock:
+    """The same layer on a device, in another precision."""
+    if isinstance(layer, FoldedConv):
+        return _moved_conv(layer, device, dtype)
+    shortcut = None if layer.shortcut is None else _moved_conv(layer.shortcut, device, dtype)
+    first, second = (_moved_conv(conv, device, dtype) for conv in (layer.first, layer.second))
+    return FoldedBlock(first, second, shortcut)
+
+
+def _moved_conv(conv: FoldedConv, device: torch.device, dtype: torch.dtype) -> FoldedConv:
+    weight = conv.weight.to(device, dtype).contiguous(memory_format=torch.channels_last)
+    return FoldedConv(weight, conv.bias.to(device, dtype), conv.stride)
+
+
+@contextmanager
+def tensor_float(allowed: bool) -> Iterator[None]:
+    """Whether products of float32 numbers on a GPU may be rounded to TensorFloat-32."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

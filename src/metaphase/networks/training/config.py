@@ -1,0 +1,153 @@
+"""What a training run is told, from TOML or Python; the defaults are the paper's protocol."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from metaphase.base.config import blamed, read_toml, resolved, settings_of
+from metaphase.base.errors import UsageError
+from metaphase.images.stain.augmentation import AugmentationConfig, parse_recipe
+from metaphase.networks.cards import NetworkSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProtocol:
+    """How a network is trained, whatever it learns from."""
+
+    augment: str = "RCSEHBG"
+    """Letters of the augmentation recipe; empty for the centre crop alone."""
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    """Ranges of the letters."""
+    stain_mix: float = 0.0
+    """Share of the patches that are shown in the colours of another training slide, before the letters."""
+    seams: float = 0.0
+    """Share of the patches that end near their centre and go on as another patch; for small crops."""
+    batch: int = 64
+    """Patches a step, half of them positive, over all processes together."""
+    epochs: int = 20
+    """Passes."""
+    samples_per_epoch: int | None = None
+    """Patches shown an epoch; by default as many as there are."""
+    learning_rate: float = 1e-3
+    """At the start ..."""
+    final_learning_rate: float = 3e-5
+    """... and at the end, falling exponentially epoch by epoch."""
+    l2: float = 1e-5
+    """Factor of the sum of squared weights, added to the loss."""
+    keep: Literal["best", "last"] = "best"
+    """Epoch whose weights are kept: `best` on the validation patches as in the paper; `last`, where these are
+    few or come from one laboratory."""
+    seed: int = 0
+    """Of weights, order, augmentation and dropout."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+    compile: bool = False
+    """Compile the network and its loss with torch.compile; pays on long GPU runs."""
+
+    def training(self, **more: Any) -> TrainingConfig:
+        """The whole training of one network: this protocol, and what only that network has."""
+        shared = {one.name: getattr(self, one.name) for one in fields(TrainingProtocol)}
+        return TrainingConfig(**(shared | more))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(TrainingProtocol):
+    """One network, its patches and its protocol."""
+
+    train: tuple[str, ...]
+    """Patch stores to learn from."""
+    validation: tuple[str, ...]
+    """Patch stores to choose the best epoch on; no slide of them may be in `train`."""
+    network: NetworkSpec = field(default_factory=NetworkSpec)
+    """Which network."""
+    name: str = "network"
+    """Name of the model that comes out."""
+    classes: tuple[str, str] = ("other", "mitosis")
+    """Names of class 0 and class 1."""
+    target: str = "label"
+    """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
+    teachers: tuple[str, ...] = ()
+    """Networks whose mean answer to each augmented patch is learnt instead of a stored column."""
+    draws: str = ""
+    """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
+    label_smoothing: float = 0.0
+    """Share of the target spread over both classes; 0 as in the paper."""
+    checkpoint_minutes: float = 5.0
+    """How much work a killed run may lose."""
+
+    def __post_init__(self) -> None:
+        if self.augment:
+            parse_recipe(self.augment)
+        positive = {"batch": self.batch, "epochs": self.epochs, "learning_rate": self.learning_rate}
+        positive |= {"final_learning_rate": self.final_learning_rate}
+        for name, value in positive.items():
+            if not value > 0:
+                raise UsageError(
+                    f"{name} = {value} in the training configuration", next_step="give more than 0"
+                )
+        if (self.stain_mix or self.seams) and not self.augment:
+            raise UsageError(
+                f"stain_mix = {self.stain_mix} and seams = {self.seams} need augmentation",
+                next_step="name the letters of a recipe in augment, or leave them out",
+            )
+        shares = 0 <= self.stain_mix <= 1 and 0 <= self.seams <= 1
+        if not shares or self.keep not in ("best", "last"):
+            raise UsageError(
+                f"stain_mix = {self.stain_mix}, seams = {self.seams}, keep = {self.keep!r} cannot be",
+                next_step="give shares from 0 to 1, and best or last",
+            )
+        if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
+            raise UsageError(
+                f"label_smoothing = {self.label_smoothing}, l2 = {self.l2} in the training configuration",
+                next_step="give a smoothing in [0, 1) and an l2 of at least 0",
+            )
+        if self.precision not in ("auto", "float32", "bfloat16") or len(self.classes) != 2 or self.seed < 0:
+            raise UsageError(
+                f"precision = {self.precision!r}, classes = {self.classes}, seed = {self.seed} cannot be",
+                next_step="give auto, float32 or bfloat16; two class names; a seed of at least 0",
+            )
+        if self.name in ("", "last") or Path(self.name).name != self.name:
+            raise UsageError(
+                f"a model cannot be called {self.name!r}", next_step="give a plain name, not `last`"
+            )
+        if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
+            raise UsageError(
+                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch", next_step="give more"
+            )
+        if not self.train or not self.validation:
+            raise UsageError(
+                "no patch stores in the training configuration", next_step="name train and validation"
+            )
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Exponential from `learning_rate` in the first to `final_learning_rate` in the last epoch."""
+        if self.epochs == 1:
+            return self.learning_rate
+        done = epoch / (self.epochs - 1)
+        return math.exp((1 - done) * math.log(self.learning_rate) + done * math.log(self.final_learning_rate))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for the model card and for telling whether a run may be resumed."""
+        values = asdict(self)
+        values["augmentation"]["stain_matrix"] = self.augmentation.stain_matrix.array.tolist()
+        return values
+
+
+def read_config(path: str | Path) -> TrainingConfig:
+    """Read TOML; paths of stores and teachers in it are relative to the file."""
+    path, values = Path(path), read_toml(path)
+    with blamed(path):
+        config = settings_of(TrainingConfig, values)
+
+    def beside(places: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(resolved(path.parent, str(place)) for place in places)
+
+    return replace(
+        config,
+        train=beside(config.train),
+        validation=beside(config.validation),
+        teachers=beside(config.teachers),
+    )

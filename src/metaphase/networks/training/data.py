@@ -1,0 +1,215 @@
+"""Patches of several stores as one dataset: drawn in balance, delivered to the device batch by batch.
+
+Nothing is remembered between batches, so that a run can resume at any of them, and several processes agree
+without talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from metaphase.base.arrays import RGB, Integers
+from metaphase.base.errors import TrainingError
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.networks.training.patches import PatchStore, open_store
+
+# ---- which patches make up each batch ----
+
+
+def balanced_batches(
+    labels: Integers, batch: int, *, seed: int, epoch: int, samples: int | None = None
+) -> Integers:
+    """Rows (batches, batch) of one epoch, half of each batch from class 0 and half from class 1.
+
+    An epoch shows `samples` patches, by default as many as there are. Each class is dealt from shuffled
+    decks: none of its patches comes again before all have come.
+    """
+    if batch < 2 or batch % 2:
+        raise TrainingError(
+            f"a batch of {batch} cannot be half and half", next_step="give an even batch size"
+        )
+    for label, name in ((0, "negative"), (1, "positive")):
+        if not (labels == label).any():
+            raise TrainingError(f"no {name} patches to train on", next_step="check the stores and the splits")
+    count = max(1, (samples or len(labels)) // batch)
+    halves = [
+        _deal(
+            np.flatnonzero(labels == label), count * batch // 2, np.random.default_rng((seed, epoch, label))
+        )
+        for label in (0, 1)
+    ]
+    return np.concatenate([half.reshape(count, batch // 2) for half in halves], axis=1)
+
+
+def _deal(rows: Integers, count: int, rng: np.random.Generator) -> Integers:
+    decks = -(-count // len(rows))
+    return np.concatenate([rng.permutation(rows) for _ in range(decks)])[:count]
+
+
+def check_disjoint(what: str, **splits: pd.Series[str]) -> None:
+    """Refuse splits that share a slide or a patient: no network is tested on what it was trained on."""
+    owner: dict[str, str] = {}
+    for split, names in splits.items():
+        for name in names.unique():
+            if owner.setdefault(name, split) != split:
+                raise TrainingError(
+                    f"{what} {name} is in {owner[name]} and in {split}",
+                    next_step=f"put all that belongs to a {what} on one side",
+                )
+
+
+def split_cases(cases: list[str], *, counts: dict[str, int], seed: int) -> dict[str, list[str]]:
+    """Deal whole cases into named splits of given sizes, for example {"train": 10, "validation": 8}."""
+    unique = sorted(set(cases))
+    if sum(counts.values()) > len(unique):
+        raise TrainingError(
+            f"{len(unique)} cases cannot be split into {counts}",
+            next_step="ask for fewer cases in the splits",
+        )
+    order = np.random.default_rng(seed).permutation(len(unique))
+    edges = np.cumsum([0, *counts.values()])
+    return {
+        name: sorted(unique[i] for i in order[start:stop])
+        for name, start, stop in zip(counts, edges[:-1], edges[1:], strict=True)
+    }
+
+
+# ---- patches of several stores as one dataset ----
+
+RESIDENT_SHARE = 0.6
+"""Patches that fit this share of the free GPU memory are kept there for the whole run."""
+REPEAT = "repeat"
+"""Index column that says how often a patch always counts; without it, once."""
+LOADED_AT_ONCE = 1024
+"""Patches read together while they are brought there."""
+
+
+@dataclass(frozen=True)
+class PatchSet:
+    """Stores in a row; patch i of the set is found by counting through them."""
+
+    stores: tuple[PatchStore, ...]
+
+    @cached_property
+    def index(self) -> pd.DataFrame:
+        """The stores' indices, one below the other."""
+        return pd.concat([store.index for store in self.stores], ignore_index=True)
+
+    @cached_property
+    def labels(self) -> Integers:
+        """Class of each patch."""
+        return self.index["label"].to_numpy(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all pixels."""
+        return sum(shard.nbytes for store in self.stores for shard in store.shards)
+
+    def targets(self, column: str) -> npt.NDArray[np.float32]:
+        """What the network should answer: a column of classes or probabilities."""
+        if column not in self.index or self.index[column].isna().any():
+            raise TrainingError(
+                f"the patch stores have no complete column {column!r}",
+                next_step=f"choose from {', '.join(self.index.columns)}",
+            )
+        values = self.index[column].to_numpy(np.float32)
+        if not ((values >= 0) & (values <= 1)).all():
+            raise TrainingError(
+                f"column {column!r} holds values outside 0 to 1", next_step="give probabilities"
+            )
+        return values
+
+    def drawn(self, column: str) -> Integers:
+        """Rows of the set, each as often as `column` and `repeat` say; once where a store has neither."""
+        if column and column not in self.index:
+            raise TrainingError(
+                f"the patch stores have no column {column!r}",
+                next_step=f"choose from {', '.join(self.index.columns)}",
+            )
+        times = self._counts(column) * self._counts(REPEAT)
+        return np.repeat(np.arange(len(self.index)), times)
+
+    def _counts(self, column: str) -> Integers:
+        """Whole numbers of a column, 1 where there is none."""
+        if column not in self.index:
+            return np.ones(len(self.index), np.int64)
+        times = self.index[column].fillna(1).to_numpy()
+        if not ((times >= 0) & (times == np.round(times))).all():
+            raise TrainingError(f"column {column!r} holds no counts", next_step="give whole numbers")
+        counts: Integers = times.astype(np.int64)
+        return counts
+
+    def take(self, rows: Integers) -> RGB:
+        """Pixels (n, side, side, 3) of the given rows, in their order."""
+        starts = np.cumsum([0, *map(len, self.stores)])
+        owner = np.searchsorted(starts, rows, side="right") - 1
+        out = np.empty((len(rows), self.stores[0].side_px, self.stores[0].side_px, 3), np.uint8)
+        for number in np.unique(owner):
+            here = owner == number
+            out[here] = self.stores[number].take(rows[here] - starts[number])
+        return out
+
+
+def rows_on(device: torch.device, rows: Integers) -> Tensor:
+    """Row numbers on a device; a GPU is not waited for, so that orders can run ahead of it."""
+    tensor = torch.from_numpy(rows)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def open_set(folders: Sequence[str]) -> PatchSet:
+    """Open stores that belong together; they must agree in size and resolution."""
+    stores = tuple(open_store(folder) for folder in folders)
+    kinds = {(store.side_px, store.mpp) for store in stores}
+    if len(kinds) > 1:
+        raise TrainingError(
+            f"patches of different kinds, (side px, um/px) = {sorted(kinds)}",
+            path=stores[0].folder,
+            next_step="use stores of one kind together",
+        )
+    return PatchSet(stores)
+
+
+class Feeder:
+    """Gives batches of pixels on the device: from its memory where they fit, else from disk, ahead of use."""
+
+    def __init__(self, patches: PatchSet, device: torch.device, rows: Integers | None = None) -> None:
+        """`rows` are those that will be asked for, each once and in order; all by default."""
+        self._patches, self._device = patches, device
+        self._rows = np.arange(len(patches.index)) if rows is None else rows
+        wanted_bytes = patches.nbytes * len(self._rows) // max(1, len(patches.index))
+        self._resident = _load(patches, self._rows, device) if _fits(wanted_bytes, device) else None
+
+    def __call__(self, batches: Integers) -> Iterator[Tensor]:
+        """uint8 pixels (batch, side, side, 3) for each row of `batches`."""
+        if self._resident is not None:
+            places = np.searchsorted(self._rows, batches)
+            for rows in torch.from_numpy(places).to(self._device):
+                yield self._resident[rows]
+            return
+        cores = available_cores()
+        for pixels in ordered_map(self._patches.take, batches, threads=cores, ahead=2 * cores):
+            yield torch.from_numpy(pixels).to(self._device, non_blocking=True)
+
+
+def _fits(nbytes: int, device: torch.device) -> bool:
+    return device.type == "cuda" and nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+def _load(patches: PatchSet, rows: Integers, device: torch.device) -> Tensor:
+    """The pixels of `rows` on the device; parts are read from disk while others are copied."""
+    side = patches.stores[0].side_px
+    loaded = torch.empty((len(rows), side, side, 3), dtype=torch.uint8, device=device)
+    parts = np.split(rows, range(LOADED_AT_ONCE, len(rows), LOADED_AT_ONCE))
+    cores, start = available_cores(), 0
+    for pixels in ordered_map(patches.take, parts, threads=cores, ahead=2 * cores):
+        loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))
+        start += len(pixels)
+    return loaded

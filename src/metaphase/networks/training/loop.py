@@ -1,0 +1,391 @@
+"""The one loop that trains CNN1 to CNN5 by the paper's protocol.
+
+Every step derives its random numbers from (seed, epoch, step), so a run that was killed and resumed ends with
+the same weights as one that was not, bit for bit on a CPU where nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metaphase.base.arrays import Integers
+from metaphase.base.errors import TrainingError
+from metaphase.images.stain.augmentation import Augmentation
+from metaphase.images.stain.pixels import stained_density
+from metaphase.networks.architectures import build_network, parameter_count, probability
+from metaphase.networks.cards import PATCH_PX, ModelCard, OperatingPoint, current_versions
+from metaphase.networks.checkpoints import save_model
+from metaphase.networks.training.config import TrainingConfig
+from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
+from metaphase.networks.training.processes import Team, join_team
+from metaphase.networks.training.progress import (
+    BestF1,
+    Progress,
+    best_f1,
+    load_state,
+    save_state,
+    write_curves,
+    write_history,
+)
+from metaphase.networks.training.views import (
+    Answers,
+    stain_mixer,
+    stored_answers,
+    teacher_answers,
+    with_seams,
+)
+
+STATE_FILE = "last.safetensors"
+CHECK_EVERY = 50
+"""Steps between looks at the loss and at the clock; each look makes the GPU wait."""
+VALIDATION_BATCH = 512
+AUGMENT_AT_ONCE = 1024
+"""Patches that are augmented together."""
+COLOUR_SAMPLE = 500
+"""Training patches from which the model card's colour is taken."""
+_AUGMENTATION, _DROPOUT = 0, 1
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a progress bar shows."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    f1: float
+    patches_per_s: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The best network of a run."""
+
+    model: Path
+    best: float
+    history: list[dict[str, float]]
+
+
+Watcher = Callable[[Update], None]
+
+
+def train(
+    config: TrainingConfig, folder: str | Path, *, device: str | None = None, watch: Watcher | None = None
+) -> TrainingResult:
+    """Train a network into `folder`, or go on where an earlier call was stopped.
+
+    Leaves `NAME.safetensors` and `NAME.json` (the epoch with the highest validation F1), `history.csv`,
+    `curves.png`, TensorBoard events where that package is installed, and the state to resume from.
+    """
+    with join_team(device) as team:
+        run = _Run(config, Path(folder), team, watch)
+        try:
+            return run.finish()
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU has no room for batches of {config.batch}",
+                next_step=f"try batch = {config.batch // 2}",
+            ) from error
+
+
+class _Run:
+    """One run: what stays the same over its steps, and the loop."""
+
+    def __init__(self, config: TrainingConfig, folder: Path, team: Team, watch: Watcher | None) -> None:
+        self.config, self.folder, self.team, self.watch = config, folder, team, watch
+        self.patches, self.held_out = open_set(config.train), open_set(config.validation)
+        _check_sets(config, team, self.patches, self.held_out)
+        self.drawn = self.patches.drawn(config.draws)
+        self.clock = _Clock(config.checkpoint_minutes)
+        self.answers = _answers(config, self.patches, team.device)
+        torch.manual_seed(config.seed)
+        self.network = build_network(config.network).to(team.device)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = team.wrap(self.network)
+        self.optimizer = _make_optimizer(self.network, config, team.device)
+        self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
+        self.mixer = stain_mixer(self.patches, config.stain_mix, team.device) if config.stain_mix else None
+        self.loss_sum = torch.zeros((), device=team.device)
+        self.progress = Progress(config=config.to_dict())
+        if (folder / STATE_FILE).exists():
+            arguments = self.network, self.optimizer, self.loss_sum
+            self.progress = load_state(folder / STATE_FILE, *arguments, config.to_dict())
+        self.step_loss = self._loss
+        if config.compile:
+            torch.compiler.reset()  # what was compiled for earlier networks counts against a limit
+            self.step_loss = torch.compile(self._loss, dynamic=False)
+        self.generator = torch.Generator(team.device)
+
+    def finish(self) -> TrainingResult:
+        """Train the epochs that are left."""
+        feed = Feeder(self.patches, self.team.device, np.unique(self.drawn))
+        feed_held_out = Feeder(self.held_out, self.team.device)
+        while self.progress.epoch < self.config.epochs:
+            started = time.perf_counter()
+            steps = self._train_epoch(feed)
+            seconds = time.perf_counter() - started
+            self._close_epoch(self._validate(feed_held_out), steps, seconds)
+        return TrainingResult(self.model_path, self.progress.best_f1, self.progress.history)
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / f"{self.config.name}.safetensors"
+
+    def _train_epoch(self, feed: Feeder) -> int:
+        epoch, config = self.progress.epoch, self.config
+        labels = self.patches.labels[self.drawn]
+        batches = balanced_batches(
+            labels, config.batch, seed=config.seed, epoch=epoch, samples=config.samples_per_epoch
+        )[:, self.team.rank :: self.team.size]
+        batches = self.drawn[batches]
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate_at(epoch)
+        self.model.train()
+        self.clock.start_epoch()
+        for images, wanted in self._prepared(feed, batches):
+            self._step(images, wanted)
+            self.progress.step += 1
+            if self.progress.step % CHECK_EVERY == 0:
+                self._check(len(batches))
+        self._check(len(batches))
+        return len(batches)
+
+    def _prepared(self, feed: Feeder, batches: Integers) -> Iterator[tuple[Tensor, Tensor]]:
+        """Augmented images and wanted answers of each step that is left.
+
+        Several steps are augmented at once, since small batches leave a GPU waiting for its next order; a run
+        that resumes within such a group makes the whole group again, with the same random numbers.
+        """
+        size = batches.shape[1]
+        group = max(1, AUGMENT_AT_ONCE // size)
+        first, done = self.progress.step // group, self.progress.step
+        rows = batches[first * group :].reshape(-1)
+        for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
+            shown = batches[number * group :][:group].reshape(-1)
+            images = self._augmented(pixels, shown, number)
+            answers = self.answers(images, shown)
+            steps = zip(images.split(size), answers.split(size), strict=True)
+            yield from itertools.islice(steps, max(0, done - number * group), None)
+
+    def _augmented(self, pixels: Tensor, rows: Integers, group: int) -> Tensor:
+        if self.augment is None:
+            return centre_crop(pixels)
+        self.generator.manual_seed(self._seed(_AUGMENTATION, group))
+        if self.config.seams:
+            pixels = with_seams(pixels, self.config.seams, self.generator)
+        if self.mixer is not None:
+            pixels = self.mixer(pixels, rows, self.generator)
+        images: Tensor = self.augment(pixels, self.generator)
+        return images
+
+    def _step(self, images: Tensor, wanted: Tensor) -> None:
+        """Forward, backward, update."""
+        torch.manual_seed(self._seed(_DROPOUT, self.progress.step))
+        loss = self.step_loss(images, wanted)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.loss_sum += loss.detach()
+
+    def _loss(self, images: Tensor, wanted: Tensor) -> Tensor:
+        with _precision(self.config, self.team.device):
+            logits = self.model(images)[:, :, 0, 0]
+        return functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
+
+    def _seed(self, purpose: int, number: int) -> int:
+        """A seed that depends on place and purpose alone, so that nothing random has to be saved."""
+        words = (self.config.seed, self.progress.epoch, purpose, number, self.team.rank)
+        return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+
+    def _check(self, steps: int) -> None:
+        loss = float(self.loss_sum) / max(1, self.progress.step)
+        if not np.isfinite(loss):
+            raise self._diverged()
+        if self.watch and self.team.leads:
+            speed = self.config.batch * self.clock.steps_per_s(self.progress.step)
+            best = max(0.0, self.progress.best_f1)
+            self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
+        if self.progress.step < steps and self.clock.is_time():
+            self._save()
+
+    def _diverged(self) -> TrainingError:
+        return TrainingError(
+            f"the loss or a weight is not a number any more, in epoch {self.progress.epoch + 1}",
+            path=self.folder,
+            next_step=f"lower learning_rate (now {self.config.learning_rate:g}) and use a new folder",
+        )
+
+    @torch.inference_mode()
+    def _validate(self, feed: Feeder) -> BestF1:
+        self.model.eval()
+        rows = np.arange(self.team.rank, len(self.held_out.labels), self.team.size)
+        answers = [
+            probability(self._logits(pixels)).flatten().cpu()
+            for pixels in feed_in_order(feed, rows, VALIDATION_BATCH)
+        ]
+        mine = torch.cat(answers).numpy() if answers else np.empty(0, np.float32)
+        return best_f1(self.team.gather(mine), self.held_out.labels)
+
+    def _logits(self, pixels: Tensor) -> Tensor:
+        with _precision(self.config, self.team.device):
+            logits: Tensor = self.network(centre_crop(pixels))
+        return logits
+
+    def _close_epoch(self, result: BestF1, steps: int, seconds: float) -> None:
+        self._refuse_spoilt_weights()
+        progress = self.progress
+        row = {"epoch": progress.epoch + 1, "loss": float(self.loss_sum) / steps, **asdict(result)}
+        row |= {"learning_rate": self.config.learning_rate_at(progress.epoch), "train_seconds": seconds}
+        progress.history.append(row)
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        self.loss_sum.zero_()
+        if result.f1 > progress.best_f1 or self.config.keep == "last":
+            progress.best_f1 = result.f1
+            if self.team.leads:
+                save_model(self.model_path, self.network, self._card(result))
+        if self.team.leads:
+            write_history(self.folder, progress.history)
+        if progress.epoch == self.config.epochs or self.clock.is_time():
+            self._save()
+            if self.team.leads:
+                write_curves(self.folder, progress.history)
+
+    def _refuse_spoilt_weights(self) -> None:
+        """A last update may have spoilt the weights after a loss that was still a number."""
+        if not all(bool(tensor.isfinite().all()) for tensor in self.network.parameters()):
+            raise self._diverged()
+
+    def _save(self) -> None:
+        self._refuse_spoilt_weights()
+        if self.team.leads:
+            optimizer = self.optimizer if self.progress.epoch < self.config.epochs else None
+            save_state(self.folder / STATE_FILE, self.network, optimizer, self.loss_sum, self.progress)
+
+    def _card(self, result: BestF1) -> ModelCard:
+        spec, config = self.config.network, self.config
+        return ModelCard(
+            name=config.name,
+            family=spec.family,
+            gamma=spec.gamma,
+            normalisation=spec.normalisation,
+            mpp=self.patches.stores[0].mpp,
+            patch_px=PATCH_PX,
+            classes=config.classes,
+            thresholds={"patches": self._tuned(result)},
+            optical_density=self._colour(),
+            recipe=config.to_dict(),
+            metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
+            seed=config.seed,
+            versions=current_versions(),
+        )
+
+    def _colour(self) -> tuple[float, float, float]:
+        rows = np.random.default_rng(0).integers(0, len(self.patches.labels), COLOUR_SAMPLE)
+        red, green, blue = stained_density(self.patches.take(np.sort(rows)))
+        return float(red), float(green), float(blue)
+
+    def _tuned(self, result: BestF1) -> OperatingPoint:
+        return OperatingPoint(
+            parameters={"delta": result.threshold},
+            metric="F1",
+            value=result.f1,
+            cases=tuple(sorted(self.held_out.index["slide"].unique())),
+            source="validation patches",
+        )
+
+
+class _Clock:
+    """Speed, and whether it is time to save."""
+
+    def __init__(self, minutes: float) -> None:
+        self._started = self._saved = time.monotonic()
+        self._seconds = minutes * 60
+        self._first_step: int | None = None
+
+    def start_epoch(self) -> None:
+        """Count steps anew."""
+        self._first_step = None
+
+    def steps_per_s(self, step: int) -> float:
+        if self._first_step is None:
+            self._first_step, self._started = step, time.monotonic()
+            return 0.0
+        return (step - self._first_step) / max(1e-9, time.monotonic() - self._started)
+
+    def is_time(self) -> bool:
+        if time.monotonic() - self._saved < self._seconds:
+            return False
+        self._saved = time.monotonic()
+        return True
+
+
+def _answers(config: TrainingConfig, patches: PatchSet, device: torch.device) -> Answers:
+    """What the network should say: the teachers' mean answer where there are any, else a stored column."""
+    if config.teachers:
+        return teacher_answers(config.teachers, device, compiled=config.compile)
+    return stored_answers(_smoothed(patches.targets(config.target), config.label_smoothing), device)
+
+
+def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:
+    """Refuse patches that would train or choose a network wrongly, before any work is done."""
+    check_disjoint("slide", train=train.index["slide"], validation=validation.index["slide"])
+    kinds = [(patches.stores[0].side_px, patches.stores[0].mpp) for patches in (train, validation)]
+    if kinds[0] != kinds[1] or kinds[0][0] < PATCH_PX:
+        raise TrainingError(
+            f"patches for training and validation, (side px, um/px) = {kinds[0]} and {kinds[1]}",
+            next_step=f"use stores of one kind, with patches of at least {PATCH_PX} px",
+        )
+    if len(set(validation.labels.tolist())) < 2:
+        raise TrainingError(
+            "the validation patches are all of one class", next_step="add patches of the other class"
+        )
+    if config.batch % team.size:
+        raise TrainingError(
+            f"a batch of {config.batch} cannot be shared by {team.size} processes",
+            next_step=f"choose a multiple of {2 * team.size}",
+        )
+
+
+def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:
+    """uint8 (n, h, w, 3) to float (n, 3, side, side) in [0, 1], from the middle."""
+    top, left = (pixels.shape[1] - side) // 2, (pixels.shape[2] - side) // 2
+    crop = pixels[:, top : top + side, left : left + side].permute(0, 3, 1, 2)
+    return crop.to(torch.float32, memory_format=torch.channels_last).div_(255)
+
+
+def feed_in_order(feed: Feeder, rows: Integers, batch: int) -> Iterator[Tensor]:
+    """Batches of `rows` as they come; the last one may be smaller."""
+    whole = len(rows) // batch * batch
+    if whole:
+        yield from feed(rows[:whole].reshape(-1, batch))
+    if whole < len(rows):
+        yield from feed(rows[whole:][None])
+
+
+def _make_optimizer(network: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Adam:
+    """Adam. The gradient of l2 * sum(w^2) is 2 * l2 * w, on weights but not on biases."""
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    others = [p for p in network.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": 2 * config.l2}, {"params": others}]
+    return torch.optim.Adam(groups, lr=config.learning_rate, fused=device.type == "cuda")
+
+
+def _precision(config: TrainingConfig, device: torch.device) -> torch.autocast:
+    wanted = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+
+
+def _smoothed(targets: npt.NDArray[np.float32], smoothing: float) -> npt.NDArray[np.float32]:
+    return targets * np.float32(1 - smoothing) + np.float32(smoothing / 2)

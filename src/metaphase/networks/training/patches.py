@@ -1,0 +1,145 @@
+"""Patches cut from slides around given points.
+
+A store is a folder: `shard-00000.npy`, ... hold uint8 pixels (n, side, side, 3), memory-mapped when read;
+`index.parquet` has a row a patch (label, slide, x, y, source, and what else the maker adds); `store.json`,
+written last, says that the store is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import OutputError, TrainingError
+from metaphase.base.files import atomic_path, explained, write_text
+
+INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
+"""What every patch has: class, slide it was cut from, level-0 centre, and who made the label."""
+SHARD_BYTES = 256_000_000
+_INDEX, _SUMMARY = "index.parquet", "store.json"
+
+
+class PatchWriter:
+    """Appends patches to a new store; use it in a `with` statement, whose end completes the store."""
+
+    def __init__(self, folder: str | Path, *, side_px: int = 128, mpp: float = 0.25) -> None:
+        self._folder = Path(folder)
+        self.side_px, self.mpp = side_px, mpp
+        self._per_shard = max(1, SHARD_BYTES // (side_px * side_px * 3))
+        self._pending: list[RGB] = []
+        self._shards: list[int] = []
+        self._rows: list[Mapping[str, Any]] = []
+        if (self._folder / _SUMMARY).exists():
+            raise OutputError(
+                "a finished patch store is there", path=folder, next_step="remove it or choose another"
+            )
+        with explained(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, patch: RGB, **row: Any) -> None:
+        """Append one patch (side, side, 3) with its index row (`INDEX_COLUMNS` and any others)."""
+        if patch.shape != (self.side_px, self.side_px, 3) or patch.dtype != np.uint8:
+            raise ValueError(
+                f"patch {patch.shape} {patch.dtype}: expected uint8 {(self.side_px,) * 2 + (3,)}"
+            )
+        if missing := set(INDEX_COLUMNS) - row.keys():
+            raise ValueError(f"a patch needs {', '.join(sorted(missing))}")
+        self._pending.append(patch)
+        self._rows.append(row)
+        if len(self._pending) == self._per_shard:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            with atomic_path(_shard_path(self._folder, len(self._shards))) as temporary:
+                np.save(temporary, np.stack(self._pending))
+            self._shards.append(len(self._pending))
+            self._pending = []
+
+    def finish(self) -> None:
+        """Write what is pending, the index and the summary."""
+        self._flush()
+        with atomic_path(self._folder / _INDEX) as temporary:
+            pd.DataFrame(self._rows, columns=None if self._rows else list(INDEX_COLUMNS)).to_parquet(
+                temporary
+            )
+        summary = {"format": 1, "side_px": self.side_px, "mpp": self.mpp, "shards": self._shards}
+        write_text(self._folder / _SUMMARY, json.dumps(summary, indent=2))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+
+
+@dataclass(frozen=True)
+class PatchStore:
+    """An opened store; pixels stay on disk until they are taken."""
+
+    folder: Path
+    index: pd.DataFrame
+    shards: tuple[RGB, ...]
+    side_px: int
+    mpp: float
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Class of each patch."""
+        return self.index["label"].to_numpy(np.int64)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> RGB:
+        """Pixels (n, side, side, 3) of the given rows, in their order."""
+        out = np.empty((len(rows), self.side_px, self.side_px, 3), np.uint8)
+        starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
+        owner = np.searchsorted(starts, rows, side="right") - 1
+        for number in np.unique(owner):
+            here = owner == number
+            out[here] = self.shards[number][rows[here] - starts[number]]
+        return out
+
+
+def open_store(folder: str | Path) -> PatchStore:
+    """Open a finished store; an unfinished or damaged one is a `TrainingError`."""
+    folder = Path(folder)
+    try:
+        summary = json.loads((folder / _SUMMARY).read_text())
+        counts: Sequence[int] = summary["shards"]
+        shards = tuple(np.load(_shard_path(folder, i), mmap_mode="r") for i in range(len(counts)))
+        index = pd.read_parquet(folder / _INDEX)
+        side_px, mpp = int(summary["side_px"]), float(summary["mpp"])
+    except FileNotFoundError as error:
+        raise TrainingError(
+            f"{Path(error.filename).name} is missing", path=folder, next_step="make the patch store again"
+        ) from error
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise TrainingError(
+            f"damaged patch store ({error})", path=folder, next_step="make the patch store again"
+        ) from error
+    found = [len(shard) for shard in shards]
+    if found != list(counts) or sum(found) != len(index):
+        raise TrainingError(
+            f"{len(index):,} patches are listed and {sum(found):,} are there",
+            path=folder,
+            next_step="make the patch store again",
+        )
+    return PatchStore(folder, index, shards, side_px, mpp)
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}.npy"

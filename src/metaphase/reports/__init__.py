@@ -1,0 +1,1 @@
+"""Pages that are files: they open offline and are written whole or not at all."""

@@ -1,0 +1,298 @@
+"""The pages of the three TUPAC tasks: what to say, tabulate and draw."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase import __version__
+from metaphase.base.cautions import Cautions
+from metaphase.base.files import write_bytes, write_text
+from metaphase.base.tables import write_table
+from metaphase.evaluation.grades import AgreementResult
+from metaphase.evaluation.metrics import FALSE_PER_MM2, RATES, DetectionMetrics, Estimate
+from metaphase.evaluation.mitoses import MitosisResult
+from metaphase.reports.drawing import data_uri
+from metaphase.reports.pages import TextTable, render
+from metaphase.reports.plots import (
+    confusion_plot,
+    f1_plot,
+    froc_plot,
+    interval_plot,
+    precision_recall_plot,
+    scatter_plot,
+)
+
+# ---- a folder of results ----
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with the name of its file and a sentence about what to see in it."""
+
+    name: str
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the page shows."""
+
+    title: str
+    summary: str
+    """One sentence with the main result."""
+    headline: Mapping[str, Estimate]
+    tables: tuple[TextTable, ...]
+    figures: tuple[Figure, ...]
+    settings: Mapping[str, Any]
+    warnings: Cautions
+
+
+def write_report(folder: Path, report: Report, data: Mapping[str, pd.DataFrame], record: Any) -> None:
+    """Write `index.html`, `metrics.json`, `metrics.md`, pictures as PNG and the tables of `data` as CSV."""
+    for name, frame in data.items():
+        write_table(folder / f"{name}.csv", frame)
+    for figure in report.figures:
+        write_bytes(folder / f"{figure.name}.png", figure.png)
+    content = {
+        "metaphase": __version__,
+        "settings": dict(report.settings),
+        "warnings": [warning.to_dict() for warning in report.warnings],
+    }
+    content |= {"results": record}
+    write_text(folder / "metrics.json", json.dumps(jsonable(content), indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / "metrics.md", markdown(report))
+    write_text(folder / "index.html", page(report))
+
+
+def page(report: Report) -> str:
+    """The page as one HTML text with its pictures inside."""
+    pictures = [(figure, data_uri("image/png", figure.png)) for figure in report.figures]
+    return render("evaluation.html", report=report, pictures=pictures, text=text)
+
+
+def markdown(report: Report) -> str:
+    """Headline and tables for a lab notebook or an issue."""
+    lines = [f"# {report.title}", "", report.summary, ""]
+    for table in report.tables:
+        lines += [
+            f"## {table.title}",
+            "",
+            _markdown_row(table.headings),
+            _markdown_row(["---"] * len(table.headings)),
+        ]
+        lines += [*(_markdown_row(row) for row in table.rows), ""]
+    lines += [f"- {warning}" for warning in report.warnings]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def text(value: Any) -> str:
+    """A value for reading: three decimals, a dash where undefined."""
+    if isinstance(value, Estimate):
+        return str(value) if not math.isnan(value.value) else "–"
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.3f}" if not value.is_integer() else f"{value:g}"
+    return "–" if value is None or value == "" else str(value)
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON values; undefined numbers become null."""
+    if isinstance(value, Estimate):
+        return {name: jsonable(getattr(value, name)) for name in ("value", "low", "high")}
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _markdown_row(cells: Any) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+# ---- the report of task 3 ----
+
+MAX_SLIDE_ROWS = 60
+_COLUMNS = ("slides", "mitoses", "true", "false", "missed", "precision", "recall", "F1", "average precision")
+
+
+def write_mitosis_report(result: MitosisResult, folder: Path) -> None:
+    """Write the page, `metrics.json`, `metrics.csv`, `slides.csv`, `curve.csv` and the pictures."""
+    curve = result.curve
+    columns = {"threshold": curve.threshold, "true": curve.true, "false": curve.false}
+    columns |= {"precision": curve.precision, "recall": curve.recall, "f1": curve.f1}
+    if len(result.f1_band[0]):
+        columns |= {"f1_low": result.f1_band[0], "f1_high": result.f1_band[1]}
+    data = {"metrics": result.table(), "slides": result.slides, "curve": pd.DataFrame(columns)}
+    write_report(folder, mitosis_report(result), data, _record(result))
+
+
+def mitosis_report(result: MitosisResult) -> Report:
+    """The report as data."""
+    overall = result.overall
+    return Report(
+        title="Mitosis detection: agreement with the truth",
+        summary=(
+            f"{overall.true} of {overall.truths} mitoses found and {overall.false} false detections in "
+            f"{overall.slides} slides of {overall.patients} patients, at threshold {result.threshold:.3g}."
+        ),
+        headline={
+            "F1": overall.f1,
+            "precision": overall.precision,
+            "recall": overall.recall,
+            "average precision": overall.average_precision,
+        },
+        tables=(_main_table(result), *_group_tables(result), *_froc_table(result), _slide_table(result)),
+        figures=tuple(_figures(result)),
+        settings=result.settings,
+        warnings=result.warnings,
+    )
+
+
+def _figures(result: MitosisResult) -> list[Figure]:
+    if not len(result.curve.threshold) or not result.curve.truths:
+        return []
+    share = f"{result.settings.get('bootstrap_confidence', 0.95):.0%}"
+    figures = [
+        Figure(
+            "f1",
+            f1_plot(result.curve, result.f1_band, result.threshold),
+            f"A flat top means that the threshold hardly matters. Shaded: {share} interval of F1.",
+        ),
+        Figure(
+            "precision_recall",
+            precision_recall_plot(result.curve, result.overall.average_precision.value),
+            "Mitoses that no detection matches keep the recall below 1.",
+        ),
+    ]
+    if result.area_mm2 > 0:
+        caption = f"False detections are counted over {result.area_mm2:,.1f} mm² in all."
+        figures.append(Figure("froc", froc_plot(result.curve, result.area_mm2), caption))
+    for column, members in result.groups.items():
+        values = {f"{name} ({m.slides})": m.f1 for name, m in members.items()}
+        picture = interval_plot(f"F1 by {column}", "F1", values)
+        figures.append(Figure(f"f1_by_{column}", picture, f"Slides in brackets; bars are {share} intervals."))
+    return figures
+
+
+def _main_table(result: MitosisResult) -> TextTable:
+    note = (
+        f"The best F1 of any threshold would be {text(result.overall.best_f1)}, at "
+        f"{text(result.overall.best_threshold)}: chosen on these slides, so optimistic. Matched detections "
+        f"are {text(result.overall.distance_um)} um from their truth (median)."
+    )
+    return TextTable("All slides", ("", *_COLUMNS), (_row("all", result.overall),), note)
+
+
+def _group_tables(result: MitosisResult) -> list[TextTable]:
+    return [
+        TextTable(f"By {column}", (column, *_COLUMNS), tuple(_row(name, m) for name, m in members.items()))
+        for column, members in result.groups.items()
+    ]
+
+
+def _froc_table(result: MitosisResult) -> list[TextTable]:
+    if not result.area_mm2 > 0:
+        return []
+    headings = ("false detections per mm²", *(f"{rate:g}" for rate in FALSE_PER_MM2))
+    row = ("sensitivity", *(text(result.overall.froc[rate]) for rate in FALSE_PER_MM2))
+    return [TextTable("FROC", headings, (row,))]
+
+
+def _slide_table(result: MitosisResult) -> TextTable:
+    """The slides that cost most: those with most errors first."""
+    slides = result.slides.assign(errors=result.slides["false"] + result.slides["missed"])
+    worst = slides.sort_values("errors", ascending=False, kind="stable").head(MAX_SLIDE_ROWS)
+    names = ("case", "truths", "true", "false", "missed", "f1")
+    rows = tuple(
+        tuple(text(value) for value in row)
+        for row in zip(*(worst[name].tolist() for name in names), strict=True)
+    )
+    note = f"The {len(rows)} with most errors of {len(slides)}; all are in slides.csv."
+    return TextTable("Slides", ("slide", "mitoses", "true", "false", "missed", "F1"), rows, note)
+
+
+def _row(name: str, metrics: DetectionMetrics) -> tuple[str, ...]:
+    counts = (metrics.slides, metrics.truths, metrics.true, metrics.false, metrics.missed)
+    return (name, *map(str, counts), *(text(getattr(metrics, rate)) for rate in RATES))
+
+
+def _record(result: MitosisResult) -> dict[str, Any]:
+    """The metrics as nested plain values."""
+
+    def plain(metrics: DetectionMetrics) -> dict[str, Any]:
+        return asdict(metrics) | {"missed": metrics.missed}
+
+    groups = {
+        column: {name: plain(metrics) for name, metrics in members.items()}
+        for column, members in result.groups.items()
+    }
+    return {
+        "threshold": result.threshold,
+        "area_mm2": result.area_mm2,
+        "all": plain(result.overall),
+        "by": groups,
+    }
+
+
+# ---- the report of tasks 1 and 2 ----
+
+
+def write_agreement_report(result: AgreementResult, folder: Path) -> None:
+    """Write the page, `metrics.json`, `metrics.csv`, `cases.csv` and the pictures."""
+    record = {
+        "metric": result.metric,
+        "all": result.overall,
+        "by": {
+            column: {name: {"cases": count, "agreement": value} for name, (count, value) in members.items()}
+            for column, members in result.groups.items()
+        },
+        "confusion": result.confusion,
+    }
+    data = {"metrics": result.table(), "cases": result.cases}
+    write_report(folder, agreement_report(result), data, record)
+
+
+def agreement_report(result: AgreementResult) -> Report:
+    """The report as data."""
+    what = "Tumour grade" if result.confusion is not None else "Proliferation score"
+    everyone = ("all", str(len(result.cases)), text(result.overall))
+    tables = [TextTable("All cases", ("", "cases", result.metric), (everyone,))]
+    for column, members in result.groups.items():
+        rows = tuple((name, str(count), text(value)) for name, (count, value) in members.items())
+        tables.append(TextTable(f"By {column}", (column, "cases", result.metric), rows))
+    return Report(
+        title=f"{what}: agreement with the truth",
+        summary=f"{result.metric} of {len(result.cases)} cases: {text(result.overall)}.",
+        headline={result.metric: result.overall},
+        tables=tuple(tables),
+        figures=tuple(_agreement_figures(result)),
+        settings=result.settings,
+        warnings=result.warnings,
+    )
+
+
+def _agreement_figures(result: AgreementResult) -> list[Figure]:
+    truth, predicted = (result.cases[name].to_numpy(float) for name in ("truth", "predicted"))
+    if result.confusion is not None:
+        caption = "Cases, and their share of the true grade. Kappa weighs an error of two grades four times."
+        figures = [Figure("confusion", confusion_plot(result.confusion), caption)]
+    else:
+        caption = "One dot a case. Only the order of the values counts for Spearman's correlation."
+        figures = [Figure("scatter", scatter_plot(truth, predicted, result.overall), caption)]
+    for column, members in result.groups.items():
+        values = {f"{name} ({count})": value for name, (count, value) in members.items()}
+        picture = interval_plot(f"{result.metric} by {column}", result.metric, values)
+        figures.append(Figure(f"agreement_by_{column}", picture, "Cases in brackets."))
+    return figures

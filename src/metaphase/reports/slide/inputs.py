@@ -1,0 +1,216 @@
+"""What a slide's report is made from, in the form that all its parts use, and its facts as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.arrays import Floats, Mask
+from metaphase.base.cautions import Cautions
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import require_columns
+from metaphase.images.tissue import TissueMask
+from metaphase.reports.pages import measure, number
+from metaphase.slides import Slide
+
+if TYPE_CHECKING:
+    from metaphase.counting import Hotspot, SlideCount
+
+# ---- what a report is made from ----
+
+
+@dataclass(frozen=True, eq=False)
+class ReportInput:
+    """Everything about one slide that the report shows, apart from the slide itself."""
+
+    tissue: TissueMask
+    detections: pd.DataFrame
+    """Columns `x, y` (level-0 pixels) and `probability`; rows under the threshold are welcome."""
+    score: SlideCount
+    card: Mapping[str, Any]
+    """The model card as plain values (`ModelCard.model_dump()`), so that this package needs no torch."""
+    threshold: float
+    """Probability from which a detection counts as a mitosis."""
+    warnings: Cautions = ()
+    """What to beware of, besides the warnings of slide, tissue and score, which are added."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by step; `total` is the time from start to end where the steps overlap."""
+    stain: str = ""
+    """The likely stain, in words."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    """What to call the slide; its file name where empty."""
+    created: datetime | None = None
+
+    def __post_init__(self) -> None:
+        require_columns(self.detections, ("x", "y", "probability"))
+        if not 0 <= self.threshold <= 1:
+            raise UsageError(
+                f"a threshold of {self.threshold} is no probability", next_step="give a number from 0 to 1"
+            )
+        if not math.isclose(self.threshold, self.score.config.threshold):
+            raise UsageError(
+                f"the threshold is {self.threshold}, the score was made with {self.score.config.threshold}",
+                next_step="score the slide again, with the threshold of the report",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Detections with a place and a probability, the most probable first."""
+
+    x: Floats
+    y: Floats
+    probability: Floats
+    counted: Mask
+    """At or above the threshold."""
+    in_hotspot: Mask
+    """Counted, and inside the hotspot's circle."""
+    dropped: int
+    """Rows without a finite place and probability, which no part of the report shows."""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def shown_points(result: ReportInput) -> Points:
+    """The usable detections of a result in order of probability, then place."""
+    values = result.detections[["x", "y", "probability"]].to_numpy(float, na_value=np.nan)
+    finite = np.isfinite(values).all(axis=1)
+    x, y, probability = values[finite].T
+    order = np.lexsort((x, y, -probability))
+    x, y, probability = x[order], y[order], probability[order]
+    counted = probability >= result.threshold
+    inside = counted & _inside(x, y, result.score.hotspot)
+    return Points(x, y, probability, counted, inside, int((~finite).sum()))
+
+
+def drawable(hotspot: Hotspot | None) -> Hotspot | None:
+    """The hotspot, or None where there is nothing to draw: no mitosis, or no finite place."""
+    if hotspot is None or not hotspot.count:
+        return None
+    return hotspot if all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px))) else None
+
+
+def _inside(x: Floats, y: Floats, hotspot: Hotspot | None) -> Mask:
+    circle = drawable(hotspot)
+    if circle is None:
+        return np.zeros(len(x), bool)
+    return np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9)
+
+
+# ---- where the numbers come from ----
+
+MPP_SOURCES = {"metadata": "stated by the file", "flag": "given by the user"}
+
+Rows = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class FactGroup:
+    """Facts under one heading; those with an empty value are left out by `facts_of`."""
+
+    title: str
+    rows: Rows
+
+
+def facts_of(slide: Slide, result: ReportInput, points: Points) -> tuple[FactGroup, ...]:
+    """All groups that have something to say."""
+    groups = (
+        ("Slide", _slide_rows(slide, result)),
+        ("Count", _count_rows(result, points)),
+        ("Spread of the mitoses", _spread_rows(result)),
+        ("Model", _model_rows(result.card)),
+        ("Training data", _data_rows(result.card)),
+        ("Time", _time_rows(result)),
+        ("Versions", tuple((name, str(value)) for name, value in result.versions.items())),
+    )
+    filled = ((title, tuple(row for row in rows if row[1])) for title, rows in groups)
+    return tuple(FactGroup(title, rows) for title, rows in filled if rows)
+
+
+def size_mm(slide: Slide) -> str:
+    """Width and height of the filled part, in mm."""
+    return " × ".join(number(side * slide.mpp / 1000) for side in (slide.bounds.width, slide.bounds.height))
+
+
+def mpp_text(slide: Slide) -> str:
+    """Micrometres per pixel and who said so."""
+    source = slide.info.resolution.source if slide.info.resolution else ""
+    return f"{number(slide.mpp, 4)} µm/px, {MPP_SOURCES.get(source, source)}"
+
+
+def _slide_rows(slide: Slide, result: ReportInput) -> Rows:
+    power = slide.info.objective_power
+    return (
+        ("File", slide.name),
+        ("Resolution", mpp_text(slide)),
+        ("Objective", f"{power:g}x" if power else ""),
+        ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
+        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
+        ("Stain", result.stain),
+        ("Scanner or format", slide.info.vendor),
+        ("Read with", slide.info.backend),
+    )
+
+
+def _count_rows(result: ReportInput, points: Points) -> Rows:
+    counted = int(points.counted.sum())
+    hotspot = result.score.hotspot
+    centre = f"{number(round(hotspot.x))}, {number(round(hotspot.y))} px" if points.in_hotspot.any() else ""
+    return (
+        ("Threshold", number(result.threshold)),
+        ("Counted on the slide", f"{counted:,}"),
+        ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
+        ("Centre of the hotspot", centre),
+    )
+
+
+def _spread_rows(result: ReportInput) -> Rows:
+    measures = result.score.heterogeneity
+    return tuple((measure(name), number(value)) for name, value in measures.items() if math.isfinite(value))
+
+
+def _model_rows(card: Mapping[str, Any]) -> Rows:
+    mpp, patch = card.get("mpp"), card.get("patch_px")
+    failures = card.get("known_failures") or ()
+    return (
+        ("Name", str(card.get("name") or "")),
+        ("Family", str(card.get("family") or "")),
+        ("Width factor γ", number(card["gamma"]) if card.get("gamma") else ""),
+        ("Works at", f"{number(mpp)} µm/px" if mpp else ""),
+        ("Sees", f"{patch} px" if patch else ""),
+        ("Intended use", str(card.get("intended_use") or "")),
+        ("Known failures", "; ".join(map(str, failures))),
+        ("Made with", ", ".join(f"{name} {value}" for name, value in (card.get("versions") or {}).items())),
+        ("Weights", str(card.get("weights_sha256") or "")[:16]),
+    )
+
+
+def _data_rows(card: Mapping[str, Any]) -> Rows:
+    return tuple((str(source.get("name", "")), _source(source)) for source in card.get("data") or ())
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    counts = [
+        f"{source[name]:,} {what}"
+        for name, what in (("positives", "mitoses"), ("negatives", "others"))
+        if source.get(name) is not None
+    ]
+    return "; ".join([*counts, str(source.get("terms") or "terms not stated")])
+
+
+def _time_rows(result: ReportInput) -> Rows:
+    steps = {name: seconds for name, seconds in result.timings.items() if math.isfinite(seconds)}
+    if not steps:
+        return ()
+    total = steps.pop("total", sum(steps.values()))
+    speed = result.tissue.area_mm2 / total if total > 0 else math.nan
+    rows = [(measure(name), f"{number(seconds)} s") for name, seconds in steps.items()]
+    return (*rows, ("Total", f"{number(total)} s"), ("Tissue per second", f"{number(speed)} mm²/s"))

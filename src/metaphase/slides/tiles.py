@@ -1,0 +1,203 @@
+"""Tiles and squares of a slide: planned, read ahead in threads, cut around points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import RGB, Integers, Mask, Points
+from metaphase.base.errors import UsageError
+from metaphase.base.geometry import Box
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.slides.contract import WORKING_MPP, Slide
+
+# ---- which tiles to read ----
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One piece of work, in pixels of the plan's plane: cores partition the plane, halos overlap."""
+
+    core: Box
+    outer: Box
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """Tiles over a part of a slide at one resolution.
+
+    The plan's plane has its origin at level-0 (x, y), and each of its pixels is `scale` level-0 pixels wide.
+    """
+
+    tiles: tuple[Tile, ...]
+    x: int
+    y: int
+    width: int
+    height: int
+    mpp: float
+    scale: float
+
+    def to_level0(self, x: float, y: float) -> tuple[float, float]:
+        """Level-0 position of a point of the plan's plane; (0, 0) is the corner of the first pixel."""
+        return self.x + x * self.scale, self.y + y * self.scale
+
+
+@dataclass(frozen=True)
+class MaskGrid:
+    """A coarse yes/no map over level 0, from (x, y) on; its pixels are `scale` level-0 pixels wide."""
+
+    mask: Mask
+    x: float
+    y: float
+    scale: float
+
+    def contains(self, points: Points) -> Mask:
+        """Whether each level-0 point (n, 2) lies where the map says yes."""
+        column, row = np.floor((points - (self.x, self.y)) / self.scale).astype(np.int64).T
+        rows, columns = self.mask.shape
+        inside: Mask = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+        inside[inside] = self.mask[row[inside], column[inside]]
+        return inside
+
+    def under(self, plan: TilePlan, box: Box) -> Mask:
+        """The map at the pixels (height, width) of a box of a plan, each judged by its centre."""
+        across = plan.x + (np.arange(box.x, box.right) + 0.5) * plan.scale
+        down = plan.y + (np.arange(box.y, box.bottom) + 0.5) * plan.scale
+        column = np.floor((across - self.x) / self.scale).astype(np.int64)
+        row = np.floor((down - self.y) / self.scale).astype(np.int64)
+        rows, columns = self.mask.shape
+        found: Mask = self.mask[np.ix_(row.clip(0, rows - 1), column.clip(0, columns - 1))]
+        found[(row < 0) | (row >= rows)] = False
+        found[:, (column < 0) | (column >= columns)] = False
+        return found
+
+
+def plan_tiles(
+    bounds: Box,
+    slide_mpp: float,
+    *,
+    mpp: float = WORKING_MPP,
+    tile_px: int = 1024,
+    halo_px: int = 0,
+    mask: MaskGrid | None = None,
+) -> TilePlan:
+    """Cover `bounds` (level-0 pixels) with tiles at `mpp`; with a mask, only where a core touches it.
+
+    Tiles come row by row, so that neighbours share what a reader has just decoded.
+    """
+    if tile_px < 1 or halo_px < 0 or bounds.area == 0:
+        raise UsageError(
+            f"no tiles of {tile_px} px with a halo of {halo_px} px fit {bounds.width} x {bounds.height} px",
+            next_step="give a tile of at least 1 px, a halo of at least 0 px and a region that is not empty",
+        )
+    scale = mpp / slide_mpp
+    width, height = (max(1, math.ceil(side / scale - 1e-6)) for side in (bounds.width, bounds.height))
+    cores = [
+        Box(x, y, min(tile_px, width - x), min(tile_px, height - y))
+        for y in range(0, height, tile_px)
+        for x in range(0, width, tile_px)
+    ]
+    if mask is not None:
+        touched = _touched(cores, bounds, scale, mask)
+        cores = [core for core, keep in zip(cores, touched, strict=True) if keep]
+    tiles = tuple(Tile(core, core.grown(halo_px)) for core in cores)
+    return TilePlan(tiles, bounds.x, bounds.y, width, height, mpp, scale)
+
+
+def _touched(cores: list[Box], bounds: Box, scale: float, mask: MaskGrid) -> npt.NDArray[np.bool_]:
+    """Whether each core overlaps a true pixel of the mask, by sums over a summed-area table."""
+    edges = np.array([(c.x, c.y, c.right, c.bottom) for c in cores], float) * scale
+    edges += (bounds.x - mask.x, bounds.y - mask.y) * 2
+    edges /= mask.scale
+    low, high = np.floor(edges[:, :2] + 1e-9), np.ceil(edges[:, 2:] - 1e-9)
+    rows, columns = mask.mask.shape
+    x0, x1 = (np.clip(side[:, 0], 0, columns).astype(int) for side in (low, high))
+    y0, y1 = (np.clip(side[:, 1], 0, rows).astype(int) for side in (low, high))
+    table = np.zeros((rows + 1, columns + 1), np.int64)
+    table[1:, 1:] = mask.mask.cumsum(0, dtype=np.int64).cumsum(1)
+    inside: npt.NDArray[np.int64] = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
+    return inside > 0
+
+
+# ---- a reader that keeps its consumer fed ----
+
+
+def read_tiles(
+    slide: Slide, plan: TilePlan, *, threads: int | None = None, ahead: int | None = None
+) -> Iterator[tuple[Tile, RGB]]:
+    """Each tile of the plan with the pixels of its outer box, in the plan's order.
+
+    At most `ahead` tiles (default: two a thread) wait decoded in memory while the consumer works.
+    """
+    workers = threads or available_cores()
+
+    def read(tile: Tile) -> tuple[Tile, RGB]:
+        x, y = plan.to_level0(tile.outer.x, tile.outer.y)
+        return tile, slide.read(x, y, tile.outer.width, tile.outer.height, plan.mpp)
+
+    yield from ordered_map(read, plan.tiles, threads=workers, ahead=2 * workers if ahead is None else ahead)
+
+
+# ---- many small squares of one slide ----
+
+
+def square_corners(slide: Slide, points: Points, side_px: int, mpp: float) -> Integers:
+    """Top-left corners (n, 2) of the squares around level-0 points, in pixels of the slide's grid at `mpp`.
+
+    The one rule for all patches and pictures: the grid begins where the scanned part of the slide does, and
+    the pixel that holds a point comes to lie at `side_px // 2`. So squares at the slide's own resolution are
+    plain copies.
+    """
+    origin = (slide.bounds.x, slide.bounds.y)
+    pixels = np.floor((np.asarray(points, np.float64) - origin) / (mpp / slide.mpp) + 1e-6).astype(np.int64)
+    return pixels - side_px // 2
+
+
+def cut_square(slide: Slide, x: float, y: float, side_px: int, mpp: float = WORKING_MPP) -> RGB:
+    """The square (side, side, 3) around one level-0 point; white beyond the slide."""
+    corner = square_corners(slide, np.array([[x, y]]), side_px, mpp)[0]
+    left, top = np.array((slide.bounds.x, slide.bounds.y)) + corner * (mpp / slide.mpp)
+    return slide.read(float(left), float(top), side_px, side_px, mpp)
+
+
+def cut_squares(
+    slide: Slide,
+    points: Points,
+    side_px: int,
+    mpp: float = WORKING_MPP,
+    *,
+    block_px: int = 1024,
+    threads: int | None = None,
+) -> Iterator[tuple[Integers, RGB]]:
+    """Squares (n, side, side, 3) around level-0 points with their rows, a block of the slide at a time.
+
+    Squares do not depend on their block (but for the last rounding, where the slide has another resolution).
+    """
+    workers = threads or available_cores()
+    corners = square_corners(slide, points, side_px, mpp)
+    scale, start = mpp / slide.mpp, np.array((slide.bounds.x, slide.bounds.y))
+
+    def cut(rows: Integers) -> tuple[Integers, RGB]:
+        first = corners[rows].min(axis=0)
+        width, height = corners[rows].max(axis=0) - first + side_px
+        x, y = start + first * scale
+        pixels = slide.read(float(x), float(y), int(width), int(height), mpp)
+        views = np.lib.stride_tricks.sliding_window_view(pixels, (side_px, side_px), axis=(0, 1))
+        places = corners[rows] - first
+        return rows, np.ascontiguousarray(views[places[:, 1], places[:, 0]].transpose(0, 2, 3, 1))
+
+    return ordered_map(cut, _grouped(corners, block_px), threads=workers, ahead=workers)
+
+
+def _grouped(corners: Integers, block_px: int) -> list[Integers]:
+    """Rows of the corners that fall into each block, blocks row by row."""
+    if not len(corners):
+        return []
+    blocks = corners // block_px
+    order = np.lexsort((blocks[:, 0], blocks[:, 1]))
+    changes = np.flatnonzero((np.diff(blocks[order], axis=0) != 0).any(axis=1)) + 1
+    return np.split(order, changes)

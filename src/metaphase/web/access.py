@@ -1,0 +1,193 @@
+"""Who may talk to the server: checks before any request reaches the application.
+
+On loopback the Host header must be loopback, so that a foreign site cannot reach the server by pointing its
+own name here. On a network a token is needed. Writing needs JSON from the page's own origin, within a limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metaphase.base.errors import UsageError
+
+MAX_BODY = 64 * 1024
+MIN_TOKEN = 16
+COOKIE_S = 30 * 24 * 3600
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_ENTRANCE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
+    '<title>Labelling</title><a href="/">Continue</a></html>'
+)
+
+
+class Refusal(NamedTuple):
+    """Why a request goes no further."""
+
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What the server asks of its visitors."""
+
+    token: str | None = None
+    """Secret of the link; None lets everybody in who reaches the server."""
+
+    loopback_only: bool = True
+    """Whether the Host header must name this machine's loopback."""
+
+    def __post_init__(self) -> None:
+        if self.token is None and not self.loopback_only:
+            raise UsageError("a server open to the network needs a token", next_step="give --token")
+        if self.token is not None and (len(self.token) < MIN_TOKEN or not self.token.isascii()):
+            raise UsageError(
+                "the token is too short, or not plain ASCII",
+                next_step=f"give at least {MIN_TOKEN} letters and digits, or none to have one made",
+            )
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie; servers on other ports of the same machine have other names."""
+        return f"metaphase_label_{hashlib.sha256((self.token or '').encode()).hexdigest()[:12]}"
+
+    def matches(self, offered: str | None) -> bool:
+        """Whether a token is the right one, in constant time."""
+        return self.token is None or hmac.compare_digest((offered or "").encode(), self.token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address (without port) is this machine alone."""
+    name = host.strip("[]").lower().rstrip(".")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def refusal(request: Request, access: Access) -> Refusal | None:
+    """The first thing wrong with a request, apart from its body."""
+    if access.loopback_only and not is_loopback(_hostname(request.headers.get("host", ""))):
+        return Refusal(421, "This server answers to localhost only.")
+    if not access.matches(request.cookies.get(access.cookie)):
+        return Refusal(403, "Open the link with its token, as printed where the server was started.")
+    if request.method not in ("GET", "HEAD", "POST"):
+        return Refusal(405, "Not allowed.")
+    return _refused_writing(request) if request.method == "POST" else None
+
+
+def _refused_writing(request: Request) -> Refusal | None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        return Refusal(415, "Send JSON.")
+    origin = request.headers.get("origin")
+    foreign = (
+        origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    )
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return Refusal(403, "Another site may not write here.")
+    return None
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """ASGI middleware that lets only proper requests through, and adds the security headers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection; websockets are not ours."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._guard(scope, receive, _with_headers(send))
+
+    async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        response = self._entrance(request)
+        if response is None and (problem := refusal(request, self._access)):
+            response = PlainTextResponse(problem.reason, problem.status)
+        if response is None and request.method == "POST":
+            body = await _read_body(receive)
+            receive = _replayed(body or b"", receive)
+            response = PlainTextResponse("Too long.", 413) if body is None else None
+        await (response or self._app)(scope, receive, send)
+
+    def _entrance(self, request: Request) -> Response | None:
+        """Turn a valid token in the address into a cookie, and the address into a clean one.
+
+        A page that refreshes itself, and not a redirect: after a link from elsewhere, browsers would hold a
+        strict cookie back from the redirected request.
+        """
+        token = self._access.token
+        if token is None or request.url.path != "/" or "token" not in request.query_params:
+            return None
+        if not self._access.matches(request.query_params["token"]):
+            return None
+        response = HTMLResponse(_ENTRANCE, headers={"cache-control": "no-store"})
+        response.set_cookie(self._access.cookie, token, COOKIE_S, httponly=True, samesite="strict")
+        return response
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body, or None where it is too long."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY:
+            return None
+    return body
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    waiting = [body]
+
+    async def replay() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sender

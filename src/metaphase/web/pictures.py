@@ -1,0 +1,146 @@
+"""Pictures of items, cut from the slides when they are wanted."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import MetaphaseError
+from metaphase.jobs.reference import TRANSFORM
+from metaphase.jobs.review import CLOSE_UM, Review
+from metaphase.labels.observers.project import Project
+from metaphase.labels.registration import Transform, load_transform
+from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view
+from metaphase.slides import Slide
+from metaphase.slides.opening import OPEN_SLIDES, SlidePool
+
+# ---- pictures of items, cut from the slides when they are wanted ----
+
+View = Literal["close", "context"]
+SIDE_PX = 512
+CACHED_CROPS = 2000
+"""About 120 MB of JPEG."""
+
+_log = logging.getLogger(__name__)
+
+
+class CropMaker:
+    """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads."""
+
+    def __init__(
+        self, project: Project, *, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES
+    ) -> None:
+        self._project = project
+        self._slides = SlidePool(open_slides)
+        self._jpeg = lru_cache(cached)(self._cut)
+        self._complained: set[int] = set()
+
+    @cached_property
+    def version(self) -> str:
+        """Changes with everything that changes pictures, so that browsers may keep them for long."""
+        settings = self._project.settings
+        scales = (settings.close_um, settings.context_um, SIDE_PX, JPEG_QUALITY)
+        text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
+        return blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def jpeg(self, number: int, view: View) -> bytes | None:
+        """The picture, or None where it cannot be had; the reason is logged once, for the operator only."""
+        try:
+            return self._jpeg(number, view)
+        except MetaphaseError as error:
+            if number not in self._complained:
+                self._complained.add(number)
+                _log.warning("item %s is unavailable: %s", self._project.by_number[number].name, error)
+            return None
+
+    def close(self) -> None:
+        """Close the slides."""
+        self._slides.close()
+
+    def _cut(self, number: int, view: View) -> bytes:
+        item = self._project.by_number[number]
+        side_um = getattr(self._project.settings, f"{view}_um")
+        with self._slides.open(item.slide, item.mpp) as slide:
+            return encode_jpeg(item_view(slide, item, side_um, SIDE_PX))
+
+
+# ---- pictures of a point ----
+
+Side = Literal["he", "phh3"]
+CACHED_REVIEW_CROPS = 1000
+
+
+class ReviewCrops:
+    """JPEG pictures of the points of a review, the latest kept in memory. Safe in several threads."""
+
+    def __init__(self, review: Review) -> None:
+        self._review = review
+        self._slides = SlidePool()
+        self._jpeg = lru_cache(CACHED_REVIEW_CROPS)(self._cut)
+        self._transform = lru_cache(64)(load_transform)
+        self._complained: set[str] = set()
+
+    @property
+    def version(self) -> str:
+        """Changes with the points, so that browsers may keep pictures for long."""
+        text = repr((SIDE_PX, CLOSE_UM, self._review.order))
+        return blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def jpeg(self, number: int, side: Side) -> bytes | None:
+        """The picture, or None where it cannot be had; the reason is logged once a case."""
+        try:
+            return self._jpeg(number, side)
+        except MetaphaseError as error:
+            case = str(self._review.by_number[number]["case"])
+            if case not in self._complained:
+                self._complained.add(case)
+                _log.warning("case %s has no pictures: %s", case, error)
+            return None
+
+    def close(self) -> None:
+        """Close the slides."""
+        self._slides.close()
+
+    def _cut(self, number: int, side: Side) -> bytes:
+        row = self._review.by_number[number]
+        case = str(row["case"])
+        pair = self._review.pairs[case]
+        names = ("x", "y") if side == "he" else ("x_phh3", "y_phh3")
+        place = np.array([row[name] for name in names], float)
+        path, mpp = (pair.he, pair.he_mpp) if side == "he" else (pair.phh3, pair.phh3_mpp)
+        with self._slides.open(path, mpp) as slide:
+            matrix = np.eye(2) if side == "he" else self._matrix(case)
+            return encode_jpeg(turned_crop(slide, place, matrix, CLOSE_UM, SIDE_PX))
+
+    def _matrix(self, case: str) -> npt.NDArray[np.float64]:
+        transform: Transform = self._transform(self._review.workspace / Path(case) / TRANSFORM)
+        return transform.matrix
+
+
+def turned_crop(
+    slide: Slide,
+    place: npt.NDArray[np.float64],
+    matrix: npt.NDArray[np.float64],
+    side_um: float,
+    side_px: int,
+) -> RGB:
+    """A square of `side_um` after `matrix` (2, 2) was applied to the slide, level-0 `place` in its middle."""
+    mpp = side_um / side_px
+    back = np.linalg.inv(matrix)
+    reach_px = math.ceil(float(np.abs(back).sum(axis=1).max()) * side_px / 2) + 2
+    left, top = (place - reach_px * mpp / slide.mpp).tolist()
+    source = slide.read(left, top, 2 * reach_px, 2 * reach_px, mpp)
+    middle = np.full(2, (side_px - 1) / 2)
+    offset = np.full(2, reach_px - 0.5) - back @ middle
+    pull = np.column_stack([back, offset])
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return np.asarray(cv2.warpAffine(source, pull, (side_px, side_px), flags=flags), np.uint8)

@@ -1,7 +1,0 @@
-"""One HTML file per slide with the mitotic count and its evidence, and an index of many slides."""
-
-from metaphase.web.slide_report.cohort import CohortRow, write_cohort_index
-from metaphase.web.slide_report.inputs import ReportInput
-from metaphase.web.slide_report.page import write_slide_report
-
-__all__ = ["CohortRow", "ReportInput", "write_cohort_index", "write_slide_report"]

@@ -1,0 +1,181 @@
+"""The whole score of a slide: definition, edge cases, warnings, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.images.tissue import TissueMask
+from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
+
+QUICK = CountConfig(draws=0)
+
+
+def clusters(*sizes: int) -> Floats:
+    """Groups of points within 100 um, far from each other."""
+    generator = np.random.default_rng(1)
+    return np.concatenate(
+        [generator.uniform(0, 100, (size, 2)) + 4000 * index for index, size in enumerate(sizes)]
+    )
+
+
+@given(places_um)
+@settings(max_examples=25)
+def test_count_is_the_95th_percentile_over_filled_positions(points: Floats) -> None:
+    step, radius = QUICK.step_um, QUICK.radius_um
+    low, high = np.floor((points.min(axis=0) - radius) / step), np.ceil((points.max(axis=0) + radius) / step)
+    x, y = ((np.arange(a, b) + 0.5) * step for a, b in zip(low, high, strict=True))
+    inside = [(x - px) ** 2 + (y[:, None] - py) ** 2 <= radius**2 for px, py in np.unique(points, axis=0)]
+    counts = np.sum(inside, axis=0)
+    score = count_slide(table(points), mpp=MPP, config=QUICK)
+    assert score.count == pytest.approx(np.percentile(counts[counts > 0], 95))
+    assert score.maximum >= counts.max()
+    assert score.proliferation == score.count
+    assert score.count_interval == (score.count, score.count)
+
+
+def test_an_outlying_cluster_raises_the_maximum_but_not_the_count() -> None:
+    calm = np.stack(np.meshgrid(np.arange(8) * 3000.0, np.arange(8) * 3000.0), axis=-1).reshape(-1, 2)
+    score = count_slide(table(np.concatenate([calm, clusters(30) + 4450])), mpp=MPP, config=QUICK)
+    assert (score.count, score.maximum, score.grade) == (1, 30, 1)
+
+
+@given(st.floats(0, 60), st.integers(0, 30), st.integers(0, 30))
+def test_there_is_one_grade_rule(count: float, low: int, more: int) -> None:
+    config = CountConfig(theta1=low, theta2=low + more)
+    assert config.grade_of(count) == (1 if count <= low else 2 if count <= low + more else 3)
+
+
+@pytest.mark.parametrize(("size", "grade"), [(0, 1), (6, 1), (7, 2), (20, 2), (21, 3)])
+def test_grade_by_the_papers_thresholds(size: int, grade: int) -> None:
+    score = count_slide(table(clusters(size)), mpp=MPP, config=QUICK)
+    assert (score.count, score.maximum, score.grade) == (size, size, grade)
+    assert score.grade_probabilities[grade - 1] == 1
+
+
+def test_only_detections_from_the_threshold_on_count() -> None:
+    detections = table(clusters(10), np.r_[0.1, 0.5, 0.7, 0.79, 0.7999, 0.8, 0.81, 0.9, 0.99, 1])
+    assert count_slide(detections, mpp=MPP, config=QUICK).detections == 5
+    assert count_slide(detections, mpp=MPP, config=CountConfig(threshold=0.0, draws=0)).detections == 10
+
+
+def test_scale_and_place_do_not_matter() -> None:
+    points = np.random.default_rng(3).uniform(0, 8000, (300, 2))
+    fine = count_slide(table(points), mpp=0.25, config=QUICK)
+    coarse = count_slide(table(points, mpp=0.5), mpp=0.5, config=QUICK)
+    moved = count_slide(table(points + 40 * QUICK.step_um), mpp=0.25, config=QUICK)
+    assert fine.count == coarse.count == moved.count
+    assert fine.maximum == coarse.maximum == moved.maximum
+    assert (fine.hotspot.x, fine.hotspot.y) == pytest.approx((coarse.hotspot.x * 2, coarse.hotspot.y * 2))
+
+
+def test_finer_steps_hardly_change_the_count() -> None:
+    points = np.random.default_rng(3).normal(5000, 1500, (300, 2))
+    counts = [
+        count_slide(table(points), mpp=MPP, config=CountConfig(step_um=step, draws=0)).count
+        for step in (20.0, 50.0, 100.0)
+    ]
+    assert np.ptp(counts) <= 1
+
+
+def test_less_tissue_than_a_hotspot_counts_everything_and_says_so() -> None:
+    far_apart = np.array([(100.0, 100.0), (1900.0, 100.0)])
+    score = count_slide(table(far_apart), mpp=MPP, tissue=all_tissue(2000, 400), config=QUICK)
+    assert (score.count, score.maximum) == (2, 1)
+    assert score.area_mm2 == pytest.approx(0.8)
+    assert "0.80 mm2" in score.warnings[0].text
+    by_area = count_slide(table(far_apart), mpp=MPP, area_mm2=0.8, config=QUICK)
+    assert (by_area.count, by_area.area_mm2) == (2, 0.8)
+
+
+def test_hotspot_knows_how_much_tissue_it_holds() -> None:
+    tissue = all_tissue(6000, 4000)
+    inner = count_slide(table(clusters(5) + 2000), mpp=MPP, tissue=tissue, config=QUICK).hotspot
+    assert inner.tissue_mm2 == pytest.approx(2, rel=0.01)
+    assert inner.per_mm2 == pytest.approx(2.5, rel=0.01)
+    corner = count_slide(table([(0.0, 0.0)]), mpp=MPP, tissue=tissue, config=QUICK)
+    assert corner.hotspot.tissue_mm2 == pytest.approx(0.5, rel=0.02)
+    assert any("only 0.50 mm2" in one.text for one in corner.warnings)
+
+
+def test_a_slide_without_mitoses() -> None:
+    score = count_slide(table([]), mpp=MPP, tissue=all_tissue(6000, 4000))
+    assert (score.count, score.maximum, score.grade, score.detections) == (0, 0, 1, 0)
+    assert (score.hotspot.x * MPP, score.hotspot.y * MPP) == (3000, 2000)
+    assert score.count_interval[0] < 0.1
+    assert score.count_interval[1] == pytest.approx(-np.log(0.025), rel=0.1)
+    assert score.density.values.max() == 0
+    assert score.warnings == ()
+
+
+def test_empty_mask_is_reported_and_not_believed() -> None:
+    empty = TissueMask(np.zeros((50, 50), np.bool_), 8.0, 0.0, 0.0, 32.0)
+    score = count_slide(table(clusters(8)), mpp=MPP, tissue=empty, config=QUICK)
+    assert score.count == 8
+    assert np.isnan(score.area_mm2)
+    assert "no tissue found" in score.warnings[0].text
+
+
+def test_detections_off_the_tissue_are_reported() -> None:
+    score = count_slide(table(clusters(8) + 50_000), mpp=MPP, tissue=all_tissue(4000, 4000), config=QUICK)
+    assert "8 of 8 detections lie off the tissue" in score.warnings[0].text
+
+
+def test_copies_count_once() -> None:
+    once = table(clusters(9), 0.9)
+    twice = pd.concat([once, once.assign(probability=0.5)])
+    assert count_slide(twice, mpp=MPP, config=QUICK).count == 9
+
+
+def test_dictionary_is_json_and_leaves_the_map_out() -> None:
+    score = count_slide(table(clusters(8)), mpp=MPP)
+    content = json.loads(json.dumps(score.to_dict(), allow_nan=False))
+    assert content["hotspot"]["count"] == 8
+    assert content["area_mm2"] is None
+    assert content["config"]["theta2"] == 20
+    assert set(content) == set(vars(score)) - {"density"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"area_mm2": 0}, {"step_um": 900}, {"percentile": 101}, {"threshold": 2}, {"theta1": 7, "theta2": 6},
+        {"draws": -1}, {"confidence": 1}, {"seed": -1}, {"cell_um": float("nan")}, {"threshold_spread": -1},
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(reversed(wrong))):
+        CountConfig(**wrong)  # type: ignore[arg-type]
+
+
+def bad_scores() -> dict[str, dict[str, object]]:
+    fine = {"detections": table(clusters(3)), "mpp": MPP}
+    return {
+        "mpp is 0": {**fine, "mpp": 0.0},
+        "mpp is nan": {**fine, "mpp": float("nan")},
+        "no column y": {**fine, "detections": pd.DataFrame({"x": [1.0]})},
+        "no number": {**fine, "detections": pd.DataFrame({"x": ["a"], "y": [1.0]})},
+        "row 0": {**fine, "detections": pd.DataFrame({"x": [np.nan], "y": [1.0]})},
+        "probability": {**fine, "detections": table([(1, 1)], 1.5)},
+        "area is -1": {**fine, "area_mm2": -1.0},
+        "made at 0.25": {**fine, "mpp": 0.5, "tissue": all_tissue(4000, 4000)},
+    }
+
+
+@pytest.mark.parametrize("problem", bad_scores())
+def test_bad_input_is_named(problem: str) -> None:
+    arguments = bad_scores()[problem]
+    with pytest.raises(MetaphaseError, match=problem):
+        count_slide(**arguments)  # type: ignore[arg-type]
+
+
+def test_probability_may_be_absent() -> None:
+    score: SlideCount = count_slide(table(clusters(4))[["x", "y"]], mpp=MPP, config=QUICK)
+    assert score.count == 4

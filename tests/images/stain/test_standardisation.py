@@ -1,0 +1,215 @@
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix
+from metaphase.images.stain.pixels import StainFileError, TooLittleTissueError, rgb_uint8
+from metaphase.images.stain.standardisation import (
+    METHODS,
+    LookupTable,
+    SamplingConfig,
+    Template,
+    Transform,
+    fit_slide,
+    sample_slide,
+    standardise_slide,
+    template_of_slide,
+)
+from metaphase.slides import ArraySlide, open_slide
+
+from .samples import BAD_IMAGES, tissue
+
+PINK = tissue(1, matrix=StainMatrix.of((0.5, 0.75, 0.45), (0.1, 0.85, 0.5), names=HE_RESIDUAL.names))
+PURPLE = tissue(2, matrix=StainMatrix.of((0.7, 0.7, 0.15), (0.25, 0.95, 0.2), names=HE_RESIDUAL.names))
+METHOD_NAMES = list(METHODS)
+
+
+@pytest.fixture(scope="module")
+def purple():
+    return Template.of(PURPLE)
+
+
+@pytest.fixture(scope="module")
+def transforms(purple):
+    return {name: Transform.fit(PINK, name, purple) for name in METHODS}
+
+
+def mean_distance(a, b):
+    return np.abs(a.reshape(-1, 3).mean(axis=0) - b.reshape(-1, 3).mean(axis=0)).max()
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_slides_come_to_look_like_the_template(transforms, method):
+    standardised = transforms[method].apply(PINK)
+    assert standardised.shape == PINK.shape
+    assert mean_distance(standardised, PURPLE) < 0.35 * mean_distance(PINK, PURPLE)
+    glass = standardised[:, :20].reshape(-1, 3).mean(axis=0)
+    assert glass.min() > 235
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_a_slide_like_the_template_stays_as_it_is(purple, method):
+    same = Transform.fit(PURPLE, method, purple).apply(PURPLE)
+    assert np.abs(same.astype(int) - PURPLE).mean() < 1.5
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_nuclei_stay_darker_than_their_surroundings(transforms, method):
+    before, after = PINK[..., 0].astype(float), transforms[method].apply(PINK)[..., 0].astype(float)
+    nuclei = before < np.percentile(before, 5)
+    assert after[nuclei].mean() < after[~nuclei].mean() - 40
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_table_agrees_with_the_map_itself(transforms, method):
+    transform = transforms[method]
+    exact = transform.source.towards(transform.template, PINK.reshape(-1, 3).astype(np.float32))
+    error = np.abs(transform.apply(PINK).reshape(-1, 3) - exact)
+    assert np.percentile(error, 99) < 1
+    assert error.max() < 5
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_saved_transforms_do_the_same(transforms, method, tmp_path):
+    path = tmp_path / "transform.json"
+    transforms[method].save(path)
+    assert Transform.load(path) == transforms[method]
+
+
+def test_saved_templates_are_the_same(purple, tmp_path):
+    purple.save(tmp_path / "template.json")
+    assert Template.load(tmp_path / "template.json") == purple
+
+
+def test_default_template_knows_all_methods():
+    assert set(Template.default().colours) == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": "other"}', '{"format": "metaphase-stain-transform-1", "method": "hsd"}'],
+)
+def test_other_files_are_refused(tmp_path, text):
+    path = tmp_path / "transform.json"
+    path.write_text(text)
+    with pytest.raises(StainFileError, match=r"transform\.json"):
+        Transform.load(path)
+
+
+def test_damaged_numbers_are_refused(transforms, tmp_path):
+    path = tmp_path / "transform.json"
+    transforms["reinhard"].save(path)
+    data = json.loads(path.read_text())
+    for wrong in ([1, 2], [1, 2, float("nan")], "abc", None):
+        path.write_text(json.dumps(data | {"source": data["source"] | {"mean": wrong}}))
+        with pytest.raises(StainFileError):
+            Transform.load(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [("hsd", ["haematoxylin", "quantiles"]), ("macenko", ["strength"]), ("reinhard", ["deviation"])],
+)
+def test_impossible_numbers_are_refused(transforms, tmp_path, method, wrong):
+    path = tmp_path / "transform.json"
+    transforms[method].save(path)
+    data = json.loads(path.read_text())
+    inner = data["source"]
+    for key in wrong[:-1]:
+        inner = inner[key]
+    inner[wrong[-1]] = [0.0 for _ in inner[wrong[-1]]]
+    path.write_text(json.dumps(data))
+    with pytest.raises(StainFileError):
+        Transform.load(path)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(StainFileError, match="nowhere"):
+        Template.load(tmp_path / "nowhere.json")
+
+
+def test_unknown_method_is_refused():
+    with pytest.raises(UsageError, match="hsd, macenko, reinhard"):
+        Transform.fit(PINK, "vahadane")
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
+def test_bad_images_can_be_mapped(transforms, method, image):
+    mapped = transforms[method].apply(image)
+    assert mapped.shape == (*image.shape[:2], 3)
+
+
+@pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
+def test_nothing_is_fitted_on_bad_images(image):
+    rgb = rgb_uint8(image)
+    with pytest.raises(TooLittleTissueError):
+        fit_slide(ArraySlide(rgb))
+
+
+def test_table_is_exact_for_a_linear_map_and_any_threads():
+    invert = LookupTable(lambda colours: 255 - colours)
+    pixels = np.random.default_rng(0).integers(0, 256, (700, 701, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(invert.apply(pixels), 255 - pixels)
+    np.testing.assert_array_equal(invert.apply(pixels[::2, ::3], threads=2), 255 - pixels[::2, ::3])
+    assert invert.apply(pixels[:0]).shape == (0, 701, 3)
+    with pytest.raises(UsageError):
+        invert.apply(pixels[..., 0])
+
+
+def test_sample_looks_at_tissue_and_glass_alike_from_any_seed():
+    slide = ArraySlide(np.tile(PINK, (3, 3, 1)), 0.25)
+    config = SamplingConfig(fields=6, field_px=64)
+    a, again, b = (sample_slide(slide, config, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, again)
+    assert not np.array_equal(a[: 64 * 64], b[: 64 * 64])
+    assert (a.min(axis=1) > 240).any()
+    assert (a[:, 1] < 150).any()
+
+
+def test_slide_with_too_little_tissue_is_named(tmp_path):
+    blank = np.full((300, 300, 3), 240, np.uint8)
+    blank[:10, :10] = (200, 100, 160)
+    slide = ArraySlide(blank, path=tmp_path / "blank.png")
+    with pytest.raises(TooLittleTissueError, match=r"blank\.png: only .* are needed"):
+        fit_slide(slide, sampling=SamplingConfig(field_px=64))
+
+
+def test_senseless_sampling_is_refused():
+    with pytest.raises(UsageError):
+        SamplingConfig(fields=0)
+
+
+@pytest.mark.parametrize("mpp", [0.25, 0.5])
+def test_a_slide_is_standardised_tile_by_tile(tmp_path, mpp):
+    image = np.tile(PINK, (2, 3, 1))[:300, :500]
+    slide = ArraySlide(image, mpp)
+    transform = fit_slide(slide, template=template_of_slide(ArraySlide(np.tile(PURPLE, (2, 2, 1)), mpp)))
+    standardise_slide(slide, transform, tmp_path / "out.tif", tile_px=128, quality=95)
+    with open_slide(tmp_path / "out.tif") as out:
+        assert (out.width, out.height, out.mpp) == (500, 300, pytest.approx(mpp))
+        written = out.read_level(0, out.bounds)
+    assert np.abs(written.astype(int) - transform.apply(image)).mean() < 3
+
+
+def test_pictures_and_transforms_by_suffix(tmp_path, transforms):
+    slide = ArraySlide(PINK)
+    standardise_slide(slide, transforms["hsd"], tmp_path / "out.png")
+    with open_slide(tmp_path / "out.png") as out:
+        np.testing.assert_array_equal(out.read_level(0, out.bounds), transforms["hsd"].apply(PINK))
+    standardise_slide(slide, transforms["hsd"], tmp_path / "out.json")
+    assert Transform.load(tmp_path / "out.json") == transforms["hsd"]
+    with pytest.raises(UsageError, match=r"out\.bmp"):
+        standardise_slide(slide, transforms["hsd"], tmp_path / "out.bmp")
+
+
+def test_real_laboratories_come_closer(real_data):
+    def field(name):
+        return cv2.cvtColor(cv2.imread(str(real_data / name)), cv2.COLOR_BGR2RGB)[:800, :800]
+
+    a, b = field("icpr2012-aperio/A00_01.jpg"), field("midesec/P0_00.jpg")
+    after = [Transform.fit(image).apply(image) for image in (a, b)]
+    assert mean_distance(*after) < 0.4 * mean_distance(a, b)

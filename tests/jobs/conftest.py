@@ -1,0 +1,52 @@
+"""A small simulated slide on disk and a tiny detector with spread-out answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from metaphase.networks.architectures import build_network
+from metaphase.networks.cards import ModelCard, NetworkSpec
+from metaphase.networks.checkpoints import save_model
+from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.slides import PyramidFormat, write_pyramid
+
+WIDTH, HEIGHT = 900, 700
+
+
+def write_slide(path: Path, pixels: npt.NDArray[np.uint8]) -> Path:
+    """A pyramid of 0.25 um/px."""
+    height, width = pixels.shape[:2]
+    tiles = (pixels[y : y + 256, x : x + 256] for y in range(0, height, 256) for x in range(0, width, 256))
+    write_pyramid(path, tiles, width, height, PyramidFormat(mpp=0.25, tile_px=256, quality=95))
+    return path
+
+
+@pytest.fixture(scope="session")
+def he_slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+    pixels = render_region(case, "he", 500, 600, WIDTH, HEIGHT)
+    return write_slide(tmp_path_factory.mktemp("slides") / "he.tif", pixels)
+
+
+def tiny_model(path: Path, *, seed: int = 0, mpp: float = 0.25, family: str = "detector") -> Path:
+    """An untrained detector whose answers are spread by scaling its last layer."""
+    torch.manual_seed(seed)
+    spec = NetworkSpec(family, 0.05)  # type: ignore[arg-type]
+    network = build_network(spec)
+    with torch.no_grad():
+        network[-1].weight.mul_(8)  # type: ignore[operator, union-attr]
+    card = ModelCard(
+        name="tiny", family=spec.family, gamma=0.05, mpp=mpp, patch_px=100, classes=("other", "mitosis")
+    )
+    save_model(path, network, card)
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny.safetensors")

@@ -1,0 +1,272 @@
+"""Detecting a whole slide: same result whatever the tiles and interruptions, clear answers to bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tifffile
+from PIL import Image
+
+from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
+from metaphase.detections import read_detections
+from metaphase.images.tissue import TissueSource
+from metaphase.jobs import journal as journal_module
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.networks.cards import bundled_model, named_model
+from metaphase.networks.detector import Detector, ReadyDetector, load_detector
+from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.slides import SlideSource, open_slide
+from tests.jobs.conftest import HEIGHT, WIDTH, tiny_model, write_slide
+
+CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
+
+
+@pytest.fixture(scope="module")
+def detector(model: Path) -> Detector:
+    return load_detector([model])
+
+
+CPU = EngineConfig(device="cpu")
+
+
+def named(path: Path, *, mpp: float | None = None, tissue: str = "") -> CohortSlide:
+    return CohortSlide(path.stem, SlideSource(path, mpp), TissueSource.stated(tissue))
+
+
+def detected(
+    path: Path, folder: Path, detector: Detector, config: DetectionConfig = CONFIG, **options: Any
+) -> SlideOutcome:
+    about = {key: options.pop(key) for key in ("mpp", "tissue") if key in options}
+    return detect_slide(named(path, **about), folder, ReadyDetector(detector, CPU), config, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, he_slide: Path, detector: Detector) -> SlideOutcome:
+    return detected(he_slide, tmp_path_factory.mktemp("whole"), detector)
+
+
+def _candidates(outcome: SlideOutcome) -> pd.DataFrame:
+    return pd.read_parquet(outcome.folder / "candidates.parquet")
+
+
+def test_the_files_agree_with_each_other(whole: SlideOutcome) -> None:
+    candidates, summary = _candidates(whole), whole.summary
+    detections = read_detections(whole.folder / "detections.parquet").table
+    qupath = read_detections(whole.folder / "detections.geojson").table
+    assert 0 < len(detections) < len(candidates)
+    assert (detections["probability"] >= 0.9).all()
+    assert summary["score"]["detections"] == len(detections) == len(qupath)
+    places = (np.sort(table[["x", "y"]].to_numpy(), axis=0) for table in (qupath, detections))
+    np.testing.assert_allclose(*places, atol=0.01)
+    assert candidates["x"].between(0, WIDTH).all()
+    assert candidates["y"].between(0, HEIGHT).all()
+    assert json.loads((whole.folder / "summary.json").read_text())["files"] == summary["files"]
+    assert not list(whole.folder.glob(".*"))
+    assert not list(whole.folder.glob("*.journal"))
+
+
+@pytest.mark.parametrize("tile_px", [64, 332, None])
+def test_tiles_change_nothing(
+    tmp_path: Path,
+    he_slide: Path,
+    detector: Detector,
+    whole: SlideOutcome,
+    tile_px: int | None,
+) -> None:
+    config = DetectionConfig(threshold=0.9, tile_px=tile_px)
+    other = _candidates(detected(he_slide, tmp_path, detector, config))
+    expected = _candidates(whole)
+    assert len(other) == len(expected)
+    np.testing.assert_allclose(other[["x", "y"]], expected[["x", "y"]], atol=0.05)
+    np.testing.assert_allclose(other["probability"], expected["probability"], atol=1e-4)
+
+
+def test_a_stopped_run_goes_on(
+    tmp_path: Path, he_slide: Path, detector: Detector, whole: SlideOutcome
+) -> None:
+    shares: list[float] = []
+
+    def stop(done: float, total: float) -> None:
+        shares.append(done / total)
+        if len(shares) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        detected(he_slide, tmp_path, detector, CONFIG, progress=stop)
+    resumed: list[float] = []
+    outcome = detected(
+        he_slide,
+        tmp_path,
+        detector,
+        CONFIG,
+        progress=lambda done, total: resumed.append(done / total),
+    )
+    assert len(shares) + len(resumed) == 12
+    assert min(resumed) > max(shares)
+    pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+
+
+def test_a_finished_slide_is_left_alone(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
+    detected(he_slide, tmp_path, detector)
+    before = stamps(tmp_path)
+    again = detected(he_slide, tmp_path, detector, DetectionConfig(threshold=0.9, tile_px=128))
+    assert again.resumed
+    assert stamps(tmp_path) == before
+
+
+def test_probability_map_shows_the_peaks(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
+    config = DetectionConfig(threshold=0.9, tile_px=256, probability_map=True)
+    outcome = detected(he_slide, tmp_path, detector, config, tissue="whole")
+    pixels = tifffile.imread(tmp_path / "probability.tif")
+    assert pixels.shape == (HEIGHT // 4, WIDTH // 4)
+    candidates = _candidates(outcome)
+    places = (candidates[["y", "x"]].to_numpy() / 4).round().astype(int)
+    inside = (places < pixels.shape).all(axis=1)
+    seen = pixels[tuple(places[inside].T)] / 255
+    np.testing.assert_allclose(seen, candidates["probability"][inside], atol=0.01)
+
+
+def test_an_ensemble_is_the_mean(he_slide: Path, model: Path, detector: Detector) -> None:
+    twice, engine = load_detector([model, model]), Engine(detector.networks, CPU)
+    both = Engine(twice.networks, CPU)
+    with open_slide(he_slide) as slide:
+        tile = slide.read(100, 100, 200, 200)
+    np.testing.assert_allclose(both.probability_map(tile), engine.probability_map(tile), atol=1e-5)
+    assert twice.identities != detector.identities
+
+
+def _white(path: Path, colour: tuple[int, int, int] = (245, 245, 245)) -> Path:
+    tifffile.imwrite(
+        path,
+        np.full((600, 600, 3), colour, np.uint8),
+        tile=(256, 256),
+        photometric="rgb",
+        resolution=(40_000, 40_000),
+        resolutionunit="CENTIMETER",
+    )
+    return path
+
+
+def test_no_tissue_names_the_next_step(tmp_path: Path, detector: Detector) -> None:
+    slide = _white(tmp_path / "white.tif")
+    with pytest.raises(SlideError, match=r"white\.tif: no tissue.*--tissue whole"):
+        detected(slide, tmp_path / "out", detector, CONFIG)
+
+
+def test_immunohistochemistry_is_refused_unless_wanted(tmp_path: Path, detector: Detector) -> None:
+    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+    slide = tmp_path / "phh3.png"
+    Image.fromarray(render_region(case, "phh3", 500, 600, 600, 600)).save(slide)
+    with pytest.raises(SlideError, match=r"immunohistochemistry.*--any-stain"):
+        detected(slide, tmp_path, detector, mpp=0.5, tissue="whole")
+    forced = DetectionConfig(any_stain=True)
+    outcome = detected(slide, tmp_path, detector, forced, mpp=0.5, tissue="whole")
+    assert any("immunohistochemistry" in str(warning) for warning in outcome.warnings)
+    assert any("20x" in str(warning) for warning in outcome.warnings)
+    (doubt,) = (warning for warning in outcome.warnings if warning.code == "not-he")
+    assert "use the H&E slide of the same tissue" in doubt.next_step
+
+
+def test_missing_resolution_is_an_error(tmp_path: Path, detector: Detector) -> None:
+    Image.fromarray(np.full((300, 300, 3), 200, np.uint8)).save(tmp_path / "field.png")
+    with pytest.raises(MetaphaseError, match="--mpp"):
+        detected(tmp_path / "field.png", tmp_path / "out", detector, CONFIG)
+
+
+def test_a_damaged_tile_keeps_what_was_finished(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
+    with open_slide(he_slide) as slide:
+        pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 3, 1))  # wide: overviews read a coarser level
+    damaged = write_slide(tmp_path / "wide.tif", pixels)
+    with tifffile.TiffFile(damaged) as file:
+        page = file.pages[0]
+        start, length = page.dataoffsets[-1], page.databytecounts[-1]  # type: ignore[union-attr]
+    data = bytearray(damaged.read_bytes())
+    data[start : start + length] = bytes(length)
+    damaged.write_bytes(data)
+    config = DetectionConfig(tile_px=256)
+    with pytest.raises(SlideError, match=r"wide\.tif"):
+        detected(damaged, tmp_path / "out", detector, config, tissue="whole")
+    assert (tmp_path / "out" / "tiles.journal").stat().st_size > 500
+
+
+def test_a_full_disk_is_said_and_resumed(
+    tmp_path: Path,
+    he_slide: Path,
+    detector: Detector,
+    whole: SlideOutcome,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add, calls = journal_module.TileJournal.add, []
+
+    def full(self: journal_module.TileJournal, tile: int, points: journal_module.Peaks) -> None:
+        calls.append(tile)
+        if len(calls) == 4:
+            raise OutputError("cannot write (No space left on device)", path=self.path)
+        add(self, tile, points)
+
+    monkeypatch.setattr(journal_module.TileJournal, "add", full)
+    with pytest.raises(OutputError, match="No space"):
+        detected(he_slide, tmp_path, detector, CONFIG)
+    monkeypatch.undo()
+    outcome = detected(he_slide, tmp_path, detector, CONFIG)
+    pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
+
+
+def test_models_that_do_not_fit_are_refused(tmp_path: Path, model: Path) -> None:
+    classifier = tiny_model(tmp_path / "classifier.safetensors", family="classifier")
+    with pytest.raises(ModelError, match="not a detector"):
+        load_detector([classifier])
+    coarse = tiny_model(tmp_path / "coarse.safetensors", mpp=0.5)
+    with pytest.raises(ModelError, match=r"0\.5 um/px"):
+        load_detector([model, coarse])
+
+
+def test_a_model_of_another_resolution_sees_that_resolution(tmp_path: Path, he_slide: Path) -> None:
+    coarse = load_detector([tiny_model(tmp_path / "coarse.safetensors", mpp=0.5)])
+    outcome = detected(he_slide, tmp_path / "out", coarse, DetectionConfig(probability_map=True))
+    assert tifffile.imread(tmp_path / "out" / "probability.tif").shape == (-(-HEIGHT // 8), -(-WIDTH // 8))
+    assert outcome.summary["model"]["mpp"] == 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": 0.0}, {"tile_px": 8}, {"formats": ("word",)}])
+def test_settings_without_sense(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        DetectionConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
+    bundled = load_detector()
+    assert bundled.cards[0].weights_sha256
+    assert bundled.optical_density is not None
+    card = bundled.cards[0]
+    assert "Research only" in card.intended_use
+    assert all(source.terms for source in card.data)
+    assert card.known_failures
+    assert bundled.point.parameters == card.thresholds["mitoses"].parameters
+    assert bundled.point.parameters["suppress_um"] == 15.0
+    assert not any(case.startswith("midesec") for case in card.thresholds["mitoses"].cases)
+    models = bundled_model().parent.glob("*")
+    assert sum(path.stat().st_size for path in models) < 20e6
+
+
+def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated = load_detector(["simulated"])
+    assert "simulated" in simulated.cards[0].intended_use
+    assert simulated.point.parameters["suppress_um"] == 25.0
+    assert named_model("breast") == bundled_model()
+    (tmp_path / "breast").touch()
+    assert named_model("breast") == Path("breast")
+    with pytest.raises(ModelError, match=r"no such model.*breast, simulated"):
+        named_model("other.safetensors")

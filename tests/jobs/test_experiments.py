@@ -1,0 +1,181 @@
+"""Experiments 1 to 7: which networks, what they are compared with, and tables that grow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.evaluation import BootstrapConfig
+from metaphase.evaluation.benches import GRID
+from metaphase.jobs.experiments import Experiments, markdown, run_experiments, summarise
+from metaphase.jobs.experiments.plan import baselines, easy_networks, experiments, questions, unsoftened
+from metaphase.jobs.experiments.running import colour_table
+from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.config import members, read_run_config, students
+from tests.jobs.run_samples import finished_workspace, tiny_config
+
+PAPER = read_run_config(Path(__file__).parents[2] / "configs" / "paper.toml")
+LABORATORIES = {"home": {"trained_on": True, "furthest_ratio": 1.0}, "away": {"trained_on": False}}
+
+
+def result(rng: np.random.Generator, quality: float, parameters: int = 9_500_000) -> dict[str, Any]:
+    """Measured values of an invented network on six slides; a share `quality` of the mitoses is found."""
+    truths = np.full(6, 20)
+    true = rng.binomial(20, quality, 6)
+    steps = np.sort(rng.binomial(20, quality, (6, len(GRID))), axis=1)[:, ::-1]
+    slides = {"case": list("abcdef"), "patient": list("abcdef"), "centre": ["home"] * 2 + ["away"] * 4}
+    slides |= {"truths": truths.tolist(), "true": true.tolist(), "false": (20 - true).tolist()}
+    return {
+        "threshold": 0.5, "validation_f1": quality, "parameters": parameters, "slides": slides,
+        "curve_true": steps.tolist(), "curve_false": (20 - steps).tolist(),
+    }  # fmt: skip
+
+
+def test_the_papers_rows() -> None:
+    rows = experiments(PAPER)
+    assert [row.number for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row.augment for row in rows] == ["RSEB", "RCSEB", *["RCSEHBG"] * 5]
+    assert [row.distilled for row in rows[4:]] == ["gamma 1", "gamma 0.8", "gamma 0.6"]
+    assert all(len(row.networks) == 3 for row in rows[:3])
+
+
+def test_every_network_named_in_a_table_is_trained_once() -> None:
+    trained = [
+        *members(PAPER), *baselines(PAPER), *students(PAPER), *unsoftened(PAPER), *easy_networks(PAPER),
+    ]  # fmt: skip
+    names = [task.name for task in trained]
+    assert len(names) == len(set(names)) == 10 + 6 + 3 + 2 + 2
+    known = {*names, "cnn3", "ensemble"}
+    for row in experiments(PAPER):
+        assert set(row.networks) <= known
+    for question in questions(PAPER):
+        assert set(question.networks_without) | set(question.networks_with) <= known
+
+
+def test_compared_networks_differ_in_one_thing() -> None:
+    tasks = {task.name: task for task in (*members(PAPER), *baselines(PAPER))}
+    for seed in (1, 2, 3):
+        single, basic = tasks[f"cnn4-{seed}"], tasks[f"exp1-{seed}"]
+        assert (single.seed, single.hard_set, single.gamma) == (basic.seed, basic.hard_set, basic.gamma)
+        assert (single.augment, basic.augment) == (None, "RSEB")
+    soft = {task.gamma: task for task in students(PAPER)}
+    for task in unsoftened(PAPER):
+        other = soft[task.gamma]
+        assert (task.seed, task.hard_set, task.target, other.target) == (other.seed, 0, "label", "ensemble")
+
+
+def test_students_that_train_longer_are_compared_with_networks_that_do_too() -> None:
+    longer = replace(PAPER, students=replace(PAPER.students, epochs=30))
+    plain = {task.gamma: task for task in unsoftened(longer)}
+    for task in students(longer):
+        assert plain[task.gamma].epochs == task.epochs == 30
+        training = longer.training.of_task(task, ("train",), ("validation",))
+        assert training.epochs == 30
+    asked = {question.networks_with: question.networks_without for question in questions(longer)}
+    assert asked["cnn5-1",] == ("label-1",)
+    assert 1.0 not in {task.gamma for task in unsoftened(PAPER)}
+
+
+def test_tables_show_what_is_there() -> None:
+    rng = np.random.default_rng(0)
+    measured: dict[str, Any] = {}
+    assert summarise(PAPER, measured, {}).rows == ()
+    measured["exp1-1"] = result(rng, 0.3)
+    first = summarise(PAPER, measured, LABORATORIES)
+    assert [(row.experiment.number, row.done) for row in first.rows] == [(1, 1)]
+    assert first.held_out == ("away",)
+    assert first.contributions == ()
+    measured |= {f"cnn4-{seed}": result(rng, 0.8) for seed in (1, 2, 3)} | {"cnn3": result(rng, 0.5)}
+    later = summarise(PAPER, measured, LABORATORIES)
+    assert [row.experiment.number for row in later.rows] == [1, 3]
+    mining = next(part for part in later.contributions if part.part == "mining")
+    assert mining.difference.value == pytest.approx(mining.f1_with - mining.f1_without)
+    assert mining.difference.low < mining.difference.value < mining.difference.high
+    assert mining.difference.low > 0
+    text = markdown(later)
+    assert "4 slides with 80 mitoses of away" in text
+    assert text.count("| mining |") == 1
+    assert "9.5 M" in text
+
+
+def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for run, quality in (("0", 0.3), ("1", 0.6)):
+        folder = tmp_path / run / "results" / "networks"
+        folder.mkdir(parents=True)
+        for name in ("ensemble", "cnn4-1"):
+            (folder / f"{name}.json").write_text(json.dumps(result(rng, quality)))
+    job = Experiments(Chain(PAPER, tmp_path / "0", "cpu"))
+    alone, both = (
+        summarise(PAPER, job.measured_values(others), LABORATORIES) for others in ([], [tmp_path / "1"])
+    )
+    assert [row.done for row in alone.rows] == [1, 1]
+    assert [row.done for row in both.rows] == [2, 2]
+    assert both.rows[1].each[0] == alone.rows[1].each[0]
+    assert both.rows[1].at_validation.value == pytest.approx(np.mean(both.rows[1].each))
+    with pytest.raises(UsageError, match="no network has been tested there"):
+        job.measured_values([tmp_path / "nowhere"])
+
+
+def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
+    values = result(np.random.default_rng(1), 0.6)
+    values["slides"]["true"][:2] = [0, 0]
+    row = summarise(PAPER, {"exp1-1": values}, LABORATORIES).rows[0]
+    away = 2 * sum(values["slides"]["true"][2:]) / (4 * 20 + 4 * 20)
+    assert row.at_validation.value == pytest.approx(away)
+    assert row.home == 0
+    assert row.by_centre == {"away": pytest.approx(away), "home": 0}
+
+
+def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path: Path) -> None:
+    workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
+    job = Experiments(Chain(tiny_config(), workspace, "cpu"))
+    states = run_experiments(job)
+    trained = {state.stage.name for state in states if state.status == "done" and "exp" in state.stage.name}
+    assert {"exp1-1", "exp2-1", "test exp1-1"} <= trained
+    assert {s.status for s in states if s.stage.name in ("candidates", "cnn3", "cnn4-1", "cnn5-0p04")} == {
+        "kept"
+    }
+    measured = job.measured_values()
+    assert {"cnn3", "cnn4-1", "cnn4-2", "exp1-1", "exp2-1", "ensemble", "cnn5-0p04"} <= set(measured)
+    summary = summarise(job.chain.config, measured, job.laboratories())
+    assert [row.experiment.number for row in summary.rows] == [1, 2, 3, 4, 5]
+    assert job.laboratories()["birch"]["furthest_ratio"] > 1.02
+    assert job.laboratories()["aldgate"]["trained_on"]
+    _agrees_with_the_run(measured, workspace)
+    assert sum(path.stat().st_size for path in job.results.rglob("*") if path.is_file()) < 1_000_000
+
+
+def _agrees_with_the_run(measured: dict[str, Any], workspace: Path) -> None:
+    """Slides in memory and slides from disk give the same counts."""
+    for name, values in json.loads((workspace / "results.json").read_text())["networks"].items():
+        assert measured[name]["slides"] == values["slides"]
+        assert measured[name]["threshold"] == pytest.approx(values["threshold"], abs=1e-5)
+
+
+def test_colours_are_compared_with_the_training_slides() -> None:
+    seen = {"home": [(0.2, 0.4, 0.2), (0.4, 0.4, 0.2)], "away": [(0.3, 0.2, 0.3)]}
+    table = colour_table(seen, {"home", "without tissue"})
+    assert table["home"] == {"trained_on": True, "optical_density": [0.3, 0.4, 0.2], "furthest_ratio": 1.0}
+    assert table["away"]["furthest_ratio"] == 2.0
+
+
+def test_more_seeds_than_members_are_refused() -> None:
+    with pytest.raises(UsageError, match="3 seeds and an ensemble of 2"):
+        Experiments(Chain(tiny_config(experiments={"seeds": 3}), Path("nowhere")))
+
+
+def test_no_bootstrap_gives_no_intervals() -> None:
+    config = tiny_config(test={"bootstrap": 0})
+    rng = np.random.default_rng(2)
+    summary = summarise(config, {"cnn4-1": result(rng, 0.5), "cnn3": result(rng, 0.5)}, LABORATORIES)
+    assert np.isnan(summary.rows[0].at_validation.low)
+    assert np.isnan(summary.contributions[0].difference.low)
+    assert BootstrapConfig(samples=0).samples == 0

@@ -1,0 +1,316 @@
+"""What decides a result is noticed when it changes, and nothing else is done again; routes agree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaphase.base.errors import ModelError, SlideError, UsageError
+from metaphase.counting import CountConfig
+from metaphase.evaluation.operating_points import save_point
+from metaphase.images.tissue import TissueMask, TissueSource, find_tissue, save_tissue
+from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
+from metaphase.jobs.counting import count_cohort, read_cases, stated_point
+from metaphase.jobs.detection import (
+    DetectionConfig,
+    SlideOutcome,
+    detect_cohort,
+    detect_slide,
+    slide_states,
+)
+from metaphase.jobs.experiments import Experiments
+from metaphase.jobs.searching import SplitSearch, TileSearch
+from metaphase.jobs.stages import silent, stage_states
+from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.config import members, students
+from metaphase.jobs.training.run import run_chain, run_table
+from metaphase.networks.cards import OperatingPoint
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.slides import ArraySlide, SlideSource, open_slide
+from tests.jobs.conftest import tiny_model
+from tests.jobs.run_samples import finished_workspace, tiny_config
+
+CPU = EngineConfig(device="cpu")
+CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
+
+
+def ready(model: Path) -> ReadyDetector:
+    return ReadyDetector(load_detector([model]), CPU)
+
+
+def detect(
+    he_slide: Path, folder: Path, model: Path, config: DetectionConfig = CONFIG, tissue: str = ""
+) -> SlideOutcome:
+    slide = CohortSlide("he", SlideSource(he_slide), TissueSource.stated(tissue))
+    return detect_slide(slide, folder, ready(model), config)
+
+
+def done(outcome: SlideOutcome) -> list[str]:
+    return [state.stage.name for state in outcome.states if state.status == "done"]
+
+
+def tune(model: Path, **parameters: float) -> None:
+    point = OperatingPoint(task="mitoses", parameters=parameters, metric="F1", value=0.7, cases=("a",))
+    save_point(model.with_suffix(".json"), point)
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    return tiny_model(tmp_path / "models" / "own.safetensors")
+
+
+# ---- 1: a threshold tuned into the card
+
+
+def test_a_threshold_tuned_into_the_card_changes_the_count_without_a_new_search(
+    tmp_path: Path, he_slide: Path, own_model: Path
+) -> None:
+    folder, config = tmp_path / "out", DetectionConfig(tile_px=256)
+    first = detect(he_slide, folder, own_model, config)
+    search = (folder / "search.parquet").stat().st_mtime_ns
+    table = pd.read_parquet(folder / "candidates.parquet")
+    delta = float(table["probability"].iloc[len(table) // 3])
+    tune(own_model, delta=delta)
+    tuned = detect(he_slide, folder, own_model, config)
+    assert done(tuned) == ["count", "export", "report"]
+    assert tuned.summary["threshold"] == delta != first.summary["threshold"]
+    assert tuned.summary["score"]["detections"] == int((table["probability"] >= delta).sum())
+    assert (folder / "search.parquet").stat().st_mtime_ns == search
+    assert detect(he_slide, folder, own_model, config).resumed
+
+
+def test_how_detections_are_searched_is_part_of_the_card_too(
+    tmp_path: Path, he_slide: Path, own_model: Path
+) -> None:
+    detect(he_slide, tmp_path / "out", own_model)
+    tune(own_model, delta=0.5, suppress_um=10.0)
+    assert done(detect(he_slide, tmp_path / "out", own_model))[0] == "search"
+
+
+# ---- 2: a mask edited under its path
+
+
+def test_a_tissue_mask_edited_under_the_same_path_is_noticed(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    with open_slide(he_slide) as slide:
+        mask = find_tissue(slide)
+    path = save_tissue(mask, tmp_path / "masks", "he").png
+    first = detect(he_slide, tmp_path / "out", model, tissue=str(path))
+    pixels = mask.mask.copy()
+    pixels[:, : pixels.shape[1] // 2] = False
+    save_tissue(TissueMask(pixels, mask.mpp, mask.x, mask.y, mask.scale), tmp_path / "masks", "he")
+    second = detect(he_slide, tmp_path / "out", model, tissue=str(path))
+    assert done(second)[0] == "search"
+    assert second.summary["tissue_mm2"] < 0.8 * first.summary["tissue_mm2"]
+    with open_slide(he_slide) as slide:
+        save_tissue(find_tissue(slide), tmp_path / "elsewhere", "same")
+    save_tissue(TissueMask(pixels, mask.mpp, mask.x, mask.y, mask.scale), tmp_path / "elsewhere", "moved")
+    moved = detect(he_slide, tmp_path / "out", model, tissue=str(tmp_path / "elsewhere/moved.tissue.png"))
+    assert moved.resumed, "the same mask under another name is the same mask"
+
+
+# ---- 3: what the manifest says
+
+
+def test_the_manifest_states_resolution_and_tissue(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    with open_slide(he_slide) as slide:
+        mask = find_tissue(slide)
+    save_tissue(mask, tmp_path, "mask")
+    (tmp_path / "manifest.csv").write_text(
+        f"case,he,mpp,tissue\na,{he_slide},0.5,\nb,{he_slide},,mask.tissue.png\nc,{he_slide},,whole\n"
+    )
+    slides = {slide.name: slide for slide in cohort_slides(tmp_path / "manifest.csv")}
+    assert slides["a"].slide.effective_mpp == 0.5
+    assert slides["b"].slide.effective_mpp == 0.25
+    assert slides["b"].tissue.mask == tmp_path / "mask.tissue.png"
+    assert slides["c"].tissue.whole
+    batch = detect_cohort([slides["a"]], tmp_path / "out", ready(model), CONFIG)
+    assert batch.results["a"].summary["mpp"] == 0.5
+    (tmp_path / "bad.csv").write_text(f"case,he\n../escape,{he_slide}\n")
+    with pytest.raises(UsageError, match="cannot name a folder"):
+        cohort_slides(tmp_path / "bad.csv")
+
+
+# ---- 4: the test of a run
+
+
+def test_a_corrected_resolution_is_searched_again_and_another_bootstrap_is_not(tmp_path: Path) -> None:
+    chain = Chain(tiny_config(), Path(shutil.copytree(finished_workspace(), tmp_path / "workspace")), "cpu")
+    before = {path: path.stat().st_mtime_ns for path in (chain.workspace / "detections").rglob("*.parquet")}
+    other = Chain(tiny_config(test={"bootstrap": 77}), chain.workspace, "cpu")
+    assert {state.status for state in run_chain(other)} == {"kept"}
+    search = SplitSearch(chain.workspace / "detections", chain.config.test.peaks, "cpu")
+    models = [chain.model("cnn3")]
+    search.search("cnn3", models, chain.slides("test"), silent)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    coarser = [replace(slide, slide=replace(slide.slide, mpp=0.3)) for slide in chain.slides("test")]
+    search.search("cnn3", models, coarser, silent)
+    changed = [path for path, stamp in before.items() if path.stat().st_mtime_ns != stamp]
+    assert {path.stem for path in changed} == {slide.name for slide in coarser}
+
+
+# ---- 6: a test slide without tissue
+
+
+def test_a_slide_without_tissue_is_refused_in_a_run_too(tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(np.full((400, 400, 3), 244, np.uint8)).save(tmp_path / "white.png")
+    blank = CohortSlide("white", SlideSource(tmp_path / "white.png", 0.25))
+    chain = Chain(tiny_config(), finished_workspace(), "cpu")
+    search = SplitSearch(tmp_path / "detections", PeakConfig(), "cpu")
+    with pytest.raises(SlideError, match=r"white\.png: no tissue was found.*whole"):
+        search.search("cnn3", [chain.model("cnn3")], [blank], silent)
+
+
+# ---- 7: limits, seeds, memory, areas
+
+
+def test_the_limit_of_peaks_is_enforced_in_detect(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    detector = load_detector([model])
+    peaks = PeakConfig(floor=0.01, max_peaks=5)
+    with open_slide(he_slide) as slide:
+        tissue = TissueSource(whole=True).of(slide)
+        search = TileSearch(slide, tissue, Engine(detector.networks, CPU), detector.mpp, peaks, "key", 256)
+        with pytest.raises(ModelError, match="more than 5 places"):
+            search.found(tmp_path, "he", None, lambda *_: None)
+
+
+def test_runs_of_different_seeds_share_no_seed() -> None:
+    def seeds(seed: int) -> set[int]:
+        config = tiny_config(ensemble={"networks": 10, "gamma": 0.04}).with_seed(seed)
+        tasks = [*members(config), *students(config)]
+        return {config.training.seed + task.seed for task in tasks} | {config.training.seed}
+
+    drawn = [seeds(seed) for seed in range(5)]
+    assert len(set.union(*drawn)) == sum(map(len, drawn))
+    assert tiny_config().with_seed(0) == tiny_config()
+
+
+def test_experiments_hold_no_slide_in_memory() -> None:
+    job = Experiments(Chain(tiny_config(), finished_workspace(), "cpu"))
+    job.search.search("cnn3", [job.chain.model("cnn3")], job.chain.slides("test"), silent)
+    assert not any(isinstance(value, ArraySlide) for value in vars(job.search).values())
+    assert all(isinstance(mask, TissueMask) for mask in job.search.tissues.values())
+
+
+@pytest.mark.parametrize(("width", "height"), [(70, 53), (352, 352), (1001, 2085), (5003, 1777)])
+def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
+    slide = ArraySlide(np.zeros((height, width, 3), np.uint8), 0.25)
+    area = TissueSource(whole=True).of(slide).area_mm2
+    assert area == pytest.approx(width * height * 0.25**2 / 1e6, rel=0.002)
+
+
+# ---- 8: thetas, formats and reports cost no search
+
+
+@pytest.mark.parametrize(
+    ("changed", "stages"),
+    [
+        ({"counting": CountConfig(theta1=3.0)}, ["count", "export", "report"]),
+        ({"threshold": 0.8}, ["count", "export", "report"]),
+        ({"formats": ("qupath", "csv", "asap")}, ["export", "report"]),
+        ({"tile_px": 128}, []),
+        ({"any_stain": True}, []),
+        ({"floor": 0.2}, ["search", "count", "export", "report"]),
+        ({"probability_map": True}, ["search", "count", "export", "report"]),
+    ],
+)
+def test_each_stage_is_done_again_for_its_own_reasons_only(
+    tmp_path: Path, he_slide: Path, model: Path, changed: dict[str, Any], stages: list[str]
+) -> None:
+    first = detect(he_slide, tmp_path, model)
+    before = pd.read_parquet(tmp_path / "search.parquet")
+    config = replace(CONFIG, **changed)
+    slide = CohortSlide("he", SlideSource(he_slide))
+    planned = slide_states(slide, tmp_path, ready(model), config)
+    outcome = detect(he_slide, tmp_path, model, config)
+    if stages[:1] != ["search"]:
+        assert done(outcome) == stages == [s.stage.name for s in planned if s.status != "kept"]
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "search.parquet"), before)
+        assert outcome.summary["seconds"] == first.summary["seconds"], "those of the search"
+    else:
+        assert done(outcome)[0] == "search"
+    assert all(state.reason for state in planned if state.status != "kept")
+
+
+def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    detect(he_slide, tmp_path, model)
+    outcome = detect(he_slide, tmp_path, model, replace(CONFIG, counting=CountConfig(theta1=3.0)))
+    said = [state.explanation for state in outcome.states]
+    assert said[0] == "search: kept"
+    assert said[1] == "count: done (config.theta1 was 6.0 and is 3.0)"
+    assert "count was made anew" in said[2]
+
+
+def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    own = tmp_path / "own.tif"
+    shutil.copyfile(he_slide, own)
+    detect(own, tmp_path / "out", model)
+    data = bytearray(own.read_bytes())
+    with open_slide(own) as slide:
+        assert slide.info.backend == "tiff"
+    data[len(data) // 2 : len(data) // 2 + 4] = b"\1\2\3\4"
+    time.sleep(0.01)
+    own.write_bytes(data)
+    slide = CohortSlide("he", SlideSource(own))
+    states = slide_states(slide, tmp_path / "out", ready(model), CONFIG)
+    assert states[0].status == "waiting"
+    assert "slide.content has changed" in states[0].reason
+
+
+def test_a_copy_of_the_slide_under_another_name_is_the_same_slide(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    detect(he_slide, tmp_path / "out", model)
+    shutil.copyfile(he_slide, tmp_path / "moved.tif")
+    assert detect(tmp_path / "moved.tif", tmp_path / "out", model).resumed
+
+
+def test_the_stages_of_a_run_say_why_they_wait() -> None:
+    chain = Chain(tiny_config(sets={"hard_negatives": 61}), finished_workspace(), "cpu")
+    states = {state.stage.name: state for state in stage_states(run_table(chain), chain.workspace)}
+    assert states["difficult sets"].reason == "sets.hard_negatives was 60 and is 61"
+    assert states["cnn4-1"].reason == "difficult sets was made anew"
+    assert states["easy set"].status == "kept"
+
+
+# ---- 9: every route counts at the same operating point
+
+
+def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_model: Path) -> None:
+    tune(own_model, delta=0.62)
+    slides = list(named_slides([he_slide]).values())
+    batch = detect_cohort(slides, tmp_path, ready(own_model), DetectionConfig(tile_px=256))
+    summary = batch.results["he"].summary
+    for table in (tmp_path / "candidates.parquet", tmp_path / "he" / "candidates.parquet"):
+        point = stated_point([table])
+        assert point.delta == 0.62
+        assert "tiny" in point.source
+        cases = read_cases([table], slide=he_slide)
+        (counts,) = count_cohort(cases, [point.delta]).results.values()
+        assert counts[0].count == summary["score"]["count"]
+        assert counts[0].grade == summary["score"]["grade"]
+        assert list(counts[0].count_interval) == summary["score"]["count_interval"]
+    counted = json.loads((tmp_path / "he" / "count.json").read_text())
+    assert counted["count"] == summary["score"]["count"]
+    assert "the paper's" in stated_point([tmp_path / "he" / "detections.geojson"]).source
+
+
+def test_tables_of_different_operating_points_are_not_counted_together(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": [1.0], "y": [1.0], "probability": [0.9]})
+    for name, delta in (("a", 0.5), ("b", 0.7)):
+        table.attrs = {"operating_point": {"delta": delta, "model": name}}
+        table.to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(UsageError, match=r"different operating points \(0\.5 of a; 0\.7 of b\)"):
+        stated_point([tmp_path / "a.parquet", tmp_path / "b.parquet"])

@@ -1,0 +1,94 @@
+"""Configurations: the paper's numbers, and refusals that name the setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.jobs.training.config import read_run_config, run_config
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TABLE = {"cohort": {"manifest": "m.csv"}, "reference": {"table": "r.csv"}}
+
+
+def config_with(**tables: Any) -> Any:
+    return run_config({**TABLE, **tables}, Path("/base"))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_configurations_of_the_project_are_valid(path: Path) -> None:
+    read_run_config(path)
+
+
+def test_the_papers_numbers_are_the_defaults() -> None:
+    paper, plain = read_run_config(CONFIGS / "paper.toml"), config_with()
+    for name in ("training", "ensemble", "students", "test", "experiments"):
+        assert getattr(paper, name) == getattr(plain, name)
+    assert paper.mining.candidates == plain.mining.candidates
+    assert paper.mining.sets == plain.mining.sets
+    assert (paper.mining.sets.easy_negatives, paper.mining.sets.hard_negatives) == (100_000, 400_000)
+    assert paper.mining.standardise == "hsd"
+    assert paper.ensemble.networks == paper.mining.sets.hard_sets == 10
+
+
+def test_another_seed_draws_sets_and_networks_anew() -> None:
+    once = config_with()
+    again = once.with_seed(2)
+    assert (again.training.seed, again.mining.sets.seed) == (2000, 2000)
+    assert again.with_seed(0) == again
+    assert (again.cohort, again.ensemble, again.test) == (once.cohort, once.ensemble, once.test)
+
+
+def test_paths_are_relative_to_the_file() -> None:
+    config = config_with()
+    assert config.cohort.manifest == str(Path("/base/m.csv"))
+    assert config.reference.table == str(Path("/base/r.csv"))
+
+
+def test_lists_and_whole_numbers_become_what_fields_declare() -> None:
+    config = config_with(
+        students={"gammas": [1, 0.5]}, training={"augmentation": {"scale": [0.9, 1.1]}, "learning_rate": 1}
+    )
+    assert config.students.gammas == (1, 0.5)
+    assert config.training.augmentation.scale == (0.9, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"trainin": {}}, "no setting trainin"),
+        ({"training": {"epoch": 3, "bach": 1}}, r"\[training\] has no setting bach, epoch"),
+        ({"training": {"epochs": "three"}}, "training.epochs is 'three'"),
+        ({"training": {"epochs": True}}, "training.epochs is True"),
+        ({"training": {"batch": 0}}, "batch = 0"),
+        ({"training": {"augment": "RX"}}, "unknown letters X"),
+        ({"training": {"augmentation": {"stain_matrix": 1}}}, "no setting stain_matrix"),
+        ({"training": 3}, "training is 3"),
+        ({"sets": {"hard_sets": 3}}, "no setting hard_sets"),
+        ({"ensemble": {"networks": 0}}, "ensemble.networks is 0"),
+        ({"ensemble": {"gamma": 9.0}}, "gamma 9.0 is out of range"),
+        ({"students": {"gammas": []}}, "students.gammas"),
+        ({"students": {"gammas": [0.5, 0.5]}}, "students.gammas"),
+        ({"students": {"answers": "loud"}}, "students.answers is 'loud'"),
+        ({"test": {"floor": 1.5}}, "1.5"),
+        ({"sets": {"balance": 2.0}}, "balance = 2.0"),
+        ({"training": {"family": "residual"}}, "no network 'residual' with normalisation 'none'"),
+        ({"training": {"stain_mix": 1.5}}, "stain_mix = 1.5"),
+        ({"training": {"seams": -0.5}}, "seams = -0.5"),
+        ({"training": {"seams": 0.5, "augment": ""}}, "need augmentation"),
+        ({"sets": {"anywhere": 1.0}}, "anywhere = 1.0"),
+        ({"students": {"epochs": 0}}, "students.epochs is 0"),
+        ({"experiments": {"recipes": ["R"]}}, "recipes"),
+        ({"simulate": {"cases": 3}}, "a manifest and simulated slides"),
+        ({"cohort": {}}, "names no slides"),
+        ({"reference": {"source": "guess", "table": "x.csv"}}, "reference.source is 'guess'"),
+        ({"reference": {"source": "simulated"}}, "the slides are not"),
+        ({"reference": {"source": "phh3"}}, "Name a table"),
+    ],
+)
+def test_what_makes_no_sense_is_named(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        config_with(**tables)

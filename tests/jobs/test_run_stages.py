@@ -1,0 +1,115 @@
+"""The table of stages by itself: order, records, interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.provenance import Ingredients
+from metaphase.jobs.stages import Facts, Report, Stage, run_stages, stage_states
+
+NAMES = ("first", "second", "third")
+
+
+@dataclass(frozen=True)
+class Copied(Ingredients, stage="copy"):
+    word: str = ""
+
+
+class Job:
+    """Three stages, each of which copies what the one before wrote; may be told to fail."""
+
+    def __init__(self, folder: Path, word: str = "x", fails: str = "") -> None:
+        self.folder, self.word, self.fails = folder, word, fails
+        self.worked: list[str] = []
+
+    def stages(self, renew: bool = False) -> list[Stage]:
+        before = ("", *NAMES)
+        return [
+            Stage(name, "", (read,) if read else (), (f"{name}.txt",), self.work(name, read),
+                  Copied(self.word if name == "second" else ""), renew=renew)
+            for name, read in zip(NAMES, before, strict=False)
+        ]  # fmt: skip
+
+    def work(self, name: str, read: str) -> Callable[[Report], Facts]:
+        def do(report: Report) -> Facts:
+            report(name, 0, 1)
+            self.worked.append(name)
+            path = self.folder / f"{name}.txt"
+            if name == self.fails:
+                path.write_text("half")
+                raise MetaphaseError("told to fail")
+            begun = path.read_text() if path.exists() else ""
+            source = (self.folder / f"{read}.txt").read_text() if read else ""
+            path.write_text(source + (self.word if name == "second" else name) + begun)
+            return {"letters": len(path.read_text())}
+
+        return do
+
+
+def statuses(job: Job) -> list[str]:
+    return [state.status for state in stage_states(job.stages(), job.folder)]
+
+
+def test_stages_run_once_in_order(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    seen = []
+    states = run_stages(job.stages(), tmp_path, watch=lambda now: seen.append([s.status for s in now]))
+    assert job.worked == list(NAMES)
+    assert [state.facts for state in states] == [{"letters": 5}, {"letters": 6}, {"letters": 11}]
+    assert seen[0] == ["running", "waiting", "waiting"]
+    assert seen[-1] == ["done"] * 3
+    assert {state.status for state in run_stages(job.stages(), tmp_path)} == {"kept"}
+    assert job.worked == list(NAMES)
+
+
+@pytest.mark.parametrize("fails", NAMES)
+def test_a_failure_keeps_what_was_done(tmp_path: Path, fails: str) -> None:
+    broken = Job(tmp_path, fails=fails)
+    seen: list[list[str]] = []
+    with pytest.raises(MetaphaseError, match="told to fail"):
+        run_stages(broken.stages(), tmp_path, watch=lambda now: seen.append([s.status for s in now]))
+    assert seen[-1][NAMES.index(fails)] == "failed"
+    later = Job(tmp_path)
+    assert statuses(later)[NAMES.index(fails)] == "interrupted"
+    run_stages(later.stages(), tmp_path)
+    assert later.worked == list(NAMES[NAMES.index(fails) :])
+    assert statuses(later) == ["kept"] * 3
+
+
+def test_other_settings_redo_a_stage_and_those_after_it(tmp_path: Path) -> None:
+    run_stages(Job(tmp_path).stages(), tmp_path)
+    other = Job(tmp_path, word="y")
+    assert statuses(other) == ["kept", "waiting", "waiting"]
+    run_stages(other.stages(renew=True), tmp_path)
+    assert (tmp_path / "third.txt").read_text() == "firstythird"
+    assert statuses(Job(tmp_path)) == ["kept", "waiting", "waiting"]
+
+
+def test_half_a_result_is_kept_for_the_same_work_only(tmp_path: Path) -> None:
+    with pytest.raises(MetaphaseError):
+        run_stages(Job(tmp_path, fails="second").stages(renew=True), tmp_path)
+    run_stages(Job(tmp_path).stages(renew=True), tmp_path)
+    assert (tmp_path / "second.txt").read_text() == "firstxhalf", "the same work goes on"
+    with pytest.raises(MetaphaseError):
+        run_stages(Job(tmp_path, word="y", fails="second").stages(renew=True), tmp_path)
+    run_stages(Job(tmp_path, word="z").stages(renew=True), tmp_path)
+    assert (tmp_path / "second.txt").read_text() == "firstz", "other work starts anew"
+
+
+def test_a_removed_output_is_made_again(tmp_path: Path) -> None:
+    run_stages(Job(tmp_path).stages(), tmp_path)
+    (tmp_path / "second.txt").unlink()
+    job = Job(tmp_path)
+    run_stages(job.stages(), tmp_path)
+    assert job.worked == ["second"]
+
+
+def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    stage = Stage("lazy", "", (), ("nothing.txt",), lambda _: {}, Copied())
+    with pytest.raises(OutputError, match=r"left no nothing\.txt"):
+        run_stages([stage], tmp_path)

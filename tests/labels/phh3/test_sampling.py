@@ -1,0 +1,112 @@
+"""Which candidates are drawn, and what a labelling project holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.tables import read_manifest, write_table
+from metaphase.labels.observers.project import LabellingError, read_items, read_labels, write_project
+from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE
+from metaphase.labels.phh3.sampling import SampleConfig, draw_project, draw_sample
+
+POOL = pd.DataFrame(
+    {
+        "item": [f"i{n}" for n in range(100)],
+        "case": ["a"] * 80 + ["b"] * 15 + ["c"] * 5,
+        "score": np.linspace(0, 1, 100),
+    }
+)
+
+
+@given(st.integers(1, 150), st.booleans(), st.floats(0, 1), st.integers(0, 5))
+def test_each_candidate_at_most_once_and_as_many_as_asked(
+    count: int, per_case: bool, active: float, seed: int
+) -> None:
+    drawn = draw_sample(POOL, SampleConfig(count, per_case, active, seed), decision=0.5)
+    assert len(drawn) == min(count, 100)
+    assert drawn["item"].is_unique
+
+
+def test_the_same_seed_draws_the_same_and_order_is_random() -> None:
+    first, again = (draw_sample(POOL, SampleConfig(50, seed=3)) for _ in range(2))
+    pd.testing.assert_frame_equal(first, again)
+    numbers = first["item"].str[1:].astype(int)
+    assert not numbers.is_monotonic_increasing
+    assert set(draw_sample(POOL, SampleConfig(50, seed=4))["item"]) != set(first["item"])
+
+
+def test_per_case_draws_equally_from_each() -> None:
+    counts = draw_sample(POOL, SampleConfig(30, per_case=True))["case"].value_counts()
+    assert counts.to_dict() == {"a": 13, "b": 12, "c": 5} or counts.to_dict() == {"a": 12, "b": 13, "c": 5}
+
+
+def test_active_items_lie_nearest_to_the_decision() -> None:
+    drawn = draw_sample(POOL, SampleConfig(10, active_share=1.0), decision=0.3)
+    assert drawn["score"].between(0.24, 0.36).all()
+    with pytest.raises(UsageError, match="classify"):
+        draw_sample(POOL, SampleConfig(10, active_share=0.5))
+
+
+def test_every_candidate_has_equal_odds() -> None:
+    hits = np.zeros(100)
+    for seed in range(300):
+        hits[draw_sample(POOL, SampleConfig(20, seed=seed))["item"].str[1:].astype(int)] += 1
+    assert abs(hits - 60).max() < 30  # 60 expected, standard deviation 7
+    assert abs(hits[:80].mean() - 60) < 2
+
+
+def items(folder: Path) -> pd.DataFrame:
+    columns = {"x": [1.0, 2.0, 3.0], "y": [4.0, 5.0, 6.0], "case": ["01"] * 3}
+    return pd.DataFrame({"item": ["01-0", "01-1", "01-2"], "slide": str(folder / "s.tif"), **columns})
+
+
+def test_a_project_round_trips_and_is_never_overwritten(tmp_path: Path) -> None:
+    write_project(tmp_path / "deep" / "project", items(tmp_path), "title", "mitosis?")
+    stored = pd.read_csv(tmp_path / "deep" / "project" / "items.csv")
+    assert stored["slide"][0] == "../../s.tif"
+    back = read_items(tmp_path / "deep" / "project")
+    assert Path(back["slide"][0]).resolve() == (tmp_path / "s.tif").resolve()
+    assert back["case"].tolist() == ["01"] * 3
+    settings = json.loads((tmp_path / "deep" / "project" / "project.json").read_text())
+    assert settings == {"title": "title", "question": "mitosis?"}
+    with pytest.raises(OutputError):
+        write_project(tmp_path / "deep" / "project", items(tmp_path), "title", "mitosis?")
+
+
+def test_only_agreed_labels_are_read(tmp_path: Path) -> None:
+    write_project(tmp_path, items(tmp_path), "title", "mitosis?")
+    with pytest.raises(LabellingError, match="label merge"):
+        read_labels(tmp_path)
+    (tmp_path / "labels.csv").write_text(
+        "item,label,agreed,votes_mitosis\n01-2,mitosis,true,4\n01-1,unsure,true,0\n01-0,,false,2\n"
+    )
+    assert read_labels(tmp_path)[["item", "label"]].values.tolist() == [["01-2", "mitosis"]]
+    (tmp_path / "labels.csv").write_text("item,label,agreed\n01-0,,false\n")
+    with pytest.raises(LabellingError, match="agreed"):
+        read_labels(tmp_path)
+
+
+def test_items_have_the_resolution_of_the_phh3_slide(tmp_path: Path) -> None:
+    found = pd.DataFrame({"candidate": [0, 1], "x": [5.0, 6.0], "y": [7.0, 8.0], "dab_mean": [0.1, 0.2]})
+    for case in "abc":
+        write_table(tmp_path / "work" / case / CANDIDATES, found)
+        (tmp_path / "work" / case / CANDIDATES_NOTE).write_text("{}")
+    (tmp_path / "cohort.csv").write_text(
+        "case,patient,phh3,split,mpp,phh3_mpp\n"
+        "a,P,a.tif,train,0.25,0.5\nb,P,b.tif,train,0.25,\nc,Q,c.tif,train,,\nd,R,d.tif,test,,\n"
+    )
+    manifest = read_manifest(tmp_path / "cohort.csv")
+    drawn = draw_project(manifest, tmp_path / "work", tmp_path / "project", "cnn1", SampleConfig(99))
+    assert len(drawn.items) == 6
+    assert "dab_mean" not in drawn.items, "nothing tells what a program thinks of an item"
+    known = drawn.items.drop_duplicates("case").set_index("case").sort_index()
+    assert known["mpp"].fillna(0).to_dict() == {"a": 0.5, "b": 0.25, "c": 0}
+    assert known["patient"].to_dict() == {"a": "P", "b": "P", "c": "Q"}

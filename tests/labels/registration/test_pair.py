@@ -1,0 +1,186 @@
+"""Whole registrations of drawn pairs: right ones are precise, wrong ones are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.labels.registration import (
+    Registration,
+    RegistrationConfig,
+    Similarity,
+    draw_registration,
+    register_pair,
+    register_points,
+)
+from metaphase.labels.registration.tiles import tissue_places
+from metaphase.slides import ArraySlide, Slide
+from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
+
+SIZE = 800, 700
+TRUE = Similarity(1.0, 0.012, -35.0, 22.0)
+BEND_UM = 1.5
+SMALL = {"coarse_px": 128, "tile_px": 128, "search_px": 32, "tolerance_px": 6.0, "checks": 12}
+QUICK = RegistrationConfig(**SMALL, controls=60, control_spacing_um=50.0)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def tissue() -> Image:
+    return nuclei(1, *SIZE)
+
+
+@pytest.fixture(scope="module")
+def registration(tissue: Image) -> Registration:
+    return register_pair(he_slide(tissue), phh3_slide(moved(tissue, TRUE, BEND_UM)), QUICK)
+
+
+@pytest.fixture(scope="module")
+def places_um() -> np.ndarray:
+    return np.random.default_rng(0).uniform(80, 300, (40, 2))
+
+
+def test_right_pair_is_reliable_and_precise(registration: Registration, places_um: np.ndarray) -> None:
+    assert registration.verdict.status == "reliable", registration.verdict
+    table = register_points(registration, places_um / MPP)
+    there = table[["x_he", "y_he"]].to_numpy() * MPP
+    miss = np.linalg.norm(there - true_places(places_um, TRUE, BEND_UM), axis=1)
+    assert table["accepted"].all()
+    assert np.median(miss) < 0.4
+    assert miss.max() < 1.5
+    assert table["confidence"].min() > 0.9
+    field = registration.transform.phh3_to_he(places_um / MPP) * MPP
+    assert np.median(np.linalg.norm(field - true_places(places_um, TRUE, BEND_UM), axis=1)) < 0.8
+
+
+def test_numbers_say_what_was_found(registration: Registration) -> None:
+    numbers = registration.verdict.numbers
+    middle = np.array([SIZE]) * MPP / 2
+    shift = (TRUE.apply(middle) - middle)[0]
+    assert (numbers["shift_x_um"], numbers["shift_y_um"]) == pytest.approx(tuple(shift), abs=4)
+    assert numbers["rotation_deg"] == pytest.approx(np.degrees(0.012), abs=0.6)
+    assert numbers["scale"] == pytest.approx(1, abs=0.01)
+    assert numbers["tiles_agreeing"] == numbers["tiles"]
+    assert numbers["median_peak"] > 3 * numbers["median_peak_at_wrong_places"]
+
+
+def test_same_seed_same_result(registration: Registration, tissue: Image) -> None:
+    again = register_pair(he_slide(tissue), phh3_slide(moved(tissue, TRUE, BEND_UM)), QUICK)
+    assert again.transform.to_json() == registration.transform.to_json()
+    assert again.verdict == registration.verdict
+
+
+def test_points_outside_are_rejected_with_the_reason(registration: Registration) -> None:
+    table = register_points(registration, [[-50.0, 100.0], [10.0, 5.0], [1e6, 1e6]])
+    assert not table["accepted"].any()
+    assert (table["confidence"] == 0).all()
+    assert table[["x_he", "y_he"]].isna().all(axis=None)
+    assert table["reason"].tolist() == [
+        "outside the PHH3 slide",
+        "outside the H&E slide",
+        "outside the PHH3 slide",
+    ]
+    assert len(register_points(registration, np.zeros((0, 2)))) == 0
+
+
+def test_spoilt_tissue_takes_the_shift_of_its_neighbours(
+    registration: Registration, tissue: Image, places_um: np.ndarray
+) -> None:
+    """Where other tissue lies under some points, these are still right, and trusted less."""
+    spoilt = tissue.copy()
+    spoilt[200:500, 250:550] = nuclei(9, 300, 300)
+    pair = registration.pair
+    damaged = replace(registration, pair=replace(pair, he=replace(pair.he, slide=he_slide(spoilt))))
+    table = register_points(damaged, places_um / MPP)
+    true = true_places(places_um, TRUE, BEND_UM)
+    inside = ((true / MPP > (270, 220)) & (true / MPP < (530, 480))).all(axis=1)
+    assert inside.sum() > 3
+    lent = (table["method"] == "consensus").to_numpy()
+    assert (lent & inside).sum() > 3
+    miss = np.linalg.norm(table[["x_he", "y_he"]].to_numpy() * MPP - true, axis=1)
+    assert miss[table["accepted"]].max() < 3
+    assert table["confidence"][lent].max() < table["confidence"][~lent].median()
+
+
+def different(tissue: Image) -> tuple[Slide, Slide]:
+    return he_slide(tissue), phh3_slide(nuclei(2, *SIZE))
+
+
+def flipped(tissue: Image) -> tuple[Slide, Slide]:
+    return he_slide(tissue), phh3_slide(np.ascontiguousarray(moved(tissue, TRUE)[:, ::-1]))
+
+
+def swapped(tissue: Image) -> tuple[Slide, Slide]:
+    return phh3_slide(tissue), he_slide(moved(tissue, TRUE))
+
+
+def wrongly_scaled(tissue: Image) -> tuple[Slide, Slide]:
+    return he_slide(tissue), phh3_slide(moved(tissue, TRUE), mpp=0.4)
+
+
+def blank(tissue: Image) -> tuple[Slide, Slide]:
+    return he_slide(tissue), ArraySlide(np.full((*SIZE, 3), 243, np.uint8), MPP)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (different, "does not correspond"),
+        (flipped, "mirror image"),
+        (swapped, "wrong order"),
+        (wrongly_scaled, "PHH3 has 0.5 and not 0.4"),
+        (blank, "no tissue on the PHH3 slide"),
+    ],
+)
+def test_wrong_pairs_fail_and_say_why(
+    tissue: Image, make: Callable[[Image], tuple[Slide, Slide]], reason: str
+) -> None:
+    registration = register_pair(*make(tissue), QUICK)
+    assert registration.verdict.status == "failed"
+    assert reason in registration.verdict.reasons[0]
+    table = register_points(registration, [[200.0, 200.0]])
+    assert (table["accepted"][0], table["confidence"][0]) == (False, 0)
+    assert table["reason"][0] == "the registration failed"
+
+
+def test_slide_put_in_upside_down_is_turned_back(tissue: Image) -> None:
+    upside_down = phh3_slide(np.ascontiguousarray(tissue[::-1, ::-1]))
+    registration = register_pair(he_slide(tissue), upside_down, QUICK)
+    assert registration.verdict.status == "reliable"
+    assert "180 degrees" in registration.verdict.notes[0]
+    there = registration.transform.phh3_to_he([[300.0, 200.0]])[0]
+    assert there == pytest.approx([SIZE[0] - 300, SIZE[1] - 200], abs=1)
+
+
+def test_same_stain_is_doubtful_unless_allowed(tissue: Image) -> None:
+    slides = he_slide(tissue), he_slide(moved(tissue, TRUE))
+    doubtful = register_pair(*slides, QUICK).verdict
+    assert (doubtful.status, "look alike" in doubtful.reasons[0]) == ("doubtful", True)
+    allowed = replace(QUICK, any_stains=True)
+    assert register_pair(*slides, allowed).verdict.status == "reliable"
+
+
+def test_places_are_apart_and_on_tissue(registration: Registration) -> None:
+    rng = np.random.default_rng(0)
+    places = tissue_places(registration.pair, registration.transform, 64.0, 12, rng, 30.0)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=2) + 1e9 * np.eye(len(places))
+    assert len(places) == 12
+    assert apart.min() >= 30
+    assert (places >= 0).all()
+    assert (places <= np.array(SIZE) * MPP).all()
+
+
+def test_picture_is_a_png(registration: Registration, places_um: np.ndarray) -> None:
+    table = register_points(registration, np.vstack([places_um[:3] / MPP, [[-9, -9]]]))
+    assert draw_registration(registration, table).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mpp": 0}, {"tiles": 1}, {"tile_px": 8}, {"seed": -1}, {"tolerance_px": float("nan")}]
+)
+def test_settings_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        RegistrationConfig(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import ModelError
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.networks.engine import engine as engine_module
+from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
+from metaphase.networks.engine.engine import Detector
+from metaphase.networks.engine.layers import PlainDetector, fold_detector
+from tests.networks.engine.networks_made import plain_probabilities, random_network, residual_network, texture
+
+CPU = EngineConfig(device="cpu", workers=2)
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine([residual_network()], CPU)
+
+
+def plain_logits(network: nn.Sequential, image: RGB) -> Tensor:
+    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].double() / 255
+    with torch.inference_mode():
+        logits = network.double()(pixels)[0]
+    network.float()
+    return logits[1] - logits[0]
+
+
+@settings(max_examples=8)
+@given(height=st.integers(97, 330), width=st.integers(97, 330))
+def test_equals_the_plain_network_at_any_size(engine: Engine, height: int, width: int) -> None:
+    image = texture(height, width, seed=height * 1000 + width)
+    expected = plain_logits(residual_network(), image)
+    found = engine.logits(torch.from_numpy(image)[None])[0]
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_probabilities_of_the_comparison_are_spread() -> None:
+    expected = plain_probabilities(residual_network(), texture(330, 330))
+    assert expected.min() < 0.3
+    assert expected.max() > 0.7
+
+
+@pytest.mark.parametrize("gamma", [1 / 32, 0.1, 0.2])
+def test_widths_and_block_sizes(gamma: float) -> None:
+    network, image = residual_network(1, gamma), texture(210, 260)
+    expected = plain_logits(network, image)
+    with torch.inference_mode():
+        for outputs in (16, 24, 32):
+            detector = CpuDetector(fold_detector(network), outputs, Workers(1))
+            found = detector.logits(torch.from_numpy(image)[None])[0]
+            np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("make", [random_network, residual_network])
+def test_forms_for_gpus_equal_the_plain_network(make: type[nn.Sequential]) -> None:
+    network, image = make(2), texture(321, 290)
+    folded, device = fold_detector(network), torch.device("cpu")
+    forms: list[Detector] = [
+        PortableDetector(folded, device, 50),
+        PlainDetector(folded, device, torch.float32),
+    ]
+    expected = plain_logits(network, image)
+    with torch.inference_mode():
+        for detector in forms:
+            found = detector.logits(torch.from_numpy(np.stack([image, image[::-1]])))
+            assert found.shape[0] == 2
+            np.testing.assert_allclose(found[0], expected, atol=TOLERANCE)
+
+
+def test_half_precision_is_near() -> None:
+    network, image = residual_network(2), texture(150, 170)
+    detector = PlainDetector(fold_detector(network), torch.device("cpu"), torch.float16)
+    with torch.inference_mode():
+        found = detector.logits(torch.from_numpy(image)[None])[0]
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, plain_logits(network, image), atol=20 * engine_module.TOLERANCE)
+
+
+def test_a_mixed_ensemble_is_the_mean_of_probabilities() -> None:
+    networks, image = [random_network(), residual_network(), residual_network(1)], texture(140, 130)
+    found = Engine(networks, CPU).probability_map(image)
+    expected = torch.stack([plain_probabilities(network, image) for network in networks]).mean(0)
+    np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("outputs", [7, 20])
+def test_tiles_join_to_the_whole(engine: Engine, outputs: int) -> None:
+    image = torch.from_numpy(texture(300, 300))[None]
+    whole = engine.logits(image)[0]
+    for row in range(0, len(whole), outputs):
+        side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)
+        first = OUTPUT_STRIDE_PX * row
+        part = engine.logits(image[:, first : first + side, 8 : 8 + side])[0]
+        np.testing.assert_allclose(part, whole[row : row + outputs, 2 : 2 + outputs], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["first.weight", "second_norm.running_var", "shortcut.weight"])
+def test_spoilt_weights_are_refused(name: str) -> None:
+    network = residual_network()
+    blocks = [layer for layer in network if hasattr(layer, "shortcut")]
+    tensor = blocks[2].state_dict().get(name)
+    assert tensor is not None
+    tensor.flatten()[0] = math.nan
+    with pytest.raises(ModelError, match="NaN"):
+        Engine([network], CPU)
+
+
+class _Rounding(Engine):
+    """Prepares networks as for a GPU, on the CPU."""
+
+    def prepared(self, network: nn.Sequential) -> tuple[Detector, str] | None:
+        with torch.inference_mode():
+            return self._rounded(fold_detector(network))
+
+
+@pytest.mark.parametrize(("precision", "words"), [("auto", "TensorFloat-32"), ("fast", "float16")])
+def test_rounded_arithmetic_is_used_where_it_agrees(
+    precision: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = residual_network()
+    engine = _Rounding([network], EngineConfig(device="cpu", precision=precision))  # type: ignore[arg-type]
+    prepared = engine.prepared(network)
+    assert prepared is not None
+    assert prepared[1] == words
+    monkeypatch.setattr(engine_module, "TOLERANCE", 0.0)
+    assert engine.prepared(network) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize(("precision", "tolerance"), [("auto", 5e-3), ("fast", 0.05), ("float32", 1e-4)])
+def test_gpu_equals_the_plain_network(precision: str, tolerance: float) -> None:
+    network, image = residual_network(gamma=0.3), texture(500, 430)
+    engine = Engine([network], EngineConfig(device="cuda", precision=precision))  # type: ignore[arg-type]
+    expected = {"auto": "TensorFloat-32", "fast": "float16", "float32": "float32"}
+    assert engine.arithmetic == expected[precision]
+    found = engine.probability_map(image)
+    np.testing.assert_allclose(found, plain_probabilities(network, image).numpy(), atol=tolerance)

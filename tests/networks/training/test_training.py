@@ -1,0 +1,342 @@
+"""The loop learns, resumes to the same bits, agrees with itself over processes, and fails with advice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from metaphase.base.errors import TrainingError, UsageError
+from metaphase.networks.architectures import build_network, probability
+from metaphase.networks.cards import PATCH_PX, ModelCard, NetworkSpec
+from metaphase.networks.checkpoints import load_model, save_model
+from metaphase.networks.training import loop
+from metaphase.networks.training.config import TrainingConfig, read_config
+from metaphase.networks.training.loop import Update, train
+from metaphase.networks.training.patches import PatchWriter
+from metaphase.networks.training.progress import BestF1, Progress, load_state, save_state
+from metaphase.networks.training.views import teacher_answers
+from tests.networks.training.stores import write_store
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    write_store(folder / "train", ["a", "b"], 32)
+    write_store(folder / "validation", ["c"], 16, seed=1)
+    return folder
+
+
+def config(stores: Path, **changes: Any) -> TrainingConfig:
+    base = TrainingConfig(
+        train=(str(stores / "train"),),
+        validation=(str(stores / "validation"),),
+        network=NetworkSpec(gamma=1 / 16),
+        batch=8,
+        epochs=3,
+        augment="RCSEHBG",
+        seed=5,
+    )
+    return replace(base, **changes)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_model(folder / "network")[0].state_dict()
+
+
+def test_it_learns_and_leaves_its_traces(stores: Path, tmp_path: Path) -> None:
+    updates: list[Update] = []
+    chosen = config(stores, epochs=5, augment="", network=NetworkSpec(gamma=1 / 8, normalisation="batch"))
+    result = train(chosen, tmp_path, device="cpu", watch=updates.append)
+    assert result.best == 1.0
+    card = load_model(result.model)[1]
+    assert (card.mpp, card.classes, card.seed) == (0.25, ("other", "mitosis"), 5)
+    assert card.metrics["validation"]["f1"] == 1.0
+    assert card.recipe["epochs"] == 5
+    assert card.thresholds["patches"].cases == ("c",)
+    history = pd.read_csv(tmp_path / "history.csv")
+    assert list(history["epoch"]) == [1, 2, 3, 4, 5]
+    assert history["loss"].iloc[-1] < history["loss"].iloc[0]
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    assert [update.epoch for update in updates] == [0, 1, 2, 3, 4]
+
+
+def test_learning_rate_falls_as_in_the_paper() -> None:
+    paper = TrainingConfig(train=("a",), validation=("b",))
+    rates = [paper.learning_rate_at(epoch) for epoch in range(20)]
+    assert rates[0] == pytest.approx(1e-3)
+    assert rates[-1] == pytest.approx(3e-5)
+    ratios = [late / early for early, late in pairwise(rates)]
+    assert max(ratios) == pytest.approx(min(ratios))
+    assert (paper.batch, paper.l2, paper.epochs, paper.augment) == (64, 1e-5, 20, "RCSEHBG")
+
+
+RUN = """
+import sys
+from metaphase.networks.training import loop
+from metaphase.networks.training.config import read_config
+loop.CHECK_EVERY = 1
+show = lambda update: print(update, flush=True)
+loop.train(read_config(sys.argv[1]), sys.argv[2], device="cpu", watch=show)
+"""
+
+
+def write_toml(stores: Path, path: Path, **changes: object) -> Path:
+    values: dict[str, object] = {
+        "train": [str(stores / "train")],
+        "validation": [str(stores / "validation")],
+        "batch": 8,
+        "epochs": 3,
+        "seed": 5,
+        "checkpoint_minutes": 1e-9,
+        **changes,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    path.write_text("\n".join([*lines, "[network]", "gamma = 0.0625"]))
+    return path
+
+
+def start(toml: Path, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, str(toml), str(folder)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+
+
+def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -> None:
+    toml = write_toml(stores, tmp_path / "run.toml", seams=0.5)
+    whole = start(toml, tmp_path / "whole")
+    assert whole.wait(120) == 0, whole.stderr.read() if whole.stderr else ""
+    broken = start(toml, tmp_path / "broken")
+    assert broken.stdout is not None
+    for _ in range(6):  # into the middle of the second epoch: 4 steps each
+        broken.stdout.readline()
+    broken.send_signal(signal.SIGKILL)
+    broken.wait(30)
+    for process in (whole, broken):
+        process.communicate()
+    assert len(pd.read_csv(tmp_path / "broken" / "history.csv")) < 3
+    resumed = start(toml, tmp_path / "broken")
+    output, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    assert "epoch=0, step=1," not in output  # it went on, it did not start again
+    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    columns = ["epoch", "loss", "f1", "threshold"]
+    histories = [pd.read_csv(tmp_path / name / "history.csv")[columns] for name in ("whole", "broken")]
+    pd.testing.assert_frame_equal(*histories, check_exact=True)
+
+
+def test_two_processes_equal_one(stores: Path, tmp_path: Path) -> None:
+    toml = write_toml(stores, tmp_path / "run.toml", augment="", epochs=2)
+    code = (
+        "import torch; torch.nn.Dropout.forward = lambda self, x: x\n" + RUN
+    )  # masks differ between processes
+    launch = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 20_000)}
+    processes = []
+    for name, size in (("one", 1), ("two", 2)):
+        for rank in range(size):
+            variables = {**os.environ, **launch, "OMP_NUM_THREADS": "1"}
+            variables |= {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [sys.executable, "-c", code, str(toml), str(tmp_path / name)]
+            processes.append(
+                subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            )
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in one:
+        assert torch.allclose(one[name], two[name], atol=2e-4), name
+    histories = [pd.read_csv(tmp_path / name / "history.csv") for name in ("one", "two")]
+    assert histories[0]["f1"].tolist() == histories[1]["f1"].tolist()
+
+
+def test_folder_of_another_run_is_refused(stores: Path, tmp_path: Path) -> None:
+    train(config(stores, epochs=1), tmp_path, device="cpu")
+    with pytest.raises(TrainingError, match="a run with another batch"):
+        train(config(stores, epochs=1, batch=4), tmp_path, device="cpu")
+
+
+def test_finished_run_is_left_alone(stores: Path, tmp_path: Path) -> None:
+    first = train(config(stores, epochs=1), tmp_path, device="cpu")
+    before = (tmp_path / "last.safetensors").stat().st_mtime_ns
+    again = train(config(stores, epochs=1), tmp_path, device="cpu")
+    assert again.best == first.best
+    assert (tmp_path / "last.safetensors").stat().st_mtime_ns == before
+
+
+def test_exploding_loss_keeps_the_last_good_state(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(update: Update) -> None:
+        if update.epoch == 1:
+            raise KeyboardInterrupt
+
+    chosen = config(stores, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, tmp_path, device="cpu", watch=stop)
+    good = (tmp_path / "last.safetensors").read_bytes()
+    monkeypatch.setattr(TrainingConfig, "learning_rate_at", lambda *_: 1e38)
+    with pytest.raises(TrainingError, match="not a number any more, in epoch 2"):
+        train(chosen, tmp_path, device="cpu")
+    assert (tmp_path / "last.safetensors").read_bytes() == good
+
+
+def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) -> None:
+    chosen = config(stores, epochs=5, augment="R", network=NetworkSpec(gamma=1 / 8, normalisation="batch"))
+    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
+    without_labels = replace(chosen, target="no such column", teachers=(str(teacher),), seed=6)
+    assert train(without_labels, tmp_path / "student", device="cpu").best == 1.0
+    with pytest.raises(TrainingError, match="no complete column"):
+        train(replace(without_labels, teachers=()), tmp_path / "alone", device="cpu")
+
+
+def test_compiled_networks_learn_the_same(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def plainly(function: Any, **options: Any) -> Any:
+        compiled.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", plainly)
+    chosen = config(stores, epochs=1)
+    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
+    student = replace(chosen, teachers=(str(teacher),), seed=6)
+    train(student, tmp_path / "plain", device="cpu")
+    assert not compiled
+    train(replace(student, compile=True), tmp_path / "compiled", device="cpu")
+    assert compiled == 2 * [{"dynamic": False}], "the teacher, and the student's loss"
+    plain, made = weights(tmp_path / "plain"), weights(tmp_path / "compiled")
+    assert all(torch.equal(plain[key], made[key]) for key in plain)
+
+
+def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    networks = [build_network(NetworkSpec(gamma=1 / 16)).eval() for _ in range(2)]
+    classes = ("other", "mitosis")
+    card = ModelCard(name="t", family="detector", gamma=1 / 16, mpp=0.25, patch_px=PATCH_PX, classes=classes)
+    models = [str(tmp_path / f"teacher{number}") for number in range(2)]
+    for model, network in zip(models, networks, strict=True):
+        save_model(model, network, card)
+    images = torch.rand(3, 3, PATCH_PX, PATCH_PX)
+    said = teacher_answers(models, torch.device("cpu"))(images, np.zeros(3, np.int64))
+    wanted = torch.stack([probability(network(images)).flatten() for network in networks]).mean(dim=0)
+    assert torch.allclose(said, wanted, atol=1e-6)
+    assert not said.requires_grad
+
+
+@pytest.mark.parametrize("setting", ["stain_mix", "seams"])
+def test_mixing_and_seams_are_part_of_what_is_drawn(stores: Path, tmp_path: Path, setting: str) -> None:
+    for name, share in (("first", 0.8), ("again", 0.8), ("without", 0.0)):
+        train(replace(config(stores, epochs=1), **{setting: share}), tmp_path / name, device="cpu")
+    first, again, without = (weights(tmp_path / name) for name in ("first", "again", "without"))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], without[key]) for key in first)
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("best", 0.9), ("last", 0.3)])
+def test_the_best_or_the_last_epoch_is_kept(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, kept: float
+) -> None:
+    answers = iter([0.5, 0.9, 0.3])
+    monkeypatch.setattr(loop, "best_f1", lambda *_: BestF1(next(answers), 0.5, 0.5, 0.5))
+    result = train(config(stores, keep=keep), tmp_path, device="cpu")
+    assert result.best == load_model(result.model)[1].metrics["validation"]["f1"] == kept
+
+
+def test_out_of_memory_names_a_batch_to_try(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loop._Run, "_step", full)
+    with pytest.raises(TrainingError, match="Try batch = 4"):
+        train(config(stores), tmp_path, device="cpu")
+
+
+def test_soft_targets_and_their_absence(stores: Path, tmp_path: Path) -> None:
+    write_store(tmp_path / "soft", ["a"], 16, teacher=0.3)
+    soft = config(stores, train=(str(tmp_path / "soft"),), target="teacher", epochs=1)
+    assert train(soft, tmp_path / "run", device="cpu").model.exists()
+    with pytest.raises(TrainingError, match="no complete column 'teacher'"):
+        train(config(stores, target="teacher"), tmp_path / "other", device="cpu")
+
+
+def test_slide_in_two_splits(stores: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="slide a is in train and in validation"):
+        train(config(stores, validation=(str(stores / "train"),)), tmp_path, device="cpu")
+
+
+def test_validation_of_one_class_or_another_kind(stores: Path, tmp_path: Path) -> None:
+    with PatchWriter(tmp_path / "one") as writer:
+        writer.add(np.zeros((128, 128, 3), np.uint8), label=1, slide="x", x=0, y=0, source="")
+    with pytest.raises(TrainingError, match="all of one class"):
+        train(config(stores, validation=(str(tmp_path / "one"),)), tmp_path / "a", device="cpu")
+    with PatchWriter(tmp_path / "other", mpp=0.5) as writer:
+        writer.add(np.zeros((128, 128, 3), np.uint8), label=1, slide="x", x=0, y=0, source="")
+    with pytest.raises(TrainingError, match="stores of one kind"):
+        train(config(stores, validation=(str(tmp_path / "other"),)), tmp_path / "b", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "not valid TOML"),
+        ('train = ["a"]', "validation"),
+        ('train = ["a"]\nvalidation = ["b"]\ncolour = 1', "run.toml: the file has no setting colour"),
+        ('train = ["a"]\nvalidation = ["b"]\nbatch = 0', "batch = 0"),
+        ('train = ["a"]\nvalidation = ["b"]\naugment = "RXQ"', "unknown letters"),
+        ('train = []\nvalidation = ["b"]', "no patch stores"),
+        ('train = "a"\nvalidation = ["b"]', "train is 'a'. Give a list"),
+        ('train = ["a"]\nvalidation = ["b"]\nname = "last"', "cannot be called 'last'"),
+        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision = 'bf16'"),
+        ('train = ["a"]\nvalidation = ["b"]\nsamples_per_epoch = 3', "less than a batch"),
+        ('train = ["a"]\nvalidation = ["b"]\n[network]\nwidth = 3', r"\[network\] has no setting width"),
+    ],
+)
+def test_wrong_configurations(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_config(path)
+
+
+def test_unknown_device(stores: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="device"):
+        train(config(stores), tmp_path, device="quantum")
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no device cuda"):
+            train(config(stores), tmp_path, device="cuda")
+
+
+def test_resumed_moments_lie_in_memory_as_their_weights(tmp_path: Path) -> None:
+    def fresh() -> tuple[nn.Conv2d, torch.optim.Adam]:
+        conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return conv, torch.optim.Adam(conv.parameters())
+
+    conv, optimizer = fresh()
+    conv(torch.rand(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+    save_state(tmp_path / "last", conv, optimizer, torch.zeros(()), Progress(config={}))
+    again, resumed = fresh()
+    load_state(tmp_path / "last", again, resumed, torch.zeros(()), {})
+    for weight, other in zip(conv.parameters(), again.parameters(), strict=True):
+        for key, value in resumed.state[other].items():
+            assert value.stride() == optimizer.state[weight][key].stride()
+            torch.testing.assert_close(value, optimizer.state[weight][key])
+    assert resumed.state[again.weight]["exp_avg"].stride() == again.weight.stride() != (27, 9, 3, 1)

@@ -1,0 +1,154 @@
+"""Small slides with made-up results, and a reader of the pages made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.geometry import Box
+from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.images.tissue import TissueMask
+from metaphase.reports.slide import ReportInput
+from metaphase.reports.slide.page import slide_page
+from metaphase.slides import ArraySlide, Level, Resolution, Slide, SlideInfo
+
+VOID = {"meta", "img", "input", "br", "link"}
+CARD = {
+    "name": "cnn5-simulated",
+    "family": "cnn5",
+    "gamma": 0.6,
+    "mpp": 0.25,
+    "patch_px": 100,
+    "data": [{"name": "Simulated slides", "terms": "own work", "positives": 1234, "negatives": None}],
+    "intended_use": "Research only; not for diagnosis.",
+}
+
+
+def noisy_slide(
+    width: int = 1600, height: int = 1200, mpp: float = 0.25, path: str = "case 7.tif"
+) -> ArraySlide:
+    """Pink noise: the hardest to compress."""
+    noise = np.random.default_rng(0).integers(-60, 60, (height, width, 3))
+    pixels = np.clip(np.array([225, 140, 190]) + noise, 0, 255).astype(np.uint8)
+    return ArraySlide(pixels, mpp, path=Path(path))
+
+
+def full_tissue(slide: Slide, mask_mpp: float = 8.0, value: bool = True) -> TissueMask:
+    """Tissue over the left three quarters of the slide, or none."""
+    scale = mask_mpp / slide.mpp
+    shape = tuple(max(1, round(side / scale)) for side in (slide.height, slide.width))
+    mask = np.zeros(shape, bool)
+    mask[:, : max(1, shape[1] * 3 // 4)] = value
+    return TissueMask(mask, mask_mpp, 0.0, 0.0, scale)
+
+
+def random_points(count: int, slide: Slide, seed: int = 1) -> pd.DataFrame:
+    """Points anywhere on the slide with probabilities from 0.3 to 1."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(0, slide.width, count), rng.uniform(0, slide.height, count)
+    return pd.DataFrame({"x": x, "y": y, "probability": rng.uniform(0.3, 1, count)})
+
+
+def result_for(
+    slide: Slide, points: pd.DataFrame, tissue: TissueMask | None = None, **fields: Any
+) -> ReportInput:
+    """A report's input with the score that grading gives; `fields` replace others."""
+    tissue = tissue if tissue is not None else full_tissue(slide)
+    given = {"card": CARD, "threshold": 0.8} | fields
+    if "score" not in given:
+        given["score"] = score_of(slide, points, tissue, CountConfig(draws=50, threshold=given["threshold"]))
+    return ReportInput(tissue=tissue, detections=points, **given)
+
+
+def score_of(slide: Slide, points: pd.DataFrame, tissue: TissueMask, config: CountConfig) -> SlideCount:
+    usable = points[np.isfinite(points.to_numpy(float)).all(axis=1)]
+    return count_slide(usable, mpp=slide.mpp, tissue=tissue, config=config)
+
+
+def unknown(score: SlideCount) -> SlideCount:
+    """The score with nothing known in any number."""
+    nan = float("nan")
+    return dataclasses.replace(
+        score,
+        count=nan,
+        proliferation=nan,
+        count_interval=(nan, nan),
+        grade_probabilities=(nan, nan, nan),
+        area_mm2=nan,
+        density=dataclasses.replace(score.density, values=np.full((3, 4), np.nan, np.float32)),
+        heterogeneity={"gini": nan},
+    )
+
+
+class HugeSlide(Slide):
+    """A gigapixel pyramid of one colour that notes how many pixels were asked for."""
+
+    def __init__(self, width: int = 200_000, height: int = 150_000) -> None:
+        downsamples = (1, 4, 16, 64)
+        levels = tuple(Level(width // d, height // d, float(d)) for d in downsamples)
+        bounds = Box(0, 0, width, height)
+        super().__init__(
+            SlideInfo(levels, Resolution(0.25, "metadata"), "test", "test", bounds, path=Path("huge"))
+        )
+        self.decoded_px = 0
+
+    def _decode(self, level: int, box: Box) -> npt.NDArray[np.uint8]:  # noqa: ARG002 -- all levels look alike
+        self.decoded_px += box.area
+        return np.full((box.height, box.width, 3), 200, np.uint8)
+
+
+class Page(HTMLParser):
+    """A page's elements with their attributes, and its text by element; refuses unbalanced tags."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, f"left open: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self._open[-1] if self._open else "", data))
+
+    def of(self, tag: str, **attributes: str) -> list[dict[str, str]]:
+        """Attributes of every `tag` that has all of `attributes` (`class_` holds one class of several)."""
+        return [found for name, found in self.elements if name == tag and _fits(found, attributes)]
+
+    def text(self, *tags: str) -> str:
+        """All readable text, or that of some elements, with single spaces."""
+        chosen = (
+            text for tag, text in self.texts if tag not in ("style", "script") and (not tags or tag in tags)
+        )
+        return " ".join(" ".join(chosen).split())
+
+
+def _fits(found: dict[str, str], wanted: dict[str, str]) -> bool:
+    return all(
+        value in found.get("class", "").split() if name == "class_" else found.get(name) == value
+        for name, value in wanted.items()
+    )
+
+
+def page_of(slide: Slide, result: ReportInput) -> Page:
+    """The report, parsed."""
+    return Page(slide_page(slide, result))

@@ -1,0 +1,189 @@
+"""What all pages share: one renderer, one policy, and numbers for reading."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaphase.base.cautions import Caution
+from metaphase.evaluation.metrics import Estimate
+from metaphase.labels.observers.consensus import merge_answers
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.reports import evaluation
+from metaphase.reports.agreement import write_agreement_page
+from metaphase.reports.pages import (
+    DASH,
+    TextTable,
+    count_text,
+    duration,
+    measure,
+    number,
+    percent,
+    probability_text,
+    render,
+)
+from metaphase.reports.plots import Line
+from metaphase.reports.run import (
+    Examples,
+    ExperimentsReport,
+    RunReport,
+    StageRow,
+    run_page,
+    write_experiments_page,
+)
+from metaphase.reports.slide import CohortRow, write_cohort_index
+from metaphase.reports.slide.page import slide_page
+from tests.labels.observers.projects import write_project
+from tests.reports.slide_report_samples import Page, noisy_slide, random_points, result_for
+
+HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*7 }}"
+PARTS = {"base.html", "tables.html"}
+"""Templates that no page is made of alone."""
+ODD = Caution(HOSTILE, HOSTILE, HOSTILE)
+STAGES = (StageRow("simulate", HOSTILE, "kept", 3.0, {HOSTILE: 1234}), StageRow("test", "", "waiting", None))
+TABLES = (TextTable(HOSTILE, ("network", HOSTILE), ((HOSTILE, "0.9"),), HOSTILE),)
+PANELS = {"Held out": [Line("cnn3", [[0.1, 0.5, 0.2]], [0.5])]}
+GRID = [0.1, 0.5, 0.9]
+
+
+def slide(_folder: Path) -> str:
+    pixels = noisy_slide(400, 300)
+    return slide_page(pixels, result_for(pixels, random_points(9, pixels), name=HOSTILE, warnings=(ODD,)))
+
+
+def cohort(folder: Path) -> str:
+    rows = [
+        CohortRow(HOSTILE, folder / "a.html", 3.0, (1, 5), 1, 3.0, 9.0, (ODD,)),
+        CohortRow("b", error=HOSTILE),
+    ]
+    return write_cohort_index(folder / "index.html", rows).read_text(encoding="utf-8")
+
+
+def run(_folder: Path) -> str:
+    history = pd.DataFrame({"epoch": [1, 2], "loss": [0.5, 0.4], "f1": [0.6, 0.5]})
+    examples = Examples("Hardest", HOSTILE, np.zeros((2, 16, 16, 3), np.uint8), (HOSTILE, "0.5"))
+    headline = [("cnn3", "0.9")]
+    return run_page(RunReport(HOSTILE, STAGES, headline, TABLES, PANELS, GRID, {"cnn3": history}, [examples]))
+
+
+def experiments(folder: Path) -> str:
+    page = write_experiments_page(folder, ExperimentsReport(STAGES, TABLES, PANELS, GRID))
+    return page.read_text(encoding="utf-8")
+
+
+def evaluated(_folder: Path) -> str:
+    figure = evaluation.Figure(HOSTILE, b"png", HOSTILE)
+    headline = {HOSTILE: Estimate(0.5, 0.4, 0.6)}
+    settings = {HOSTILE: HOSTILE}
+    return evaluation.page(evaluation.Report(HOSTILE, HOSTILE, headline, TABLES, (figure,), settings, (ODD,)))
+
+
+def agreement(folder: Path) -> str:
+    project = write_project(folder / "project", 3, {"title": HOSTILE})
+    with AnswerStore(project) as store:
+        for observer, answer in (("A <b>", "mitosis"), ("B", "not")):
+            store.record_many(Entry(observer, item, answer, 2.0) for item in project.by_name)
+        merged = merge_answers(project, store.current(), 2, store.changes())
+    write_agreement_page(folder, project, merged)
+    return (folder / "agreement.html").read_text(encoding="utf-8")
+
+
+PAGES: dict[str, Callable[[Path], str]] = {
+    "slide": slide,
+    "cohort": cohort,
+    "run": run,
+    "experiments": experiments,
+    "evaluation": evaluated,
+    "agreement": agreement,
+}
+
+
+def test_every_template_is_tried_here() -> None:
+    folder = files("metaphase.reports").joinpath("templates")
+    names = {path.name for path in folder.iterdir() if path.name.endswith(".html")}
+    assert names - PARTS == {f"{name}.html" for name in PAGES}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_a_policy_that_keeps_everything_else_out(tmp_path: Path, name: str) -> None:
+    html = PAGES[name](tmp_path)
+    page = Page(html)
+    (policy,) = page.of("meta", **{"http-equiv": "Content-Security-Policy"})
+    rules = dict(rule.strip().partition(" ")[::2] for rule in policy["content"].split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert (rules["base-uri"], rules["form-action"]) == ("'none'", "'none'")
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digests = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
+    assert set(rules.get("script-src", "").split()) == {f"'sha256-{digest}'" for digest in digests}
+    assert html.index("Content-Security-Policy") < min(html.index(tag) for tag in ("<style", "<body"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_asks_nothing_of_a_network_and_runs_nothing_it_was_told(tmp_path: Path, name: str) -> None:
+    page = Page(PAGES[name](tmp_path))
+    assert len(page.of("script")) == (name in ("slide", "cohort"))
+    assert all(image["src"].startswith("data:image/") for image in page.of("img") if "src" in image)
+    assert not page.of("link")
+    assert not [key for _, found in page.elements for key in found if key.startswith("on")]
+    assert "{{ 7*7 }}" in page.text()
+    assert "generator" in {meta.get("name") for meta in page.of("meta")}
+
+
+def test_the_stages_of_a_job_are_told(tmp_path: Path) -> None:
+    for made in (run, experiments):
+        text = Page(made(tmp_path)).text("td")
+        assert "simulate done 3.0 s" in text, "a stage that was kept is done"
+        assert "test waiting" in text
+
+
+def test_a_missing_value_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        render("experiments.html")
+
+
+# ---- numbers for reading ----
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (13.25, "13.2"), (99.96, "100"), (100.4, "100"), (1234.5, "1,234"), (math.nan, DASH)],
+)
+def test_counts(value: float, text: str) -> None:
+    assert count_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, DASH), (math.inf, DASH), (12.0, "12"), (0.12345, "0.123"), (81234.5, "81,234"), (-0.5, "-0.5")],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_shares_measures_and_times() -> None:
+    assert (percent(0.256), percent(math.nan)) == ("26 %", DASH)
+    assert measure("mean_per_mm2") == "Mean per mm²"
+    assert measure("nearest_neighbour_um") == "Nearest neighbour (µm)"
+    assert (duration(None), duration(754)) == ("", "12 min 34 s")
+
+
+@given(st.floats(0, 1), st.integers(0, 1000))
+def test_no_probability_seems_to_reach_a_threshold_that_it_missed(value: float, thousandth: int) -> None:
+    threshold = thousandth / 1000
+    shown = float(probability_text(value))
+    assert abs(shown - value) < 0.001 + 1e-9
+    if value < threshold - 1e-9:
+        assert shown < threshold

@@ -1,0 +1,252 @@
+"""The report of a slide: its facts, its safety, its size, and the odd cases."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaphase.base.cautions import Caution
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, UsageError
+from metaphase.reports.pages import count_text, number, percent
+from metaphase.reports.slide import write_slide_report
+from metaphase.reports.slide.gallery import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
+from metaphase.reports.slide.page import slide_page
+from metaphase.slides import ArraySlide
+from tests.reports.slide_report_samples import (
+    CARD,
+    HugeSlide,
+    Page,
+    full_tissue,
+    noisy_slide,
+    page_of,
+    random_points,
+    result_for,
+    unknown,
+)
+
+HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*7 }} ${x}"
+MOST_BYTES = 5_000_000
+
+
+def test_the_page_states_the_result_and_where_it_comes_from() -> None:
+    slide = noisy_slide()
+    result = result_for(
+        slide,
+        random_points(60, slide),
+        stain="H&E (97 % sure)",
+        timings={"network": 3.0, "total": 4.0},
+        versions={"metaphase": "9.8.7"},
+        created=datetime(2026, 3, 4, 5, 6),
+    )
+    page, score = page_of(slide, result), result.score
+    text = page.text()
+    low, high = score.count_interval
+    assert page.text("h1") == "case 7.tif"
+    assert f"Mitoses in 2 mm² {count_text(score.count)}" in text
+    assert f"{count_text(low)} to {count_text(high)} (95 % interval)" in text
+    assert f"Mitotic grade {score.grade} of 3" in text
+    for share in score.grade_probabilities:
+        assert percent(share) in text
+    for fact in (
+        "0.25 µm/px, given by the user",
+        "H&E (97 % sure)",
+        f"{number(result.tissue.area_mm2)} mm²",
+        f"{number(result.tissue.area_mm2 / 4)} mm²/s",
+        "cnn5-simulated",
+        "1,234 mitoses; own work",
+        "9.8.7",
+        "2026-03-04 05:06",
+        "1,600 × 1,200 px, 0.4 × 0.3 mm",
+    ):
+        assert fact in text
+    assert "trained on simulated slides only" in text
+
+
+def test_warnings_come_once_each_with_a_next_step() -> None:
+    slide = noisy_slide(600, 400)
+    focus = Caution("out-of-focus", "5 fields are out of focus", "scan it again")
+    stain = Caution("not-he", "this looks like a PHH3 slide", "use the H&E slide of the same tissue")
+    sharp = Caution("out-of-focus", "the hotspot is out of focus", "scan it again")
+    warnings = (focus, focus, stain, sharp)
+    result = result_for(slide, random_points(4, slide), warnings=warnings)
+    text = page_of(slide, result).text()
+    assert result.score.warnings  # little tissue
+    assert text.count("5 fields are out of focus") == 1
+    assert "The hotspot is out of focus" in text
+    assert text.count("Scan it again.") == 1, "a piece of advice stands beside the first that calls for it"
+    assert "Use the H&E slide of the same tissue." in text
+    for doubt in result.score.warnings:
+        assert doubt.text[1:] in text
+        assert doubt.next_step[1:] in text
+
+
+def test_hostile_names_stay_text() -> None:
+    slide = noisy_slide(500, 400, path="x.tif")
+    card = CARD | {
+        "name": HOSTILE,
+        "data": [{"name": HOSTILE, "terms": HOSTILE}],
+        "known_failures": [HOSTILE],
+    }
+    result = result_for(
+        slide,
+        random_points(5, slide),
+        name=HOSTILE,
+        card=card,
+        warnings=(Caution(HOSTILE, HOSTILE, HOSTILE),),
+        stain=HOSTILE,
+        timings={HOSTILE: 1.0},
+        versions={HOSTILE: HOSTILE},
+    )
+    page = page_of(slide, result)
+    assert len(page.of("script")) == 1
+    assert page.text("h1") == " ".join(HOSTILE.split())
+    assert all(image.get("src", "data:image/").startswith("data:image/") for image in page.of("img"))
+    assert not [name for _, found in page.elements for name in found if name.startswith("on")]
+
+
+def test_nothing_is_fetched_from_anywhere() -> None:
+    slide = noisy_slide()
+    html = slide_page(slide, result_for(slide, random_points(40, slide)))
+    page = Page(html)
+    links = [found[key] for _, found in page.elements for key in ("src", "href", "action") if key in found]
+    assert links
+    assert all(link.startswith(("data:image/", "#")) for link in links)
+    assert not re.search(r"https?://|@import|//cdn", html)
+    assert set(re.findall(r"url\(([^)]*)\)", html)) <= {"#on-tissue"}
+    assert not page.of("link")
+
+
+def test_the_policy_allows_the_one_script_and_no_network() -> None:
+    slide = noisy_slide(400, 300)
+    html = slide_page(slide, result_for(slide, random_points(3, slide)))
+    script = re.search(r"<script>(.*)</script>", html, re.DOTALL)
+    policy = Page(html).of("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[0]["content"]
+    assert "default-src 'none'" in policy[0]["content"]
+
+
+def test_ids_are_unique_and_links_inside_the_page_arrive() -> None:
+    slide = noisy_slide()
+    page = page_of(slide, result_for(slide, random_points(300, slide)))
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(ids) == len(set(ids))
+    targets = {found["href"][1:] for _, found in page.elements if found.get("href", "").startswith("#")}
+    assert targets <= set(ids)
+    assert {found["for"] for found in page.of("label")} == {found["id"] for found in page.of("input")}
+
+
+def test_fifty_thousand_detections_stay_small_and_quick() -> None:
+    slide = noisy_slide(3000, 2400)
+    points = random_points(50_000, slide)
+    result = result_for(slide, points)
+    start = time.perf_counter()
+    html = slide_page(slide, result)
+    assert time.perf_counter() - start < 20
+    assert len(html.encode()) < MOST_BYTES
+    assert html.count('<li class="crop') <= HOTSPOT_MOST + ELSEWHERE_LEAST + 2 * BORDERLINE_MOST
+    assert f"{int((points.probability >= 0.8).sum()):,}" in html
+
+
+def test_a_huge_slide_is_read_sparingly() -> None:
+    slide = HugeSlide()
+    rng = np.random.default_rng(0)
+    points = pd.DataFrame(
+        {
+            "x": rng.uniform(9e4, 1e5, 30),
+            "y": rng.uniform(9e4, 1e5, 30),
+            "probability": np.linspace(0.5, 1, 30),
+        }
+    )
+    html = slide_page(slide, result_for(slide, points, full_tissue(slide, mask_mpp=64.0)))
+    assert slide.decoded_px < 60_000_000
+    assert len(html.encode()) < MOST_BYTES
+
+
+@pytest.mark.parametrize("tissue", [True, False])
+def test_no_detections(tissue: bool) -> None:
+    slide = noisy_slide(800, 600)
+    empty = pd.DataFrame({"x": [], "y": [], "probability": []}, dtype=float)
+    page = page_of(slide, result_for(slide, empty, full_tissue(slide, value=tissue)))
+    text = page.text()
+    assert "Mitoses in 2 mm² 0" in text
+    assert "No mitosis reached the threshold of 0.8" in text
+    assert "The hotspot" not in page.text("h2")
+    assert not page.of("li", class_="crop")
+    assert bool(page.of("path", class_="tissue")) == tissue
+    assert ("No tissue found" in text) != tissue
+
+
+def test_one_detection_and_a_row_without_a_place() -> None:
+    slide = noisy_slide(800, 600)
+    points = pd.DataFrame({"x": [400.0, np.nan, 10], "y": [300.0, 5, 5], "probability": [0.9, 0.99, np.nan]})
+    page = page_of(slide, result_for(slide, points))
+    text = page.text()
+    assert len(page.of("li", class_="crop")) == 1
+    assert "1 mitosis counted" in text
+    assert "2 detections without a finite place" in text
+
+
+@pytest.mark.parametrize("size", [(1, 1), (12, 9), (4000, 3), (3, 4000)])
+def test_slides_of_any_shape(size: tuple[int, int]) -> None:
+    slide = noisy_slide(*size)
+    page = page_of(slide, result_for(slide, random_points(3, slide)))
+    assert page.of("svg", class_="stage")
+
+
+def test_unknown_numbers_become_dashes() -> None:
+    slide = noisy_slide(700, 500)
+    result = result_for(slide, random_points(8, slide))
+    result = result_for(slide, result.detections, score=unknown(result.score))
+    text = page_of(slide, result).text()
+    assert "Mitoses in 2 mm² –" in text
+    assert "nan" not in text.lower()
+
+
+def test_borderline_detections_are_there_but_not_counted() -> None:
+    slide = noisy_slide()
+    points = pd.DataFrame({"x": [300.0, 600], "y": [300.0, 600], "probability": [0.81, 0.79]})
+    page = page_of(slide, result_for(slide, points))
+    assert len(page.of("li", class_="under")) == 1
+    assert len(page.of("li", class_="inside")) == 1
+    assert "just under the threshold" in page.text()
+
+
+def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    slide = noisy_slide(300, 200)
+    result = result_for(slide, random_points(2, slide))
+    path = write_slide_report(tmp_path / "new" / "report.html", slide, result)
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    with pytest.raises(OutputError, match="in the way"):
+        write_slide_report(path / "inside.html", slide, result)
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+
+
+def test_bad_input_is_refused_with_a_next_step() -> None:
+    slide = noisy_slide(300, 200)
+    points = random_points(2, slide)
+    with pytest.raises(UsageError, match="is no probability"):
+        result_for(slide, points, score=result_for(slide, points).score, threshold=1.5)
+    with pytest.raises(UsageError, match="score was made with"):
+        result_for(slide, points, score=result_for(slide, points).score, threshold=0.7)
+    with pytest.raises(MetaphaseError, match="probability"):
+        result_for(slide, points.drop(columns="probability"), score=result_for(slide, points).score)
+    unscaled = ArraySlide(np.zeros((50, 50, 3), np.uint8))
+    with pytest.raises(MissingResolutionError, match="--mpp"):
+        slide_page(unscaled, result_for(slide, points))
+
+
+def test_the_package_needs_no_torch() -> None:
+    code = "import sys, metaphase.reports.slide; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

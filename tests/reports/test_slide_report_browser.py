@@ -1,0 +1,135 @@
+"""The pages in a real browser, cut off from every network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metaphase.reports.slide import CohortRow, write_cohort_index, write_slide_report
+from tests.reports.slide_report_samples import noisy_slide, random_points, result_for
+from tests.reports.test_slide_report_cohort import FOCUS
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    slide = noisy_slide(1200, 900)
+    result = result_for(slide, random_points(60, slide), warnings=(FOCUS,))
+    return write_slide_report(tmp_path_factory.mktemp("browser") / "slide é #1.html", slide, result)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Tab:
+    """A page that collects every complaint and every request beyond files and data."""
+
+    def __init__(self, browser, **settings) -> None:
+        self.complaints: list[str] = []
+        self.context = browser.new_context(offline=True, **settings)
+        self.page = self.context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self._requested(request.url))
+
+    def _requested(self, url: str) -> None:
+        if not url.startswith(("file:", "data:")):
+            self.complaints.append(url)
+
+
+@pytest.fixture
+def tab(browser) -> Iterator[Tab]:
+    opened = Tab(browser)
+    yield opened
+    opened.context.close()
+    assert opened.complaints == []
+
+
+def test_layers_go_and_come_back(tab: Tab, report: Path) -> None:
+    tab.page.goto(report.as_uri())
+    for layer, what in (("density", ".density"), ("mitoses", ".mitoses"), ("tissue", "path.tissue")):
+        drawn = tab.page.locator(f".stage {what}")
+        assert drawn.is_visible()
+        tab.page.get_by_label(layer.capitalize()).first.uncheck()
+        assert not drawn.is_visible()
+        tab.page.get_by_label(layer.capitalize()).first.check()
+        assert drawn.is_visible()
+
+
+def test_a_crop_shows_where_it_lies_and_keys_lead_on(tab: Tab, report: Path) -> None:
+    page = tab.page
+    page.goto(report.as_uri())
+    assert page.locator("#picked").is_hidden()
+    second = page.locator(".crop button").nth(1)
+    second.focus()
+    page.keyboard.press("Enter")
+    assert second.get_attribute("aria-pressed") == "true"
+    x, y = second.get_attribute("data-overview").split()
+    ring = page.locator("#pointer-overview")
+    assert (ring.get_attribute("cx"), ring.get_attribute("cy")) == (x, y)
+    assert ring.is_visible()
+    first_text = page.locator("#picked-text").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#picked-text").inner_text() != first_text
+    page.keyboard.press("Escape")
+    assert page.locator("#picked").is_hidden()
+    assert page.evaluate("document.activeElement.closest('.crop') !== null")
+
+
+def test_a_ring_of_the_closeup_leads_to_its_crop(tab: Tab, report: Path) -> None:
+    tab.page.goto(report.as_uri())
+    link = tab.page.locator(".rings a").first
+    link.focus()
+    tab.page.keyboard.press("Enter")
+    chosen = link.get_attribute("href")
+    assert tab.page.locator(f"{chosen} button").get_attribute("aria-pressed") == "true"
+
+
+def test_all_pictures_decode_and_a_narrow_screen_does_not_scroll_sideways(browser, report: Path) -> None:
+    tab = Tab(browser, viewport={"width": 360, "height": 700}, color_scheme="dark")
+    tab.page.goto(report.as_uri())
+    assert tab.page.evaluate(
+        "[...document.images].filter(i => i.getAttribute('src')).every(i => i.naturalWidth)"
+    )
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    tab.context.close()
+    assert tab.complaints == []
+
+
+def test_without_scripts_everything_shows(browser, report: Path) -> None:
+    tab = Tab(browser, java_script_enabled=False)
+    tab.page.goto(report.as_uri())
+    assert tab.page.locator(".stage .density").is_visible()
+    assert tab.page.locator(".crop img").first.is_visible()
+    tab.page.get_by_label("Density").uncheck()
+    assert not tab.page.locator(".stage .density").is_visible()
+    tab.context.close()
+
+
+def test_the_index_sorts_by_any_column(tab: Tab, tmp_path: Path) -> None:
+    rows = [
+        CohortRow(name, tmp_path / f"{name}.html", count, grade=2)
+        for name, count in (("b", 3.0), ("a", 9.0), ("c", 5.0))
+    ]
+    tab.page.goto(write_cohort_index(tmp_path / "index.html", rows).as_uri())
+
+    def names() -> list[str]:
+        return tab.page.locator("td.name").all_inner_texts()
+
+    assert names() == ["a", "c", "b"]
+    tab.page.get_by_role("button", name="Mitoses in 2 mm²").click()
+    assert names() == ["b", "c", "a"]
+    tab.page.get_by_role("button", name="Slide").click()
+    assert names() == ["a", "b", "c"]

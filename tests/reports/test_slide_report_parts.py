@@ -1,0 +1,219 @@
+"""The parts of a report on their own: selection, geometry, colours, histogram, advice."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import shapely
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.geometry import Box
+from metaphase.counting import DensityMap
+from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
+from metaphase.images.tissue import TissueMask
+from metaphase.reports.drawing import Frame, dots_path, jpeg_uris, scale_bar
+from metaphase.reports.slide.gallery import BORDERLINE_MOST, HOTSPOT_MOST, choose, gallery_of, histogram_of
+from metaphase.reports.slide.inputs import Points, shown_points
+from metaphase.reports.slide.overview import closeup_of, heat_colours, heat_of, outline_path
+from metaphase.reports.slide.page import grade_scale, notice_of
+from metaphase.slides import ArraySlide
+from tests.reports.slide_report_samples import full_tissue, noisy_slide, page_of, random_points, result_for
+
+probabilities = st.lists(st.floats(0, 1), max_size=300)
+
+
+def as_points(values: list[float], threshold: float = 0.8, hotspot_every: int = 2) -> Points:
+    probability = np.sort(np.asarray(values, float))[::-1]
+    counted = probability >= threshold
+    inside = counted & (np.arange(len(probability)) % hotspot_every == 0)
+    place = np.arange(len(probability), dtype=float)
+    return Points(place, place, probability, counted, inside, 0)
+
+
+def pixels_of(uri: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))))
+
+
+@given(probabilities, st.floats(0, 1), st.integers(1, 3))
+def test_the_gallery_shows_what_matters(values: list[float], threshold: float, every: int) -> None:
+    points = as_points(values, threshold, every)
+    choices = {choice.key: np.array(choice.indices) for choice in choose(points)}
+    every_index = np.concatenate([*choices.values(), np.array([], int)])
+    assert len(set(every_index)) == len(every_index)
+    for indices in choices.values():
+        assert (np.diff(points.probability[indices]) <= 0).all()
+    hotspot = choices.get("hotspot", [])
+    assert len(hotspot) == min(HOTSPOT_MOST, int(points.in_hotspot.sum()))
+    under = points.probability[choices["under"]] if "under" in choices else np.array([])
+    rejected = points.probability[~points.counted]
+    assert list(under) == list(rejected[:BORDERLINE_MOST])
+    if points.counted.any():  # the least certain of the counted is always shown
+        assert np.flatnonzero(points.counted)[-1] in every_index
+    assert all(points.counted[choices[key]].all() for key in choices if key != "under")
+
+
+@given(probabilities, st.floats(0, 1))
+def test_the_histogram_holds_every_detection_once(values: list[float], threshold: float) -> None:
+    points = as_points(values, threshold)
+    histogram = histogram_of(points, threshold)
+    numbers = [int(bar.text.split()[0]) for bar in histogram.bars]
+    assert sum(numbers) == len(points)
+    counted = sum(int(bar.text.split()[0]) for bar in histogram.bars if bar.counted)
+    if threshold < 1:  # the last bin reaches to 1 and takes the ones with it
+        assert counted == points.counted.sum()
+    assert all(0 <= bar.y <= histogram.height and bar.width > 0 for bar in histogram.bars)
+
+
+@given(st.integers(1, 300_000), st.integers(1, 300_000), st.floats(0.05, 5))
+def test_the_scale_bar_is_round_and_fits(width: int, height: int, mpp: float) -> None:
+    frame = Frame(Box(7, 9, width, height))
+    bar = scale_bar(frame, mpp)
+    value, unit = bar.label.split()
+    length_um = float(value) * (1000 if unit == "mm" else 1)
+    assert bar.units == pytest.approx(length_um / mpp * frame.units_per_px, rel=1e-4)
+    assert frame.width / 10.1 < bar.units <= frame.width / 4 * 1.001
+    assert f"{length_um:.3e}"[0] in "125"
+
+
+@pytest.mark.parametrize("mpp", [0.23, 0.25, 0.5])
+def test_crops_are_centred_on_their_detection(mpp: float) -> None:
+    slide = ArraySlide(np.full((900, 1000, 3), 230, np.uint8), mpp)
+    x, y, radius = 411, 388, round(3 / mpp)
+    slide._pixels[y - radius : y + radius, x - radius : x + radius] = 20
+    points = shown_points(result_for(slide, pd.DataFrame({"x": [x], "y": [y], "probability": [0.95]})))
+    (group,) = gallery_of(slide, points, Frame(slide.bounds), None)
+    dark = np.argwhere(pixels_of(group.crops[0].image).mean(axis=2) < 120)
+    assert np.allclose(dark.mean(axis=0) + 0.5, 128, atol=1)
+    assert np.ptp(dark, axis=0) == pytest.approx([23, 23], abs=2)  # 6 um at 0.25 um/px
+    assert group.crops[0].overview == pytest.approx((x * 1.0, y * 1.0))
+
+
+def test_dots_lie_where_the_detections_are() -> None:
+    frame = Frame(Box(1000, 2000, 4000, 2000))
+    path = dots_path(frame.place([1000, 5000, 3000, 3001], [2000, 4000, 3000, 3000]))
+    assert set(re.findall(r"M(\S+) (\S+)h0", path)) == {("0", "0"), ("1000", "500"), ("500", "250")}
+
+
+@pytest.mark.parametrize("size", [(40, 60), (2100, 1500)])
+def test_the_outline_encloses_the_tissue_and_leaves_holes_out(size: tuple[int, int]) -> None:
+    rows, columns = size
+    mask = np.zeros(size, bool)
+    mask[rows // 8 : rows * 7 // 8, columns // 8 : columns * 7 // 8] = True
+    mask[rows // 3 : rows // 2, columns // 3 : columns // 2] = False
+    tissue = TissueMask(mask, 4.0, 100.0, 50.0, 16.0)
+    frame = Frame(Box(100, 50, columns * 16, rows * 16))
+    rings = [
+        shapely.Polygon([tuple(map(float, corner.split())) for corner in ring.split("L")])
+        for ring in re.findall(r"M([^Z]+)Z", outline_path(tissue, frame))
+    ]
+    assert len(rings) == 2
+    outer, hole = sorted(rings, key=lambda ring: -ring.area)
+    share = (outer.area - hole.area) / (frame.width * frame.height)
+    assert share == pytest.approx(mask.mean(), rel=0.02)
+    assert outer.contains(hole)
+
+
+def test_the_density_lies_on_its_cells_and_colours_mean_more_upwards() -> None:
+    values = np.array([[0, 1, np.nan], [2, 4, 0]], np.float32)
+    frame = Frame(Box(0, 0, 1000, 500))
+    heat = heat_of(DensityMap(values, 100.0, 50.0, 50.0), frame)
+    assert heat is not None
+    assert (heat.x, heat.y, heat.width, heat.height) == pytest.approx((100, 50, 150, 100))
+    assert heat.ticks == ("0", "2", "4")
+    alpha = pixels_of(heat.image)[..., 3]
+    assert alpha[0, 0] == alpha[0, 2] == 0
+    assert alpha[0, 1] < alpha[1, 0] < alpha[1, 1]
+    assert (
+        np.diff(heat_colours(np.linspace(0, 1, 64, dtype=np.float32)[None])[0, :, 3].astype(int)) >= 0
+    ).all()
+    assert heat_of(DensityMap(np.zeros((2, 2), np.float32), 0.0, 0.0, 9.0), frame) is None
+
+
+def test_the_closeup_marks_the_mitoses_of_the_hotspot() -> None:
+    slide = noisy_slide(9000, 400)
+    points = random_points(40, slide)
+    result = result_for(slide, points)
+    usable = shown_points(result)
+    closeup = closeup_of(slide, result, usable)
+    assert closeup is not None
+    hotspot = result.score.hotspot
+    inside = np.hypot(usable.x - hotspot.x, usable.y - hotspot.y) <= hotspot.radius_px
+    assert (inside & usable.counted).sum() == hotspot.count == usable.in_hotspot.sum()
+    marked = {ring.number - 1 for ring in closeup.rings}
+    assert set(np.flatnonzero(usable.in_hotspot)) <= marked
+    assert all(usable.counted[index] for index in marked)
+
+
+def test_pictures_keep_within_their_budget() -> None:
+    noise = [np.random.default_rng(i).integers(0, 255, (128, 128, 3), dtype=np.uint8) for i in range(4)]
+    small, large = (sum(map(len, jpeg_uris(noise, budget))) for budget in (40_000, 10_000_000))
+    assert small < 40_000 * 4 / 3 + 200
+    assert small < large
+
+
+def test_the_grade_scale_orders_count_interval_and_cuts() -> None:
+    config = SimpleNamespace(theta1=6.0, theta2=20.0)
+    scale = grade_scale(SimpleNamespace(count=12.0, count_interval=(8.0, 17.0), config=config))
+    assert scale is not None
+    assert 0 < scale.cuts[0][0] < scale.low < scale.count < scale.high < scale.cuts[1][0] < 100
+    assert grade_scale(SimpleNamespace(count=float("nan"), count_interval=(0, 0), config=config)) is None
+
+
+def seen_at(mpp: float, power: float) -> Cautions:
+    slide = noisy_slide(300, 200, mpp)
+    object.__setattr__(slide.info, "objective_power", power)
+    return inspect_slide(slide).warnings
+
+
+SHARP = (0.3, 0.3, 0.3)
+DOUBTS: dict[str, tuple[Cautions, str]] = {
+    "out-of-focus": (quality_doubts(Quality(12, 1.0, SHARP)), "scan the slide again"),
+    "far-stain": (quality_doubts(Quality(12, 0.0, SHARP), (0.1, 0.1, 0.1)), "tune the threshold"),
+    "coarse-scan": (seen_at(0.5, 20), "40x"),
+    "objective-and-mpp": (seen_at(0.25, 20), "micrometres per pixel"),
+    "no-tissue": (full_tissue(noisy_slide(300, 200), value=False).warnings, "--tissue"),
+    "unheard-of": ((Caution("unheard-of", "something unheard of"),), ""),
+}
+
+
+@pytest.mark.parametrize("code", DOUBTS)
+def test_each_warning_comes_with_what_to_do(code: str) -> None:
+    warnings, advice = DOUBTS[code]
+    (found,) = (warning for warning in warnings if warning.code == code)
+    assert advice in found.next_step
+    assert bool(found.next_step) == bool(advice)
+    slide = noisy_slide(400, 300)
+    page = page_of(slide, result_for(slide, random_points(3, slide), warnings=(found, found)))
+    assert page.text("b").count(found.text[1:]) == 1
+    assert not found.next_step or page.text("span").count(found.next_step[1:]) == 1
+
+
+@pytest.mark.parametrize(
+    ("card", "title"),
+    [
+        ({"data": [{"name": "Simulated slides"}]}, "simulated slides only"),
+        ({"data": [{"name": "Simulated slides"}, {"name": "TUPAC16"}]}, "partly"),
+        ({"data": [{"name": "TUPAC16"}], "intended_use": "Research only."}, "research"),
+        ({"data": [{"name": "TUPAC16"}], "intended_use": "Counting mitoses."}, None),
+        ({}, None),
+    ],
+)
+def test_the_notice_says_what_the_model_is_for(card: dict[str, object], title: str | None) -> None:
+    notice = notice_of(card)
+    assert (notice is None) if title is None else (notice is not None and title in notice.title)
+
+
+def test_points_are_sorted_and_flagged() -> None:
+    slide = noisy_slide()
+    points = shown_points(result_for(slide, random_points(50, slide), full_tissue(slide)))
+    assert (np.diff(points.probability) <= 0).all()
+    assert (points.counted == (points.probability >= 0.8)).all()

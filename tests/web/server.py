@@ -1,0 +1,67 @@
+"""A server in a process of its own, that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+_CODE = """
+import sys
+from metaphase.web.labelling import serve_project
+serve_project(sys.argv[1], host=sys.argv[2], port=int(sys.argv[3]), ready=lambda r: print(r.url, flush=True))
+"""
+PATIENCE_S = 30.0
+
+
+class Server:
+    """`metaphase label serve`, without the command line."""
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
+        arguments = [sys.executable, "-c", _CODE, str(folder), host, str(port)]
+        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            self.end()
+            raise AssertionError("the server did not start")
+        self.port = urlsplit(self.url).port or 0
+        self._wait()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.end(signal.SIGKILL)
+
+    def end(self, how: signal.Signals = signal.SIGINT) -> int:
+        """Stop it, by default with Ctrl-C, and return its exit code."""
+        self._process.send_signal(how)
+        code = self._process.wait(PATIENCE_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def _wait(self) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"http://127.0.0.1:{self.port}/icon.svg")
+                return
+            time.sleep(0.05)
+        raise AssertionError("the server does not answer")
+
+
+@contextlib.contextmanager
+def serving(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Server]:
+    """A server that ends with the `with` statement, unless it was killed before."""
+    server = Server(folder, host, port)
+    try:
+        yield server
+    finally:
+        server.end()
