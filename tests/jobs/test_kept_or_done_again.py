@@ -15,6 +15,7 @@ import pytest
 
 from metaphase.base.errors import ModelError, SlideError, UsageError
 from metaphase.counting import CountConfig
+from metaphase.detections import read_detections
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue import TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
@@ -242,6 +243,21 @@ def test_each_stage_is_done_again_for_its_own_reasons_only(
     else:
         assert done(outcome)[0] == "search"
     assert all(state.reason for state in planned if state.status != "kept")
+
+
+def test_no_file_of_an_earlier_run_speaks_of_another_operating_point(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    maps = replace(CONFIG, probability_map=True)
+    first = detect(he_slide, tmp_path, model, maps)
+    lower = detect(he_slide, tmp_path, model, replace(CONFIG, threshold=0.5, formats=("csv",)))
+    assert lower.summary["score"]["detections"] > first.summary["score"]["detections"]
+    for name in ("detections.geojson", "detections.csv", "detections.parquet"):
+        assert len(read_detections(tmp_path / name).table) == lower.summary["score"]["detections"]
+    assert (tmp_path / "probability.tif").exists(), "the same search"
+    other = detect(he_slide, tmp_path, model, replace(CONFIG, floor=0.2))
+    assert done(other)[0] == "search"
+    assert not (tmp_path / "probability.tif").exists()
 
 
 def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, model: Path) -> None:

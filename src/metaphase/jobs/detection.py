@@ -269,6 +269,7 @@ class _SlideJob:
                 self.config.tile_px,
             )  # fmt: skip
             target = self.folder / PROBABILITIES if self.config.probability_map else None
+            (self.folder / PROBABILITIES).unlink(missing_ok=True)
             table = search.found(
                 self.folder, self.slide.name, target, lambda done, total: report("search", done, total)
             )
@@ -309,10 +310,15 @@ class _SlideJob:
         write_table(self.folder / DETECTIONS, counted)
         detections = DetectionSet(counted, (name,), name)
         sizes = {name: (facts["width"], facts["height"])}
-        for form in self.config.formats:
+        for form in self._formats():
             target = self.folder / f"detections{ENDINGS[form]}"
             write_detections(detections, target, form, mpp=facts["mpp"], sizes=sizes)
         return {"detections": len(counted), "candidates": len(table)}
+
+    def _formats(self) -> list[str]:
+        """Formats asked for, and those that an earlier run left: no file speaks of another operating point."""
+        there = [name for name, ending in ENDINGS.items() if (self.folder / f"detections{ending}").exists()]
+        return list(dict.fromkeys((*self.config.formats, *there)))
 
     def _report(self, _report: Report) -> Facts:
         facts, count = self._facts(), self._slide_count
