@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,26 @@ def test_failures_are_told_with_their_name_once(tmp_path: Path, capsys: pytest.C
     assert "case 1\nTraceback" in log.read_text()
     assert not run_batch({"case 2": "good.tif"}, work, tmp_path).failures
     assert not log.exists()
+
+
+def test_a_failure_lets_go_of_what_its_item_held_and_is_logged_at_once(tmp_path: Path) -> None:
+    class Large:
+        pass
+
+    held: list[weakref.ref[Large]] = []
+    logged: list[bool] = []
+
+    def fail(item: str, progress: object) -> None:
+        logged.append((tmp_path / "errors.log").exists())
+        large = Large()
+        held.append(weakref.ref(large))
+        raise ZeroDivisionError(item)
+
+    batch = run_batch({"a": "a", "b": "b"}, fail, tmp_path)
+    gc.collect()
+    assert [failure.message for failure in batch.failures] == ["ZeroDivisionError: a", "ZeroDivisionError: b"]
+    assert [ref() for ref in held] == [None, None]
+    assert logged == [False, True]
 
 
 def test_a_watch_hears_everything_in_order() -> None:

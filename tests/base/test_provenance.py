@@ -84,9 +84,7 @@ def test_the_reason_names_what_changed(tmp_path: Path) -> None:
     assert Made().why(note) == "not made yet"
     Made().write(note)
     assert Made().why(note) == ""
-    assert (
-        Made(t=0.5, inner=Inner(8.0)).why(note) == "t was 0.6 and is 0.5; inner.radius_um was 7.5 and is 8.0"
-    )
+    assert Made(t=0.5, inner=Inner(8.0)).why(note) == "t was 0.6 and is 0.5; inner.radius_um was 7.5 and is 8"
     assert MadeLater().why(note) == "it was made by another stage"
 
 
@@ -177,6 +175,38 @@ def test_large_files_are_judged_by_pieces_all_over(tmp_path: Path) -> None:
             file.write(b"\1" * min(2 * PIECE_BYTES + 100_000, size - max(0, place - PIECE_BYTES)))
         seen.add(file_fingerprint(path))
     assert len(seen) == 4
+
+
+def test_a_folder_counts_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "points").mkdir()
+    (tmp_path / "points" / "a.csv").write_text("x,y")
+    before = FileContent(tmp_path / "points").account()
+    (tmp_path / "points" / "a.csv").write_text("x,y,z")
+    assert FileContent(tmp_path / "points").account() != before
+
+
+def test_a_whole_number_is_the_same_with_and_without_a_point(tmp_path: Path) -> None:
+    note = tmp_path / "note.json"
+    Made(t=1).write(note)
+    assert Made(t=1.0).matches(note)
+    assert Made(t=1.0).key == Made(t=1).key
+
+
+def test_the_schema_of_what_is_used_counts_too(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Outer(Ingredients, stage="outer", uses=(MadeLater,)):
+        pass
+
+    note = tmp_path / "note.json"
+    Outer().write(note)
+    key = Outer().key
+    try:
+        MadeLater.schema = 2
+        assert Outer().why(note) == "the program makes it otherwise now"
+        assert Outer().key != key
+    finally:
+        MadeLater.schema = 1
+    assert Outer().matches(note)
 
 
 def test_a_key_is_told_from_every_other_one() -> None:

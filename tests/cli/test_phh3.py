@@ -72,7 +72,7 @@ def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: P
     run("sample", manifest, "-w", workspace, "-o", first, "--count", "8", "--per-case")
     items = pd.read_csv(first / "items.csv", dtype=str)
     assert set(items["case"]) == {"01", "02"}  # neither the test case nor those that failed
-    assert not {"cnn1", "dab_peak", "score"} & set(items.columns)
+    assert not {"cnn1", "dab_peak", "probability"} & set(items.columns)
     write_labels(first, ["artefact", "mitosis"])
     run("train-cnn1", first, "-o", tmp_path / "m1", *small)
     cnn1 = tmp_path / "m1" / "cnn1.safetensors"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tifffile
 
-from metaphase.base.errors import ModelError, SlideError, UsageError
+from metaphase.base.errors import ModelError, OutputError, SlideError, UsageError
 from metaphase.counting import CountConfig
 from metaphase.detections import read_detections
 from metaphase.evaluation.operating_points import save_point
@@ -31,14 +33,14 @@ from metaphase.jobs.experiments import Experiments
 from metaphase.jobs.searching import SplitSearch, TileSearch
 from metaphase.jobs.stages import silent, stage_states
 from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import members, students
+from metaphase.jobs.training.config import members, run_config, students
 from metaphase.jobs.training.run import run_chain, run_table
 from metaphase.networks.cards import OperatingPoint
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
 from metaphase.slides import ArraySlide, SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
-from tests.jobs.run_samples import finished_workspace, tiny_config
+from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 
 CPU = EngineConfig(device="cpu")
 CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
@@ -160,6 +162,32 @@ def test_a_corrected_resolution_is_searched_again_and_another_bootstrap_is_not(t
     assert {path.stem for path in changed} == {slide.name for slide in coarser}
 
 
+def test_what_is_tested_on_does_not_concern_what_is_learnt(tmp_path: Path) -> None:
+    slides = finished_workspace() / "slides"
+    rows = pd.read_csv(slides / "manifest.csv").assign(note="x")
+    rows["he"] = [str(slides / name) for name in rows["he"]]
+    points = pd.read_parquet(finished_workspace() / "reference.parquet")
+    points.to_csv(tmp_path / "reference.csv", index=False)
+    tables = {name: values for name, values in TINY.items() if name != "simulate"}
+    tables["cohort"] = {"manifest": str(tmp_path / "manifest.csv")}
+    tables["reference"] = {"table": str(tmp_path / "reference.csv")}
+
+    def keys(manifest: pd.DataFrame) -> dict[str, str]:
+        manifest.to_csv(tmp_path / "manifest.csv", index=False)
+        chain = Chain(run_config(tables, tmp_path), tmp_path / "workspace", "cpu")
+        return {stage.name: stage.ingredients.key for stage in run_table(chain)}
+
+    def changed(manifest: pd.DataFrame) -> set[str]:
+        before, after = keys(rows), keys(manifest)
+        return {name for name in after if after[name] != before[name]}
+
+    assert changed(rows.drop(columns="note")) == set()
+    on_test = rows.assign(mpp=[0.3 if split == "test" else np.nan for split in rows["split"]])
+    assert changed(on_test) == {"slides", "reference", "test"}
+    on_train = rows.assign(mpp=[0.3 if split == "train" else np.nan for split in rows["split"]])
+    assert changed(on_train) == {"slides", "reference", "candidates"}
+
+
 # ---- 6: a test slide without tissue
 
 
@@ -184,7 +212,7 @@ def test_the_limit_of_peaks_is_enforced_in_detect(tmp_path: Path, he_slide: Path
         tissue = TissueSource(whole=True).of(slide)
         search = TileSearch(slide, tissue, Engine(detector.networks, CPU), detector.mpp, peaks, "key", 256)
         with pytest.raises(ModelError, match="more than 5 places"):
-            search.found(tmp_path, "he", None, lambda *_: None)
+            search.found(tmp_path, "he", None, lambda *_: None).__enter__()
 
 
 def test_runs_of_different_seeds_share_no_seed() -> None:
@@ -218,9 +246,9 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "stages"),
     [
-        ({"counting": CountConfig(theta1=3.0)}, ["count", "export", "report"]),
+        ({"counting": CountConfig(theta1=3.0)}, ["count", "report"]),
         ({"threshold": 0.8}, ["count", "export", "report"]),
-        ({"formats": ("qupath", "csv", "asap")}, ["export", "report"]),
+        ({"formats": ("qupath", "csv", "asap")}, ["export"]),
         ({"tile_px": 128}, []),
         ({"any_stain": True}, []),
         ({"floor": 0.2}, ["search", "count", "export", "report"]),
@@ -265,8 +293,9 @@ def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, mod
     outcome = detect(he_slide, tmp_path, model, replace(CONFIG, counting=CountConfig(theta1=3.0)))
     said = [state.explanation for state in outcome.states]
     assert said[0] == "search: kept"
-    assert said[1] == "count: done (config.theta1 was 6.0 and is 3.0)"
-    assert "count was made anew" in said[2]
+    assert said[1] == "count: done (config.theta1 was 6 and is 3)"
+    assert said[2] == "export: kept"
+    assert said[3] == "report: done (count was made anew)"
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
@@ -301,6 +330,64 @@ def test_the_stages_of_a_run_say_why_they_wait() -> None:
     assert states["easy set"].status == "kept"
 
 
+class Killed(BaseException):
+    pass
+
+
+def stopped_after(count: int) -> Callable[[float, float], None]:
+    seen: list[float] = []
+
+    def stop(done: float, total: float) -> None:
+        seen.append(done)
+        if len(seen) == count:
+            raise Killed
+
+    return stop
+
+
+def test_a_map_asked_for_when_going_on_has_no_holes(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    slide = CohortSlide("he", SlideSource(he_slide), TissueSource(whole=True))
+    maps = replace(CONFIG, probability_map=True)
+    detect_slide(slide, tmp_path / "whole", ready(model), maps)
+    wanted = tifffile.imread(tmp_path / "whole" / "probability.tif")
+    for first in (CONFIG, maps):
+        folder = tmp_path / f"stopped-{first.probability_map}"
+        with pytest.raises(Killed):
+            detect_slide(slide, folder, ready(model), first, progress=stopped_after(5))
+        detect_slide(slide, folder, ready(model), maps)
+        np.testing.assert_array_equal(tifffile.imread(folder / "probability.tif"), wanted)
+        assert not list(folder.glob(".probability*"))
+
+
+def test_a_search_is_not_lost_to_a_full_disk_at_its_end(
+    tmp_path: Path, he_slide: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("cannot write (No space left on device)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("metaphase.jobs.detection.save_tissue", full)
+        with pytest.raises(OutputError, match="No space"):
+            detect(he_slide, tmp_path, model)
+    assert (tmp_path / "tiles.journal").stat().st_size > 500
+    searched: list[float] = []
+    slide = CohortSlide("he", SlideSource(he_slide))
+    detect_slide(slide, tmp_path, ready(model), CONFIG, progress=lambda done, _: searched.append(done))
+    assert not searched, "every tile was in the journal"
+
+
+def test_what_the_card_says_of_colours_reaches_the_report_without_a_new_search(
+    tmp_path: Path, he_slide: Path, own_model: Path
+) -> None:
+    detect(he_slide, tmp_path / "out", own_model)
+    card = json.loads(own_model.with_suffix(".json").read_text())
+    own_model.with_suffix(".json").write_text(json.dumps(card | {"optical_density": [0.01, 0.01, 0.01]}))
+    outcome = detect(he_slide, tmp_path / "out", own_model)
+    assert done(outcome) == ["report"]
+    assert "far-stain" in [warning.code for warning in outcome.warnings]
+    assert "far from that of the training slides" in (tmp_path / "out" / "report.html").read_text()
+
+
 # ---- 9: every route counts at the same operating point
 
 
@@ -314,13 +401,35 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
         assert point.delta == 0.62
         assert "tiny" in point.source
         cases = read_cases([table], slide=he_slide)
-        (counts,) = count_cohort(cases, [point.delta]).results.values()
+        (counts,) = count_cohort(cases, [point]).results.values()
         assert counts[0].count == summary["score"]["count"]
         assert counts[0].grade == summary["score"]["grade"]
         assert list(counts[0].count_interval) == summary["score"]["count_interval"]
     counted = json.loads((tmp_path / "he" / "count.json").read_text())
     assert counted["count"] == summary["score"]["count"]
     assert "the paper's" in stated_point([tmp_path / "he" / "detections.geojson"]).source
+
+
+def test_score_sees_the_tissue_and_the_scale_that_detect_saw(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    (tmp_path / "manifest.csv").write_text(f"case,he,mpp,tissue\na,{he_slide},0.25,whole\n")
+    slides = cohort_slides(tmp_path / "manifest.csv", mpp=0.5)
+    outcome = detect_cohort(slides, tmp_path / "out", ready(model), CONFIG).results["a"]
+    table = tmp_path / "out" / "candidates.parquet"
+    for options in ({"manifest": tmp_path / "manifest.csv", "mpp": 0.5}, {"slide": he_slide}):
+        (case,) = read_cases([table], **options)
+        assert case.mpp == outcome.summary["mpp"] == 0.25
+        ((count,),) = count_cohort([case], [stated_point([table])]).results.values()
+        assert count.area_mm2 == outcome.summary["tissue_mm2"]
+        assert count.count == outcome.summary["score"]["count"]
+
+
+def test_one_mask_for_many_slides_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.tif", tmp_path / "b.tif"]
+    with pytest.raises(UsageError, match="one tissue mask is given for 2 slides"):
+        named_slides(paths, tissue="mask.png")
+    assert all(slide.tissue.whole for slide in named_slides(paths, tissue="whole").values())
 
 
 def test_tables_of_different_operating_points_are_not_counted_together(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.provenance import Ingredients
+from metaphase.jobs import stages
 from metaphase.jobs.stages import Facts, Report, Stage, run_stages, stage_states
 
 NAMES = ("first", "second", "third")
@@ -113,3 +114,17 @@ def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
     stage = Stage("lazy", "", (), ("nothing.txt",), lambda _: {}, Copied())
     with pytest.raises(OutputError, match=r"left no nothing\.txt"):
         run_stages([stage], tmp_path)
+
+
+def test_what_is_removed_for_other_settings_is_never_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stages(Job(tmp_path).stages(renew=True), tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "_remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_stages(Job(tmp_path, word="y").stages(renew=True), tmp_path)
+    assert statuses(Job(tmp_path))[1] == "waiting", "the note went before the files"

@@ -114,7 +114,7 @@ def test_a_folder_of_someone_else_is_not_touched(tmp_path):
 
 
 def test_a_full_disk_leaves_no_case_and_no_manifest(tmp_path, monkeypatch):
-    def full(*args: object) -> None:
+    def full(*args: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cohort, "write_pyramid", full)

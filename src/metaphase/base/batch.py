@@ -23,20 +23,18 @@ class Failure:
     """An item that could not be done."""
 
     name: str
-    error: Exception
+    message: str
+    """What went wrong, in one line."""
+    foreseen: bool
+    """Whether the message says what to do; if not, the traceback in the log does."""
     trace: str
 
-    @property
-    def message(self) -> str:
-        """What went wrong, in one line."""
-        if isinstance(self.error, MetaphaseError):
-            return str(self.error)
-        return f"{type(self.error).__name__}: {self.error}"
-
-    @property
-    def foreseen(self) -> bool:
-        """Whether the message says what to do; if not, the traceback in the log does."""
-        return isinstance(self.error, MetaphaseError)
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Failure:
+        """The failure that is being handled; the error itself is let go, with all that its frames hold."""
+        foreseen = isinstance(error, MetaphaseError)
+        message = str(error) if foreseen else f"{type(error).__name__}: {error}"
+        return cls(name, message, foreseen, traceback.format_exc())
 
 
 class BatchWatch:
@@ -85,20 +83,19 @@ def run_batch(
         try:
             result = work(item, progress)
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
-            failure = Failure(name, error, traceback.format_exc())
+            failure = Failure.of(name, error)
             outcomes[name] = failure
+            if log is not None:
+                _write_log(log, Batch(outcomes).failures)
             watch.failed(failure, log)
         else:
             outcomes[name] = result
             watch.finished(name, result)
     batch = Batch(outcomes)
-    if log is not None:
-        _write_log(log, batch.failures)
+    if log is not None and not batch.failures:
+        log.unlink(missing_ok=True)
     return batch
 
 
 def _write_log(log: Path, failures: list[Failure]) -> None:
-    if failures:
-        write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
-    else:
-        log.unlink(missing_ok=True)
+    write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))

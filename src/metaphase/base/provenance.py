@@ -56,19 +56,31 @@ def decides(*stages: str) -> dict[str, Any]:
 
 
 class Ingredients:
-    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results."""
+    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results.
+
+    A stage whose work is made of others' that keep results of their own names these in `uses`: when the
+    schema of one of them rises, it is done again, too.
+    """
 
     stage: ClassVar[str]
     schema: ClassVar[int]
+    uses: ClassVar[tuple[type[Ingredients], ...]]
 
-    def __init_subclass__(cls, *, stage: str, schema: int = 1) -> None:
+    def __init_subclass__(
+        cls, *, stage: str, schema: int = 1, uses: tuple[type[Ingredients], ...] = ()
+    ) -> None:
         super().__init_subclass__()
-        cls.stage, cls.schema = stage, schema
+        cls.stage, cls.schema, cls.uses = stage, schema, uses
+
+    @classmethod
+    def schemas(cls) -> list[int]:
+        """The schema of its code, and of all that it uses."""
+        return [cls.schema, *(number for used in cls.uses for number in used.schemas())]
 
     def account(self) -> dict[str, Any]:
         """Everything that decides the result, as plain values."""
         fields = _fields_of(self, self.stage)
-        return {"stage": self.stage, "schema": self.schema, "ingredients": fields}
+        return {"stage": self.stage, "schema": self.schemas(), "ingredients": fields}
 
     @property
     def key(self) -> str:
@@ -105,12 +117,15 @@ class Ingredients:
 
 @dataclass(frozen=True)
 class FileContent:
-    """A file as an ingredient: what it holds, not what it is called."""
+    """A file as an ingredient, or a folder of files: what it holds, not what it is called."""
 
     path: Path
 
-    def account(self) -> str:
-        """Its fingerprint, or that there is none."""
+    def account(self) -> Any:
+        """Its fingerprint, or that there is none; those of a folder's files by name."""
+        if self.path.is_dir():
+            files = sorted(path for path in self.path.rglob("*") if path.is_file())
+            return {str(path.relative_to(self.path)): file_fingerprint(path) for path in files}
         return file_fingerprint(self.path) if self.path.is_file() else ABSENT
 
 
@@ -119,7 +134,7 @@ def account_of(value: Any, stage: str = "") -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
     if isinstance(value, enum.Enum):
         return account_of(value.value, stage)
     if isinstance(value, Accountable):

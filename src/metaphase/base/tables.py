@@ -147,6 +147,11 @@ def stated_number(row: Mapping[Any, Any], name: str) -> float | None:
     return None if value is None or pd.isna(value) else float(value)
 
 
+def phh3_mpp(row: Mapping[Any, Any]) -> float | None:
+    """The resolution that a manifest's row gives its PHH3 slide: its own, or that of the pair."""
+    return stated_number(row, "phh3_mpp") or stated_number(row, "mpp")
+
+
 def natural(name: str) -> list[Any]:
     """Sort key under which 9 comes before 10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

@@ -113,9 +113,12 @@ def progress_bar(unit: str = "") -> Progress:
 def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True) -> None:
     """A line a stage on stderr: kept, or why it was done."""
     for state in states if shown else ():
-        stderr.print(
-            f"{name}: {state.explanation}" if name else state.explanation, markup=False, highlight=False
-        )
+        tell(f"{name}: {state.explanation}" if name else state.explanation)
+
+
+def tell(line: str) -> None:
+    """A plain line on stderr."""
+    stderr.print(line, markup=False, highlight=False)
 
 
 class BarWatch(BatchWatch):

@@ -13,7 +13,18 @@ from rich.table import Table
 
 from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import Device, Folder, Json, batch_bar, print_json, progress_bar, stdout, warn
+from metaphase.cli.console import (
+    Device,
+    Explain,
+    Folder,
+    Json,
+    batch_bar,
+    print_json,
+    progress_bar,
+    stdout,
+    tell,
+    warn,
+)
 
 if TYPE_CHECKING:
     from metaphase.labels.phh3.training import LearningConfig
@@ -47,6 +58,7 @@ def candidates(
         Path | None, typer.Option(help="TOML file with any settings; see docs/phh3.md.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
+    explained: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
@@ -62,10 +74,12 @@ def candidates(
             "candidates": one.candidates,
             "picture": str(one.picture),
             "warnings": [warning.to_dict() for warning in one.warnings],
-            "reused": one.reused,
+            "reused": not one.reason,
         }
         for one in batch.results.values()
     ]
+    for one in batch.results.values() if explained else ():
+        tell(f"{one.case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
     _report(results, as_json, ("case", "candidates", "picture"))
     raise typer.Exit(int(bool(batch.failures)))
 

@@ -12,7 +12,18 @@ from rich.table import Table
 
 from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import Device, Json, batch_bar, complain, print_json, stderr, stdout, warn
+from metaphase.cli.console import (
+    Device,
+    Explain,
+    Json,
+    batch_bar,
+    complain,
+    print_json,
+    stderr,
+    stdout,
+    tell,
+    warn,
+)
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built, PointSource
@@ -50,6 +61,7 @@ def build(
         bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
     ] = False,
     device: Device = None,
+    explained: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
@@ -65,6 +77,8 @@ def build(
     source = _source(manifest, points, {"cnn1": cnn1, "cnn2": cnn2}, device)
     with batch_bar("cases") as watch:
         built = build_cohort(manifest, output, source, settings, points=points, watch=watch)
+    for one in built.cases if explained else ():
+        tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
     _report(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 

@@ -65,9 +65,7 @@ def run(
         stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
 
 
-def watched(
-    work: Callable[[Report, Callable[[States], None]], States], after: Callable[[States], None] | None = None
-) -> States:
+def watched(work: Callable[[Report, Callable[[States], None]], States]) -> States:
     """Do `work` under a progress bar: a line for each finished stage, the table so far where it stops."""
     latest: States = ()
     told: set[str] = set()
@@ -84,8 +82,6 @@ def watched(
                 if state.status == "done" and state.stage.name not in told:
                     told.add(state.stage.name)
                     stderr.print(f"[dim]{number}/{len(states)}[/] {_line(state)}")
-            if after is not None:
-                after(states)
 
         try:
             return work(report, watch)
@@ -148,28 +144,24 @@ def experiments(
     Everything worth keeping is in WORKSPACE/results, written anew after every network. Killed, the same
     command goes on.
     """
-    from metaphase.jobs.experiments import Experiments, run_experiments, summarise
-    from metaphase.jobs.experiments.summary import brief_cells, contribution_cells, write_results
+    from metaphase.jobs.experiments.running import Experiments
+    from metaphase.jobs.experiments.summary import (
+        brief_cells,
+        contribution_cells,
+        run_and_write,
+        summarise_job,
+    )
     from metaphase.jobs.stages import stage_states
     from metaphase.jobs.training.chain import Chain
     from metaphase.jobs.training.config import read_run_config
 
     settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     job = Experiments(Chain(settings, workspace.resolve(), device))
-
-    def keep(states: States) -> None:
-        if any(state.status == "running" for state in states):
-            return
-        measured = job.measured_values(also)
-        summary = summarise(settings, measured, job.laboratories())
-        write_results(job.results, summary, measured, states)
-
     if status:
         states = stage_states(job.stages(), job.chain.workspace)
     else:
-        states = watched(lambda report, watch: run_experiments(job, report=report, watch=watch), keep)
-        keep(states)
-    summary = summarise(settings, job.measured_values(also), job.laboratories())
+        states = watched(lambda report, watch: run_and_write(job, also, report=report, watch=watch))
+    summary, _ = summarise_job(job, also)
     if as_json:
         print_json([plain(state) for state in states])
         return

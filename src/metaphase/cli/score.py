@@ -61,7 +61,7 @@ def score(
     config = CountConfig(theta1=theta1, theta2=theta2, draws=draws)
     cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
     with batch_bar("slides") as watch:
-        batch = count_cohort(cases, [point.delta for point in points], config, tissue=tissue, watch=watch)
+        batch = count_cohort(cases, points, config, tissue=tissue, watch=watch)
     counts = [(name, count) for name, several in batch.results.items() for count in several]
     for name, several in batch.results.items():
         for caution in unique(caution for count in several for caution in count.warnings):

@@ -14,6 +14,7 @@ from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
+from metaphase.detections.table import PAPER_DELTA
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -32,7 +33,7 @@ class CountConfig:
     percentile: float = 95.0
     """Which percentile of the counts at non-empty positions is the slide's count; 100 is their maximum."""
 
-    threshold: float = 0.8
+    threshold: float = PAPER_DELTA
     """Detections at or above this probability count."""
 
     theta1: float = 6.0
@@ -91,7 +92,7 @@ def _require(fine: bool, name: str, value: float, range_text: str) -> None:
         raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
 
 
-# ---- one slide as grading sees it ----
+# ---- one slide as counting sees it ----
 
 SCALE_TOLERANCE = 0.02
 

@@ -19,6 +19,10 @@ from metaphase.base.tables import TableError, as_text, named, require_columns, r
 
 # ---- the detection table ----
 
+PAPER_DELTA = 0.8
+"""Least probability of a mitosis where nothing was tuned; the paper's floor."""
+OPERATING_POINT = "operating_point"
+"""Attribute of a table of detections: the operating point at which it was made."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
 CERTAIN = 1.0

@@ -124,7 +124,7 @@ def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> C
 
 
 def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
-    """The cohort with `mpp, width, height, area_mm2`; `mpp`, where given, holds for all slides.
+    """The cohort with `mpp, width, height, area_mm2`; `mpp` holds for slides of which the manifest has none.
 
     An area that is not stated is that of the whole image. A slide of unknown resolution is an error:
     distances in micrometres would be a guess.
@@ -135,7 +135,8 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
     if not len(manifest):
         raise TableError("names no slide", path=cohort.source, next_step="there is nothing to evaluate")
     if mpp is not None:
-        manifest["mpp"] = mpp
+        stated = manifest["mpp"] if "mpp" in manifest.columns else pd.Series(np.nan, index=manifest.index)
+        manifest["mpp"] = pd.to_numeric(stated).astype(float).fillna(mpp)
     manifest = fill_geometry(manifest)
     unknown = manifest["case"][~(manifest["mpp"] > 0)]
     if len(unknown):

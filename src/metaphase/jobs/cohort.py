@@ -28,6 +28,13 @@ def named_slides(
 ) -> dict[str, CohortSlide]:
     """Slides by their files' stems, which must differ, for results carry them."""
     found: dict[str, CohortSlide] = {}
+    paths, source = list(paths), TissueSource.stated(tissue)
+    if source.mask is not None and len(paths) > 1:
+        raise UsageError(
+            f"one tissue mask is given for {len(paths)} slides",
+            path=source.mask,
+            next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
+        )
     for path in paths:
         if path.stem in found:
             raise UsageError(
@@ -35,7 +42,7 @@ def named_slides(
                 path=path,
                 next_step="name each slide once, and run slides of the same name into different folders",
             )
-        found[path.stem] = CohortSlide(path.stem, SlideSource(path, mpp), TissueSource.stated(tissue))
+        found[path.stem] = CohortSlide(path.stem, SlideSource(path, mpp), source)
     return found
 
 

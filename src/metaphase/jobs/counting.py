@@ -10,17 +10,15 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase.base.batch import Batch, BatchWatch, run_batch
+from metaphase.base.cautions import unique
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import table_attributes
-from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, joined, read_detections
+from metaphase.detections.table import OPERATING_POINT, PAPER_DELTA
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
-from metaphase.images.tissue import find_tissue
+from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.slides import SlideSource
-
-POINT = "operating_point"
-"""Attribute of a table that says at which operating point it was made."""
-PAPER_DELTA = 0.8
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,8 @@ class CountedCase:
     mpp: float
     slide: Path | None
     """Where its tissue can be seen."""
+    tissue: TissueSource
+    """What says where that is: the mask that `metaphase detect` left beside the table, or the manifest."""
     area_mm2: float | None
 
 
@@ -41,17 +41,19 @@ class UsedPoint:
 
     delta: float
     source: str
+    false_per_mm2: float | None = None
+    """False detections at this point, where the model's card says."""
 
 
 def stated_point(files: Sequence[Path]) -> UsedPoint:
     """The operating point that tables of `metaphase detect` carry; the paper's, where they carry none."""
     stated = {
-        (float(point["delta"]), str(point.get("model", "")))
-        for point in (table_attributes(file).get(POINT) for file in files)
+        (float(point["delta"]), str(point.get("model", "")), point.get("false_per_mm2"))
+        for point in (table_attributes(file).get(OPERATING_POINT) for file in files)
         if isinstance(point, dict) and "delta" in point
     }
     if len(stated) > 1:
-        names = "; ".join(f"{delta:g} of {model}" for delta, model in sorted(stated))
+        names = "; ".join(f"{delta:g} of {model}" for delta, model, _ in sorted(stated, key=str))
         raise UsageError(
             f"the tables were made at different operating points ({names})",
             path=files[0],
@@ -59,8 +61,8 @@ def stated_point(files: Sequence[Path]) -> UsedPoint:
         )
     if not stated:
         return UsedPoint(PAPER_DELTA, "the paper's, for the files state none")
-    delta, model = stated.pop()
-    return UsedPoint(delta, f"that of the model {model}")
+    delta, model, false_per_mm2 = stated.pop()
+    return UsedPoint(delta, f"that of the model {model}", false_per_mm2)
 
 
 def read_cases(
@@ -85,11 +87,16 @@ def read_cases(
             next_step="name the slides in a manifest (column he) and give that with --manifest",
         )
     cohort = cohort or cohort_of(points.slides, points.source, mpp)
-    return _lined_up(cohort, cohort.renamed(points).of_label(MITOSIS), slide, area_mm2)
+    found = cohort.renamed(points).of_label(MITOSIS)
+    return _lined_up(cohort, found, slide, area_mm2, [path.parent for path in detections])
 
 
 def _lined_up(
-    cohort: Cohort, points: DetectionSet, slide: Path | None, area_mm2: float | None
+    cohort: Cohort,
+    points: DetectionSet,
+    slide: Path | None,
+    area_mm2: float | None,
+    folders: Sequence[Path],
 ) -> list[CountedCase]:
     rows = {str(row["case"]): row for row in cohort.manifest.to_dict(orient="records")}
     cases = []
@@ -103,34 +110,44 @@ def _lined_up(
                 points=points.table[points.table["slide"] == name],
                 mpp=float(row["mpp"]),
                 slide=seen if seen.is_file() else None,
+                tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
             )
         )
     return cases
 
 
+def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
+    """The manifest's mask, else the one that `metaphase detect` left for this slide, else tissue is found."""
+    left = (place / f"{name}.tissue.png" for folder in folders for place in (folder, folder / name))
+    mask = next((path for path in left if path.is_file()), None)
+    return TissueSource.stated(stated) if stated or mask is None else TissueSource(mask=mask)
+
+
 def count_cohort(
     cases: Sequence[CountedCase],
-    thresholds: Sequence[float],
+    points: Sequence[UsedPoint],
     config: CountConfig | None = None,
     *,
     tissue: bool = True,
     watch: BatchWatch | None = None,
 ) -> Batch[list[SlideCount]]:
-    """Counts of every case at every threshold; a case that fails is recorded and the others go on.
+    """Counts of every case at every operating point; a case that fails is recorded and the others go on.
 
     With `tissue`, that of slides at hand is found first.
     """
-    configs = [replace(config or CountConfig(), threshold=threshold) for threshold in thresholds]
+
+    def counted(case: CountedCase, mask: TissueMask | None, point: UsedPoint) -> SlideCount:
+        settings = replace(config or CountConfig(), threshold=point.delta)
+        count = count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=settings)
+        doubts = background_doubt(count, point.false_per_mm2)
+        return replace(count, warnings=unique((*doubts, *count.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         mask = None
         if tissue and case.slide is not None:
             with SlideSource(case.slide, case.mpp).open() as slide:
-                mask = find_tissue(slide)
-        return [
-            count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one)
-            for one in configs
-        ]
+                mask = case.tissue.of(slide)
+        return [counted(case, mask, point) for point in points]
 
     return run_batch({case.name: case for case in cases}, work, None, watch)

@@ -5,8 +5,9 @@ A slide's folder is a small workspace of four stages, each kept or done again by
     search    search.parquet, NAME.tissue.png, .geojson (probability.tif): what the networks find on tissue
     count     count.json: mitotic count, grade and proliferation score at the operating point
     export    candidates.parquet, detections.parquet and the formats asked for
-    report    report.html, summary.json
+    report    report.html
 
+`summary.json` says all of it to programs.
 The folder of a cohort holds `index.html`, the tables of all slides, and `errors.log` where a slide failed.
 """
 
@@ -16,8 +17,8 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +28,31 @@ from metaphase import __version__
 from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
-from metaphase.base.files import write_text
-from metaphase.base.provenance import Ingredients, decides
+from metaphase.base.files import explained, write_text
+from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
-from metaphase.images.inspection import inspect_slide, quality_doubts, slide_quality
-from metaphase.images.stain.guess import StainGuess
-from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
+from metaphase.detections.table import OPERATING_POINT
+from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
+from metaphase.images.tissue import load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.searching import SlideSearched, TileSearch
-from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, stage_states
+from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import OperatingPoint, current_versions
 from metaphase.networks.detector import Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
 from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.reports.slide import ReportInput, write_slide_report
-from metaphase.slides import Slide
 
 SEARCH, COUNT, SUMMARY = "search.parquet", "count.json", "summary.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT, INDEX = "report.html", "index.html"
 ENDINGS = {form.name: form.ending for form in FORMATS}
 MIN_TILE_PX = 64
+USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
 WRONG_STAIN_CONFIDENCE = 0.8
 """A slide that is immunohistochemistry with this confidence is refused."""
-POINT = "operating_point"
-"""Attribute of the tables: the operating point that they were cut at."""
 
 
 # ---- what is asked for ----
@@ -71,9 +70,9 @@ class DetectionConfig:
     """Probabilities are averaged over this distance first; by default the model's."""
     floor: float = 0.1
     """Weakest detections that are kept."""
-    any_stain: bool = field(default=False, metadata=decides())
+    any_stain: bool = False
     """Search slides that look like immunohistochemistry too."""
-    tile_px: int | None = field(default=None, metadata=decides())
+    tile_px: int | None = None
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
@@ -226,9 +225,16 @@ class _SlideJob:
             if progress is not None:
                 progress(done, total)
 
-        states = run_stages(self.stages(), self.folder, report=report)
-        summary = json.loads((self.folder / SUMMARY).read_text(encoding="utf-8"))
-        return SlideOutcome(self.folder, summary, states)
+        stages = self.stages()
+        if stage_states(stages[:1], self.folder)[0].status == "kept":
+            self._refuse_other_stain(self._facts())
+        states = run_stages(stages, self.folder, report=report)
+        summary = self._summary(stages)
+        path = self.folder / SUMMARY
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
+        return SlideOutcome(self.folder, summary, settled(states))
 
     def stages(self) -> list[Stage]:
         """The table."""
@@ -241,17 +247,16 @@ class _SlideJob:
             self.model.config,
         )
         counted = SlideCounted(self.counting, point.false_per_mm2)
-        exported = SlideExported(name, self.detector.stated(point), config.formats)
+        exported = SlideExported(name, self.detector.stated(point), tuple(sorted(config.formats)))
         reported = SlideReported(name, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
-        files = (CANDIDATES, DETECTIONS, *(f"detections{ENDINGS[form]}" for form in config.formats))
+        files = (CANDIDATES, DETECTIONS, *map(_file_of, config.formats))
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched),
             Stage("count", "mitotic count and grade", ("search",), (COUNT,), self._count, counted),
-            Stage("export", "files for other programs", ("search", "count"), files, self._export, exported),
-            Stage("report", "the page and the summary", ("search", "count", "export"), (REPORT, SUMMARY),
-                  self._report, reported),
+            Stage("export", "files for other programs", ("search",), files, self._export, exported),
+            Stage("report", "the page", ("search", "count"), (REPORT,), self._report, reported),
         ]  # fmt: skip
 
     # -- the work of the stages
@@ -259,38 +264,37 @@ class _SlideJob:
     def _search(self, made_from: SlideSearched, report: Report) -> Facts:
         started = time.perf_counter()
         with self.slide.slide.open() as slide:
-            stain, doubts = _inspect(slide, self.config.any_stain)
+            seen = inspect_slide(slide)
+            looks = {"stain": seen.stain.name, "stain_confidence": seen.stain.confidence}
+            self._refuse_other_stain(looks)
             tissue = self.slide.tissue.of(slide)
             quality = slide_quality(slide, tissue)
-            doubts = (*doubts, *quality_doubts(quality, self.detector.optical_density))
             found_tissue = time.perf_counter()
             search = TileSearch(
                 slide, tissue, self.model.engine, self.detector.mpp, made_from.peaks, made_from.key,
                 self.config.tile_px,
             )  # fmt: skip
+            with explained(self.folder / PROBABILITIES):
+                (self.folder / PROBABILITIES).unlink(missing_ok=True)
             target = self.folder / PROBABILITIES if self.config.probability_map else None
-            (self.folder / PROBABILITIES).unlink(missing_ok=True)
-            table = search.found(
-                self.folder, self.slide.name, target, lambda done, total: report("search", done, total)
-            )
-            save_tissue(tissue, self.folder, self.slide.name)
-            write_table(self.folder / SEARCH, table)
-            resolution = slide.info.resolution
-            seconds = {
-                "tissue": found_tissue - started,
-                "detection": time.perf_counter() - found_tissue,
-            }
+            watch = partial(report, "search")
+            with search.found(self.folder, self.slide.name, target, watch) as table:
+                save_tissue(tissue, self.folder, self.slide.name)
+                write_table(self.folder / SEARCH, table)
+            resolution, engine = slide.info.resolution, self.model.engine
+            detection = time.perf_counter() - found_tissue
             return {
                 "width": slide.width,
                 "height": slide.height,
                 "mpp": slide.mpp,
                 "mpp_source": resolution.source if resolution else None,
-                "stain": stain.name,
+                **looks,
                 "tissue_mm2": tissue.area_mm2,
-                "warnings": [doubt.to_dict() for doubt in doubts],
-                "device": str(self.model.engine.device),
-                "arithmetic": self.model.engine.arithmetic,
-                "seconds": {step: round(value, 3) for step, value in seconds.items()},
+                "quality": asdict(quality),
+                "warnings": [doubt.to_dict() for doubt in seen.warnings],
+                "device": str(engine.device),
+                "arithmetic": engine.arithmetic,
+                "seconds": {"tissue": round(found_tissue - started, 3), "detection": round(detection, 3)},
             }
 
     def _count(self, _report: Report) -> Facts:
@@ -303,7 +307,7 @@ class _SlideJob:
     def _export(self, _report: Report) -> Facts:
         facts, name = self._facts(), self.slide.name
         table = self._detections()
-        table.attrs[POINT] = self.detector.stated(self.point)
+        table.attrs[OPERATING_POINT] = self.detector.stated(self.point)
         counted = table[table["probability"] >= self.counting.threshold].reset_index(drop=True)
         counted.attrs = table.attrs
         write_table(self.folder / CANDIDATES, table)
@@ -311,27 +315,19 @@ class _SlideJob:
         detections = DetectionSet(counted, (name,), name)
         sizes = {name: (facts["width"], facts["height"])}
         for form in self._formats():
-            target = self.folder / f"detections{ENDINGS[form]}"
+            target = self.folder / _file_of(form)
             write_detections(detections, target, form, mpp=facts["mpp"], sizes=sizes)
         return {"detections": len(counted), "candidates": len(table)}
 
-    def _formats(self) -> list[str]:
-        """Formats asked for, and those that an earlier run left: no file speaks of another operating point."""
-        there = [name for name, ending in ENDINGS.items() if (self.folder / f"detections{ending}").exists()]
-        return list(dict.fromkeys((*self.config.formats, *there)))
-
     def _report(self, _report: Report) -> Facts:
         facts, count = self._facts(), self._slide_count
-        doubts = unique(
-            (*background_doubt(count, self.point.false_per_mm2), *read_cautions(facts["warnings"]))
-        )
         content = ReportInput(
-            tissue=self._tissue(),
+            tissue=load_tissue(self.folder / self.tissue_files[0]),
             detections=self._detections(),
             score=count,
             card=self.detector.card,
             threshold=self.counting.threshold,
-            warnings=doubts,
+            warnings=(*background_doubt(count, self.point.false_per_mm2), *self._slide_doubts(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
             name=self.slide.name,
@@ -339,63 +335,74 @@ class _SlideJob:
         )
         with self.slide.slide.open() as slide:
             write_slide_report(self.folder / REPORT, slide, content)
-        summary = self._summary(facts, count, unique((*doubts, *count.warnings)))
-        write_text(self.folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return {}
 
-    def _summary(self, facts: Facts, count: SlideCount, doubts: Cautions) -> dict[str, Any]:
+    # -- what the stages left
+
+    def _summary(self, stages: list[Stage]) -> dict[str, Any]:
         """Everything about a result that a program or a reviewer may ask for, as plain values."""
+        facts = self._facts()
+        count = json.loads((self.folder / COUNT).read_text(encoding="utf-8"))
+        doubts = unique((*read_cautions(count["warnings"]), *self._slide_doubts(facts)))
         about = ("width", "height", "mpp", "mpp_source", "stain", "tissue_mm2")
         how = ("device", "arithmetic", "seconds")
-        files = dict.fromkeys(name for stage in self.stages() for name in stage.writes)
+        files = [name for stage in stages for name in stage.writes]
         return {
             "name": self.slide.name,
             "slide": str(self.slide.slide.path),
             **{key: facts[key] for key in about},
             "threshold": self.counting.threshold,
-            POINT: self.detector.stated(self.point),
-            "score": count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count.warnings]},
+            OPERATING_POINT: self.detector.stated(self.point),
+            "score": count,
             "warnings": [doubt.to_dict() for doubt in doubts],
             "model": self.detector.card,
             **{key: facts[key] for key in how},
             "versions": {"metaphase": __version__, "python": platform.python_version()},
-            "files": list(files),
+            "files": list(dict.fromkeys((*files, *map(_file_of, self._formats())))),
         }
 
-    # -- what the search left
-
     def _facts(self) -> Facts:
-        states = stage_states(self.stages()[:1], self.folder)
-        return states[0].facts
+        return kept_facts(self.folder, "search")
 
     def _detections(self) -> pd.DataFrame:
         return read_table(self.folder / SEARCH)
 
-    def _tissue(self) -> TissueMask:
-        return load_tissue(self.folder / self.tissue_files[0])
+    def _formats(self) -> list[str]:
+        """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
+        there = [name for name in ENDINGS if (self.folder / _file_of(name)).exists() and name != "parquet"]
+        return list(dict.fromkeys((*self.config.formats, *there)))
 
     @cached_property
     def _slide_count(self) -> SlideCount:
         """Once the search is done."""
-        return count_slide(
-            self._detections(), mpp=self._facts()["mpp"], tissue=self._tissue(), config=self.counting
-        )
+        tissue, mpp = load_tissue(self.folder / self.tissue_files[0]), self._facts()["mpp"]
+        return count_slide(self._detections(), mpp=mpp, tissue=tissue, config=self.counting)
+
+    def _slide_doubts(self, facts: Facts) -> Cautions:
+        """What the slide itself, its stain and its focus say against the result, given this model."""
+        quality = Quality(**facts["quality"])
+        stain = () if facts["stain"] != "DAB" else (Caution("not-he", _other_stain(facts), USE_HE),)
+        doubts = quality_doubts(quality, self.detector.optical_density)
+        return (*read_cautions(facts["warnings"]), *stain, *doubts)
+
+    def _refuse_other_stain(self, facts: Facts) -> None:
+        """Refuse a slide that is surely not H&E, unless it is wanted all the same."""
+        sure = facts["stain"] == "DAB" and facts["stain_confidence"] >= WRONG_STAIN_CONFIDENCE
+        if sure and not self.config.any_stain:
+            raise SlideError(
+                _other_stain(facts),
+                path=self.slide.slide.path,
+                next_step="give the H&E slide, or --any-stain to search it all the same",
+            )
 
 
-def _inspect(slide: Slide, any_stain: bool) -> tuple[StainGuess, Cautions]:
-    """What the slide looks like; one of another stain is refused unless told otherwise."""
-    seen = inspect_slide(slide)
-    if seen.stain.name != "DAB":
-        return seen.stain, seen.warnings
-    text = f"looks like immunohistochemistry, not H&E (confidence {seen.stain.confidence:.2f})"
-    if seen.stain.confidence >= WRONG_STAIN_CONFIDENCE and not any_stain:
-        raise SlideError(
-            text,
-            path=slide.info.path,
-            next_step="give the H&E slide, or --any-stain to search it all the same",
-        )
-    advice = "use the H&E slide of the same tissue, for the model cannot count on another stain"
-    return seen.stain, (*seen.warnings, Caution("not-he", text, advice))
+def _other_stain(facts: Facts) -> str:
+    return f"looks like immunohistochemistry, not H&E (confidence {facts['stain_confidence']:.2f})"
+
+
+def _file_of(form: str) -> str:
+    """File of the detections in a format."""
+    return f"detections{ENDINGS[form]}"
 
 
 # ---- many slides ----
@@ -423,8 +430,11 @@ def detect_cohort(
         rows = [_row(name, outcome) for name, outcome in batch.results.items()]
         failed = [CohortRow(failure.name, error=failure.message) for failure in batch.failures]
         write_cohort_index(output / INDEX, [*rows, *failed])
-    if batch.results:
-        write_cohort_tables(output, list(batch.results.values()))
+    for file in (DETECTIONS, CANDIDATES):
+        if batch.results:
+            _write_cohort_table(output / file, list(batch.results.values()))
+        else:
+            (output / file).unlink(missing_ok=True)
     return batch
 
 
@@ -442,13 +452,12 @@ def _row(name: str, outcome: SlideOutcome) -> CohortRow:
     )
 
 
-def write_cohort_tables(folder: Path, outcomes: Sequence[SlideOutcome]) -> None:
-    """Detections and candidates of all slides as one table each; slides without any are named in them too."""
-    for file in (DETECTIONS, CANDIDATES):
-        parts = [
-            DetectionSet(read_table(outcome.folder / file), (str(outcome.summary["name"]),))
-            for outcome in outcomes
-        ]
-        whole = joined(parts, folder / file)
-        whole.table.attrs[POINT] = outcomes[0].summary[POINT]
-        write_detections(whole, folder / file, "parquet")
+def _write_cohort_table(path: Path, outcomes: Sequence[SlideOutcome]) -> None:
+    """Points of all slides as one table; slides without any are named in it too."""
+    parts = [
+        DetectionSet(read_table(outcome.folder / path.name), (str(outcome.summary["name"]),))
+        for outcome in outcomes
+    ]
+    whole = joined(parts, path)
+    whole.table.attrs[OPERATING_POINT] = outcomes[0].summary[OPERATING_POINT]
+    write_detections(whole, path, "parquet")

@@ -29,14 +29,15 @@ Peaks = Floats
 class TileJournal:
     """An append-only file of tile results for one job; opening it drops what belongs to another job."""
 
-    def __init__(self, path: str | Path, job: str) -> None:
+    def __init__(self, path: str | Path, job: str, *, fresh: bool = False) -> None:
+        """`fresh` drops what an earlier run of the same job left."""
         self.path = Path(path)
         self.finished: dict[int, Peaks] = {}
         """Peaks of every finished tile, by the tile's number."""
         header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            content = self.path.read_bytes() if self.path.exists() else b""
+            content = self.path.read_bytes() if self.path.exists() and not fresh else b""
             end = self._recover(content, header)
             self._file: BinaryIO = self.path.open("r+b" if end else "wb")
             self._file.seek(end)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import case_folder, read_manifest, stated_number
+from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
 from metaphase.labels.phh3.cases import search_case
 from metaphase.labels.phh3.classification import Classifier, classify_case
 from metaphase.labels.phh3.config import BrownConfig
@@ -38,7 +38,8 @@ class Phh3Searched:
     candidates: int
     picture: Path
     warnings: Cautions
-    reused: bool
+    reason: str
+    """Why it was searched; empty where an earlier run had done it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def search_cohort(
             force=force,
             progress=progress,
         )
-        return Phh3Searched(case.name, len(found.table), found.picture, found.warnings, found.reused)
+        return Phh3Searched(case.name, len(found.table), found.picture, found.warnings, found.reason)
 
     return _each_case(manifest, workspace, search, watch)
 
@@ -119,5 +120,5 @@ def _each_case(
 
 def _case(row: Mapping[Any, Any], workspace: Path) -> Phh3Case:
     name = str(row["case"])
-    slide = SlideSource(Path(str(row["phh3"])), stated_number(row, "phh3_mpp") or stated_number(row, "mpp"))
+    slide = SlideSource(Path(str(row["phh3"])), phh3_mpp(row))
     return Phh3Case(name, slide, case_folder(workspace, name))

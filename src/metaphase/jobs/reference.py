@@ -1,6 +1,7 @@
 """From a manifest to the reference standard of a cohort: what is missing is made, what is there is kept.
 
-A case's folder in the workspace holds the files of `metaphase.phh3` (where its networks find the mitoses) and
+A case's folder in the workspace holds the files of `metaphase.labels.phh3` (where networks find its mitoses)
+and
 
     placed.parquet, .json                      points in H&E coordinates with what was measured there
     transform.json                             the map between the slides, with the verdict
@@ -22,13 +23,14 @@ import pandas as pd
 
 from metaphase.base.batch import BatchWatch, Failure, run_batch
 from metaphase.base.errors import UsageError
+from metaphase.base.files import explained
 from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.tables import (
     as_text,
     case_folder,
+    phh3_mpp,
     read_manifest,
     read_table,
-    require_numbers,
     stated_number,
     write_table,
 )
@@ -119,8 +121,8 @@ class CaseResult:
     reason: str = ""
     points: int = 0
     accepted: int = 0
-    reused: bool = False
-    """Whether an earlier run had registered it."""
+    again: str = ""
+    """Why it was registered; empty where an earlier run had done it."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,6 @@ def build_cohort(
 def _read_rows(manifest: str | Path, workspace: Path) -> pd.DataFrame:
     """The manifest, once its cases can name folders."""
     rows = read_manifest(manifest)
-    require_numbers(rows, ("phh3_mpp",), manifest)
     for case in rows["case"]:
         if case_folder(workspace, case).name == REVIEW:
             raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
@@ -194,11 +195,13 @@ def _build_row(
 
 def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfig) -> CaseResult:
     """The reference standard of one pair, into its folder; what an earlier run finished is kept."""
-    (folder / NOTE).unlink(missing_ok=True)
+    with explained(folder / NOTE):
+        (folder / NOTE).unlink(missing_ok=True)
     found = source(pair, folder, config)
     record = _placed_from(pair, found, config)
-    reused = record.matches(folder / PLACED_NOTE) and (folder / PLACED).is_file()
-    if not reused:
+    there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
+    again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
+    if again:
         _place(pair, folder, found, config, record)
     placed = facts_of(folder / PLACED_NOTE)
     table = decide(read_table(folder / PLACED), placed["he_mpp"], config.reference)
@@ -206,7 +209,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
     status, reason = _status(placed["verdict"], config.reference)
     facts = {"verdict": placed["verdict"], "status": status, "reason": reason}
     ReferenceDecided(record, config.reference).write(folder / NOTE, facts)
-    return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), reused)
+    return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), again)
 
 
 def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced) -> None:
@@ -256,7 +259,7 @@ def read_cases(workspace: str | Path) -> list[CaseResult]:
             "holds no reference standard", path=workspace, next_step="run metaphase reference build first"
         )
     table = read_table(path)
-    table = table.assign(reason=as_text(table["reason"]))
+    table = table.assign(reason=as_text(table["reason"]), again=as_text(table["again"]))
     names = [one.name for one in fields(CaseResult)]
     return [CaseResult(**row) for row in _records(table[names])]
 
@@ -328,8 +331,7 @@ def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | 
 def _pair(row: Facts, folder: Path, points: str | Path | None) -> Pair:
     mpp = stated_number(row, "mpp")
     file = _points_file(row, folder, points)
-    phh3_mpp = stated_number(row, "phh3_mpp") or mpp
-    return Pair(str(row["case"]), Path(row["he"]), Path(row["phh3"]), mpp, phh3_mpp, file)
+    return Pair(str(row["case"]), Path(row["he"]), Path(row["phh3"]), mpp, phh3_mpp(row), file)
 
 
 def _records(table: pd.DataFrame) -> list[Facts]:

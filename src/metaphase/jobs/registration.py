@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metaphase.base.files import explained
 from metaphase.base.provenance import FileContent, Ingredients
-from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages
+from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
 from metaphase.labels.registration import Annotations, RegistrationConfig, register_to_folder
 from metaphase.slides import SlideSource
 
 SUMMARY = "summary.json"
+OF_POINTS, OF_ANNOTATIONS = ("points.parquet", "points.csv", "points.geojson"), "annotations.geojson"
+"""Files of what was given; annotations are left out where the registration failed."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ def register_slides(
     folder, config = Path(folder), config or RegistrationConfig()
 
     def work(_report: Report) -> Facts:
+        for name in (*OF_POINTS, OF_ANNOTATIONS):
+            with explained(folder / name):
+                (folder / name).unlink(missing_ok=True)
         with he.open() as first, phh3.open() as second:
             summary = register_to_folder(
                 first, second, folder, points=points, annotations=annotations, config=config
@@ -57,8 +63,8 @@ def register_slides(
         "" if annotations is None else annotations.drawn_on,
         config,
     )
-    writes = (SUMMARY, "transform.json", "registration.png")
+    writes = (SUMMARY, "transform.json", "registration.png", *(OF_POINTS if points is not None else ()))
     stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from)
-    states = run_stages([stage], folder)
+    states = settled(run_stages([stage], folder))
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     return summary, states

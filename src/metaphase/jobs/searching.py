@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,21 +78,26 @@ class TileSearch:
             self.slide, self.engine, self.peaks, mpp=self.mpp, tile_px=self.tile_px, mask=self.tissue.grid
         )
 
+    @contextmanager
     def found(
         self, folder: Path, name: str, probability_map: Path | None, progress: Progress
-    ) -> pd.DataFrame:
-        """Detections on tissue, double ones suppressed, the most probable first, as a detection table."""
-        tiles = fingerprint_of([self.key, str(self.plan.tiles)])
-        probabilities = None
+    ) -> Iterator[pd.DataFrame]:
+        """Detections on tissue, double ones suppressed, the most probable first, as a detection table.
+
+        What finished tiles found is forgotten at the end of the `with` statement, once the table is safe.
+        """
+        maps = None
         if probability_map is not None:
-            probabilities = ProbabilityMap(folder / f".probability-{self.key[:8]}.u8", self.plan)
-        with TileJournal(folder / JOURNAL, tiles) as journal:
-            self._search_tiles(journal, probabilities, progress)
-            table = self._table(journal.peaks(), name)
-            if probabilities is not None and probability_map is not None:
-                probabilities.write(probability_map)
+            maps = ProbabilityMap(folder / f".probability-{self.key[:8]}.u8", self.plan)
+        job = fingerprint_of([self.key, str(self.plan.tiles), maps is not None])
+        with TileJournal(folder / JOURNAL, job, fresh=maps is not None and maps.is_new) as journal:
+            self._search_tiles(journal, maps, progress)
+            if maps is not None and probability_map is not None:
+                maps.write(probability_map)
+            yield self._table(journal.peaks(), name)
             journal.close(remove=True)
-        return table
+        for leftover in folder.glob(".probability-*.u8"):
+            leftover.unlink(missing_ok=True)
 
     def _search_tiles(
         self, journal: TileJournal, probabilities: ProbabilityMap | None, progress: Progress
@@ -130,9 +136,11 @@ class ProbabilityMap:
 
     def __init__(self, path: Path, plan: TilePlan) -> None:
         self._path = path
+        self.is_new = not path.exists()
+        """Whether no earlier run left probabilities of finished tiles."""
         self._mpp = plan.mpp * OUTPUT_STRIDE_PX
         self._shape = tuple(-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
-        if not path.exists():
+        if self.is_new:
             with explained(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as file:
@@ -147,11 +155,10 @@ class ProbabilityMap:
             self._open("r+")[y : y + rows, x : x + columns] = levels
 
     def write(self, target: Path) -> None:
-        """Write the pyramid and delete the bytes it was made of. Places never searched are 0."""
+        """Write the pyramid. Places never searched are 0."""
         height, width = self._shape
         form = PyramidFormat.probabilities(self._mpp)
         write_pyramid(target, self._tiles(form.tile_px), width, height, form)
-        self._path.unlink(missing_ok=True)
 
     def _open(self, mode: Any) -> npt.NDArray[np.uint8]:
         return np.memmap(self._path, np.uint8, mode, shape=self._shape)

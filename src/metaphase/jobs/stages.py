@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,6 +82,21 @@ def stage_states(stages: Sequence[Stage], workspace: str | Path) -> States:
     return tuple(_state(stage, accounts[stage.name], Path(workspace)) for stage in stages)
 
 
+def kept_facts(workspace: Path, name: str) -> Facts:
+    """What a finished stage told about what it made."""
+    facts: Facts = facts_of(workspace / FOLDER / f"{name}.json").get("facts", {})
+    return facts
+
+
+def settled(states: States) -> States:
+    """The states without the work, for keeping: work holds on to whatever it was about to use."""
+    return tuple(replace(state, stage=replace(state.stage, work=_nothing)) for state in states)
+
+
+def _nothing(_report: Report) -> Facts:
+    return {}
+
+
 def stage_rows(states: States) -> list[StageRow]:
     """The stages as pages show them."""
     return [
@@ -118,12 +133,12 @@ def run_stages(
 def _done(stage: Stage, account: Account, folder: Path, report: Report, reason: str) -> StageState:
     """Work on a stage, and leave its note."""
     begun, note = _begun(folder, stage), _note(folder, stage)
+    with explained(note):
+        note.unlink(missing_ok=True)
     if why_again(begun, account):
         if stage.renew:
             _remove(stage, folder)
         write_note(begun, account)
-    with explained(note):
-        note.unlink(missing_ok=True)
     started = time.perf_counter()
     facts = stage.work(report)
     seconds = round(time.perf_counter() - started, 2)

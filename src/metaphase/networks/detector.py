@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from metaphase.base.errors import ModelError
+from metaphase.detections.table import PAPER_DELTA
 from metaphase.networks.cards import (
     DETECTORS,
     ModelCard,
@@ -25,7 +26,11 @@ from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
 
 PAPER_POINT = OperatingPoint(
     task="mitoses",
-    parameters={"delta": 0.8, "suppress_um": PeakConfig().suppress_um, "smooth_um": PeakConfig().smooth_um},
+    parameters={
+        "delta": PAPER_DELTA,
+        "suppress_um": PeakConfig().suppress_um,
+        "smooth_um": PeakConfig().smooth_um,
+    },
     metric="F1",
     value=math.nan,
     source="the paper's, not tuned for this model",

@@ -127,7 +127,7 @@ def simulate_cohort(
     left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames))]
     report = _Reporter(progress, len(cases) * len(frames) * config.width * config.height)
     report.add("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
-    with rendering_processes(min(config.workers, max(1, len(left)))) as executor:
+    with rendering_processes(config.workers if left else 1) as executor:
         if executor is not None and len(left) >= config.workers:
             jobs = [executor.submit(_write_alone, out / case.name, case, frames) for case in left]
             for job, case in zip(jobs, left, strict=True):
@@ -179,12 +179,17 @@ def _is_complete(folder: Path, made_from: CaseSimulated) -> bool:
 
 
 def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
-    """A whole case in one process."""
-    _write_case(folder, case, frames, None, _Reporter(None, 0))
+    """A whole case in one process, one thread."""
+    _write_case(folder, case, frames, None, _Reporter(None, 0), threads=1)
 
 
 def _write_case(
-    folder: Path, case: Case, frames: tuple[Frame, ...], executor: Executor | None, report: _Reporter
+    folder: Path,
+    case: Case,
+    frames: tuple[Frame, ...],
+    executor: Executor | None,
+    report: _Reporter,
+    threads: int | None = None,
 ) -> None:
     with explained(folder):
         _check_space(folder, case, frames)
@@ -193,7 +198,10 @@ def _write_case(
             temporary.mkdir()
             _write_truth(temporary, case, executor)
             for frame in frames:
-                _write_slide(temporary / f"{frame}.tif", case, frame, executor, report)
+                form = PyramidFormat(MPP, TILE_PX, case.laboratory.scanner.jpeg_quality)
+                tiles = _tiles(case, frame, executor, report)
+                path = temporary / f"{frame}.tif"
+                write_pyramid(path, tiles, case.width, case.height, form, threads=threads)
             CaseSimulated(case, frames).write(temporary / NOTE)
             if folder.exists():
                 folder.rename(Path(name) / "old")
@@ -221,11 +229,6 @@ def _write_truth(folder: Path, case: Case, executor: Executor | None) -> None:
     (folder / "displacement.json").write_text(json.dumps(case.displacement.to_json(), indent=1) + "\n")
     field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
     np.savez_compressed(folder / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
-
-
-def _write_slide(path: Path, case: Case, frame: Frame, executor: Executor | None, report: _Reporter) -> None:
-    form = PyramidFormat(MPP, TILE_PX, case.laboratory.scanner.jpeg_quality)
-    write_pyramid(path, _tiles(case, frame, executor, report), case.width, case.height, form)
 
 
 def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporter) -> Iterator[RGB]:

@@ -73,11 +73,20 @@ class SlideSource:
 
 
 def companions(path: Path) -> list[Path]:
-    """Files without which a slide's index file says nothing: the folder of a .mrxs, the series of a .dcm."""
+    """Files without which a slide's index file says nothing.
+
+    The folder of a .mrxs, the files that a .vms or .vmu names, and all others of a .dcm's folder (which of
+    them are of the same series is not looked at: one too many costs a second search, one too few a stale
+    result).
+    """
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
     if path.suffix.lower() == ".dcm":
         return sorted(file for file in path.parent.glob("*.dcm") if file != path)
+    if path.suffix.lower() in (".vms", ".vmu"):
+        lines = path.read_text(encoding="latin-1").splitlines()
+        named = (path.parent / line.partition("=")[2].strip() for line in lines if "=" in line)
+        return sorted({file for file in named if file.is_file()})
     return []
 
 

@@ -119,7 +119,7 @@ def test_saved_candidates_come_back(tmp_path: Path) -> None:
     assert (again.tissue_mm2, again.dark_share) == (found.tissue_mm2, found.dark_share)
     assert record.matches(tmp_path / "a.parquet.json")
     other = CandidatesFound(seen, CandidateConfig())
-    assert other.why(tmp_path / "a.parquet.json").startswith("config.diameter_um was 5.0 and is ")
+    assert other.why(tmp_path / "a.parquet.json").startswith("config.diameter_um was 5 and is ")
     more = CandidatesFound(seen, dataclasses.replace(CONFIG, max_candidates=7))
     assert more.matches(tmp_path / "a.parquet.json"), "a limit that only stops a run decides nothing"
     (tmp_path / "a.parquet.json").unlink()

@@ -107,9 +107,9 @@ def test_hard_set_does_not_depend_on_how_many_there_are() -> None:
         assert few[name]["x"].tolist() == chosen["x"].tolist()
 
 
-def test_scores_must_fit() -> None:
+def test_probabilities_must_fit() -> None:
     tables = labelled(slides=1)
-    with pytest.raises(CandidateError, match="200 candidates and 3 scores"):
+    with pytest.raises(CandidateError, match="200 candidates and 3 probabilities"):
         hard_negatives(tables, {"slide0": np.ones(3, np.float32)}, SetConfig())
 
 

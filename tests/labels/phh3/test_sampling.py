@@ -21,7 +21,7 @@ POOL = pd.DataFrame(
     {
         "item": [f"i{n}" for n in range(100)],
         "case": ["a"] * 80 + ["b"] * 15 + ["c"] * 5,
-        "score": np.linspace(0, 1, 100),
+        "probability": np.linspace(0, 1, 100),
     }
 )
 
@@ -50,7 +50,7 @@ def test_per_case_draws_equally_from_each() -> None:
 
 def test_active_items_lie_nearest_to_the_decision() -> None:
     drawn = draw_sample(POOL, SampleConfig(10, active_share=1.0), decision=0.3)
-    assert drawn["score"].between(0.24, 0.36).all()
+    assert drawn["probability"].between(0.24, 0.36).all()
     with pytest.raises(UsageError, match="classify"):
         draw_sample(POOL, SampleConfig(10, active_share=0.5))
 

@@ -63,7 +63,7 @@ def test_new_points_are_registered_and_none_is_an_answer(workspace: Path) -> Non
     before = points.read_text()
     points.write_text("x,y\n")
     built = rebuilt(workspace)
-    assert [(one.status, one.points, one.reused) for one in built.cases] == [("done", 0, False)]
+    assert [(one.status, one.points, bool(one.again)) for one in built.cases] == [("done", 0, True)]
     assert built.table.empty
     assert len(pd.read_csv(workspace / "manifest.csv")) == 1
     assert pd.read_csv(workspace / "reference.csv").empty

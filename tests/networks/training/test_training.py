@@ -30,6 +30,8 @@ from metaphase.networks.training.progress import BestF1, Progress, load_state, s
 from metaphase.networks.training.views import teacher_answers
 from tests.networks.training.stores import write_store
 
+EMPTY = {"stage": "training", "schema": [1], "ingredients": {}}
+
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -165,7 +167,7 @@ def test_two_processes_equal_one(stores: Path, tmp_path: Path) -> None:
 
 def test_folder_of_another_run_is_refused(stores: Path, tmp_path: Path) -> None:
     train(config(stores, epochs=1), tmp_path, device="cpu")
-    with pytest.raises(TrainingError, match="a run with another batch"):
+    with pytest.raises(TrainingError, match=r"holds another run: config\.batch was 8 and is \d+"):
         train(config(stores, epochs=1, batch=4), tmp_path, device="cpu")
 
 
@@ -332,9 +334,9 @@ def test_resumed_moments_lie_in_memory_as_their_weights(tmp_path: Path) -> None:
     conv, optimizer = fresh()
     conv(torch.rand(2, 3, 8, 8)).sum().backward()
     optimizer.step()
-    save_state(tmp_path / "last", conv, optimizer, torch.zeros(()), Progress(config={}))
+    save_state(tmp_path / "last", conv, optimizer, torch.zeros(()), Progress(EMPTY))
     again, resumed = fresh()
-    load_state(tmp_path / "last", again, resumed, torch.zeros(()), {})
+    load_state(tmp_path / "last", again, resumed, torch.zeros(()), EMPTY)
     for weight, other in zip(conv.parameters(), again.parameters(), strict=True):
         for key, value in resumed.state[other].items():
             assert value.stride() == optimizer.state[weight][key].stride()

@@ -61,7 +61,7 @@ class TissueConfig:
     """Smaller pieces are dust or debris; 20,000 um2 is a disc 160 um across."""
 
     min_hole_um2: float = 100_000.0
-    """Smaller holes are filled: fat vacuoles, lumens; 50,000 um2 is a disc 250 um across."""
+    """Smaller holes are filled: fat vacuoles, lumens; that is a disc 357 um across."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

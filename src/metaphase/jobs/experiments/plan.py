@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from metaphase.jobs.training.config import RunConfig, Task, cnn3, members, students, width_name
+from metaphase.jobs.training.config import ENSEMBLE, RunConfig, Task, cnn3, members, students, width_name
 
-ENSEMBLE = "ensemble"
 OTHER_RUN = "~"
 """Stands between a network's name and the number of its run, where runs of several seeds are shown."""
 PAPER_F1 = {1: 0.018, 2: 0.412, 3: 0.613, 4: 0.660, 5: 0.623, 6: 0.628, 7: 0.636}

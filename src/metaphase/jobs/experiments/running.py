@@ -14,19 +14,17 @@ import numpy as np
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.provenance import Ingredients
-from metaphase.evaluation.benches import Bench, bench_of, measured
+from metaphase.evaluation.benches import Bench, bench_of
 from metaphase.images.inspection import slide_quality
 from metaphase.jobs.cohort import cohort_slide
-from metaphase.jobs.experiments.plan import ENSEMBLE, OTHER_RUN, baselines, easy_networks, unsoftened
+from metaphase.jobs.experiments.plan import OTHER_RUN, baselines, easy_networks, unsoftened
 from metaphase.jobs.searching import SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import CNN3, Task, members, students
-from metaphase.jobs.training.run import DETECTIONS, NetworksTested
-from metaphase.jobs.training.table import data_stages, network_stage, soft_target_stage
+from metaphase.jobs.training.config import CNN3, ENSEMBLE, Task, members, students
+from metaphase.jobs.training.run import DETECTIONS, NetworksTested, tested_network
+from metaphase.jobs.training.table import RunSource, data_stages, network_stage, soft_target_stage, source_of
 from metaphase.labels.mining.config import HARD
-from metaphase.networks.architectures import parameter_count
-from metaphase.networks.checkpoints import load_model
 
 RESULTS = "results"
 LABORATORIES = "laboratories.json"
@@ -37,7 +35,9 @@ Density = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class LaboratoriesCompared(Ingredients, stage="laboratories"):
-    """The colours of laboratories; all that decides them is read."""
+    """The colours of the laboratories that train and test."""
+
+    source: RunSource
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,11 @@ class Experiments:
         names = networks or (name,)
         work = partial(self._tested, name, names)
         writes = (f"{RESULTS}/networks/{name}.json",)
-        made_from = NetworksTested(self.chain.config.test)
+        made_from = NetworksTested.of(self.chain.config)
         return Stage(f"test {name}", "F1 on whole slides", names, writes, work, made_from)
 
     def _tested(self, name: str, names: tuple[str, ...], report: Report) -> Facts:
-        models = [self.chain.model(each) for each in names]
-        marked = {
-            split: bench.marked(self.search.search(name, models, self.chain.slides(split), report))
-            for split, bench in self.benches.items()
-        }
-        values = measured(marked["validation"], marked["test"], self.benches["test"].centres())
-        values["parameters"] = sum(parameter_count(load_model(model)[0]) for model in models)
+        values = tested_network(self.chain, name, names, self.benches, self.search, report)
         write_text(self.results / "networks" / f"{name}.json", json.dumps(values) + "\n")
         return {
             "threshold": round(values["threshold"], 3),
@@ -142,7 +136,8 @@ class Experiments:
     def _laboratory_stage(self) -> Stage:
         writes = (f"{RESULTS}/{LABORATORIES}",)
         about = "how far the test laboratories are"
-        return Stage("laboratories", about, ("slides",), writes, self._compared, LaboratoriesCompared())
+        source = source_of(self.chain.config, ("train", "test"))
+        return Stage("laboratories", about, (), writes, self._compared, LaboratoriesCompared(source))
 
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""

@@ -15,7 +15,8 @@ from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.benches import GRID, BenchCounts, counts_of
 from metaphase.evaluation.metrics import estimate
 from metaphase.jobs.experiments.plan import OTHER_RUN, PAPER_F1, Experiment, Question, experiments, questions
-from metaphase.jobs.stages import States, stage_rows
+from metaphase.jobs.experiments.running import Experiments, run_experiments
+from metaphase.jobs.stages import Report, States, Watch, silent, stage_rows
 from metaphase.jobs.training.config import RunConfig
 from metaphase.reports.pages import TextTable
 from metaphase.reports.plots import Line
@@ -245,6 +246,28 @@ def write_results(folder: Path, summary: Summary, measured: Mapping[str, Any], s
     write_text(folder / "results.json", json.dumps(content) + "\n")
     write_text(folder / "table.md", markdown(summary))
     write_experiments_page(folder, experiments_report(summary, measured, states))
+
+
+def summarise_job(job: Experiments, also: Sequence[Path] = ()) -> tuple[Summary, dict[str, Any]]:
+    """The tables of a job so far, with workspaces of other seeds, and the values behind them."""
+    measured = job.measured_values(also)
+    return summarise(job.chain.config, measured, job.laboratories()), measured
+
+
+def run_and_write(
+    job: Experiments, also: Sequence[Path] = (), *, report: Report = silent, watch: Watch | None = None
+) -> States:
+    """Do what is left of the experiments, and write tables and page anew after every stage."""
+
+    def keep(states: States) -> None:
+        if not any(state.status == "running" for state in states):
+            write_results(job.results, *summarise_job(job, also), states)
+        if watch is not None:
+            watch(states)
+
+    states = run_experiments(job, report=report, watch=keep)
+    keep(states)
+    return states
 
 
 def experiments_report(summary: Summary, measured: Mapping[str, Any], states: States) -> ExperimentsReport:

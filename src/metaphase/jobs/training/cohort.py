@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from metaphase.base.errors import UsageError
+from metaphase.base.provenance import decides
 from metaphase.base.tables import (
     TableError,
     as_text,
@@ -19,13 +22,46 @@ from metaphase.base.tables import (
     stated_number,
 )
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
+from metaphase.images.tissue import TissueSource
+from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining import TrainingSlide
+from metaphase.slides import SlideSource
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ("case", "x", "y", "label")
 REFUSED = ("false", "0", "no", "rejected")
 """Spellings of `not accepted`."""
+
+
+@dataclass(frozen=True)
+class ManifestRow:
+    """What a manifest says of a slide that decides results."""
+
+    name: str
+    slide: SlideSource
+    tissue: TissueSource
+    split: str
+    centre: str
+    repeat: float | None
+    patient: str = field(metadata=decides("slides", "test"))
+
+
+def manifest_rows(manifest: str | Path, splits: tuple[str, ...] = SPLITS) -> tuple[ManifestRow, ...]:
+    """The rows of some splits; columns that decide nothing are not looked at."""
+    rows = []
+    for row in read_manifest(manifest).to_dict("records"):
+        slide, split = cohort_slide(row), str(row["split"]).strip().lower()
+        if split in splits:
+            facts = (split, str(row["centre"]), stated_number(row, "repeat"), str(row["patient"]))
+            rows.append(ManifestRow(slide.name, slide.slide, slide.tissue, *facts))
+    return tuple(rows)
+
+
+def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
+    """The points of some cases in a table of the reference standard, labelled."""
+    points = _table_of(str(table))
+    return points[points["case"].isin(set(cases))].reset_index(drop=True)
 
 
 def read_cohort(manifest: str | Path) -> pd.DataFrame:
@@ -55,7 +91,7 @@ def read_reference(section: ReferenceSection, cohort: pd.DataFrame) -> pd.DataFr
     if section.source == "simulated":
         points = pd.concat([_truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
     else:
-        points = _table_of(section.table)
+        points = read_points(section.table, cohort["case"])
     points = points[points["case"].isin(set(cohort["case"])) & (points["label"] != LOOKALIKE)]
     points = points[list(COLUMNS)].reset_index(drop=True)
     _check_mitoses(points, cohort, section)

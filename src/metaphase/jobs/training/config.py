@@ -283,7 +283,7 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
     )
 
 
-CNN3 = "cnn3"
+CNN3, ENSEMBLE = "cnn3", "ensemble"
 
 
 def cnn3(config: RunConfig) -> Task:

@@ -13,24 +13,30 @@ from metaphase.base.provenance import Ingredients
 from metaphase.evaluation.benches import Bench, bench_of, measured
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import save_point
-from metaphase.jobs.searching import SplitSearch
+from metaphase.jobs.searching import SlideSearched, SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import CNN3, EvaluationSection, RunConfig, members, students
-from metaphase.jobs.training.table import data_stages, ensemble_stages
+from metaphase.jobs.training.config import CNN3, ENSEMBLE, EvaluationSection, RunConfig, members, students
+from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import OperatingPoint
 from metaphase.networks.checkpoints import load_model
 
 RESULTS, DETECTIONS = "results.json", "detections"
-ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
-class NetworksTested(Ingredients, stage="test"):
+class NetworksTested(Ingredients, stage="test", uses=(SlideSearched,)):
     """What decides a test, beside the networks."""
 
     test: EvaluationSection
+    source: RunSource
+    """The slides tested on, and those that choose the threshold."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> NetworksTested:
+        """The test of a run or of an experiment."""
+        return cls(config.test, source_of(config, ("validation", "test")))
 
 
 def run_chain(chain: Chain, *, report: Report = silent, watch: Watch | None = None) -> States:
@@ -44,7 +50,7 @@ def run_table(chain: Chain) -> list[Stage]:
     networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
     test = Stage(
         "test", "detection on validation and test slides, F1 by laboratory", networks, (RESULTS,),
-        partial(_test, chain), NetworksTested(chain.config.test),
+        partial(_test, chain), NetworksTested.of(chain.config),
     )  # fmt: skip
     return [*stages, test]
 
@@ -79,7 +85,7 @@ def _test(chain: Chain, report: Report) -> Facts:
     }
     search = SplitSearch(chain.workspace / DETECTIONS, config.peaks, chain.device)
     networks = {
-        name: _tested(chain, name, names, benches, search, report)
+        name: tested_network(chain, name, names, benches, search, report)
         for name, names in answers(chain.config).items()
     }
     content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
@@ -87,7 +93,7 @@ def _test(chain: Chain, report: Report) -> Facts:
     return {"networks": len(networks), "test slides": len(benches["test"].cohort.cases)}
 
 
-def _tested(
+def tested_network(
     chain: Chain,
     name: str,
     names: tuple[str, ...],
@@ -95,7 +101,10 @@ def _tested(
     search: SplitSearch,
     report: Report,
 ) -> dict[str, Any]:
-    """Search the slides, compare with the reference standard, and note the threshold in the card."""
+    """Search the slides, compare with the reference standard, and note the threshold in the card.
+
+    Several `names` are networks whose mean is tested.
+    """
     models = [chain.model(each) for each in names]
     marked = {
         split: bench.marked(search.search(name, models, chain.slides(split), report))

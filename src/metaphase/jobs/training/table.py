@@ -6,59 +6,79 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from metaphase.base.provenance import FileContent, Ingredients
+import pandas as pd
+
+from metaphase.base.provenance import Ingredients
 from metaphase.images.tissue import TissueConfig
-from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.stages import Stage
 from metaphase.jobs.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
+from metaphase.jobs.training.cohort import SPLITS, ManifestRow, manifest_rows, read_points
 from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task, cnn3, members, students
 from metaphase.labels.mining import CandidateConfig, LabelConfig, SetConfig
 from metaphase.labels.mining.config import HARD
+from metaphase.labels.mining.mining import (
+    CandidatesFound,
+    CandidatesJudged,
+    PatchesCut,
+    SoftTargetsAdded,
+    StainFitted,
+    TissueFound,
+)
 from metaphase.simulation import SimulationConfig
-from metaphase.slides import SlideSource
+from metaphase.simulation.cohort import CaseSimulated
 
 # ---- what decides each stage's result ----
 
 
-@dataclass(frozen=True)
-class SlidesNamed(Ingredients, stage="slides"):
-    """The slides of a run, simulated or named by a manifest."""
+@dataclass(frozen=True, eq=False)
+class RunSource:
+    """The slides and labels that a stage works on: rows of a manifest with their points, or a simulation."""
 
-    manifest: FileContent | None
-    slides: tuple[SlideSource, ...]
-    simulate: SimulationConfig | None
-    phh3: bool
+    rows: tuple[ManifestRow, ...] = ()
+    points: pd.DataFrame | None = None
+    """Of these rows, from the reference table."""
+    simulate: SimulationConfig | None = None
+    phh3: bool = False
     """Whether PHH3 slides are simulated, too."""
 
 
 @dataclass(frozen=True)
-class ReferenceRead(Ingredients, stage="reference"):
-    """The reference standard of the slides."""
+class SlidesNamed(Ingredients, stage="slides", uses=(CaseSimulated,)):
+    """The slides of a run, simulated or named by a manifest."""
 
-    source: str
-    table: FileContent | None
+    source: RunSource
 
 
 @dataclass(frozen=True)
-class CandidatesLabelled(Ingredients, stage="candidates"):
-    """Labelled candidates of all slides that are learnt from."""
+class ReferenceRead(Ingredients, stage="reference"):
+    """The reference standard of all slides."""
 
+    kind: str
+    source: RunSource
+
+
+@dataclass(frozen=True)
+class CandidatesLabelled(
+    Ingredients, stage="candidates", uses=(CaseSimulated, CandidatesFound, TissueFound, StainFitted)
+):
+    """Labelled candidates of the slides that are learnt from; what is tested on does not matter here."""
+
+    source: RunSource
     candidates: CandidateConfig
     labels: LabelConfig
     tissue: TissueConfig
     standardise: str
-    masks: tuple[FileContent, ...]
 
 
 @dataclass(frozen=True)
-class EasySetsDrawn(Ingredients, stage="easy set"):
+class EasySetsDrawn(Ingredients, stage="easy set", uses=(PatchesCut,)):
     """Patches of CNN3 and for validation."""
 
     sets: SetConfig
 
 
 @dataclass(frozen=True)
-class DifficultSetsDrawn(Ingredients, stage=HARD):
+class DifficultSetsDrawn(Ingredients, stage=HARD, uses=(CandidatesJudged, PatchesCut)):
     """Patches of CNN4 and CNN5."""
 
     sets: SetConfig
@@ -73,7 +93,7 @@ class NetworkTrained(Ingredients, stage="network"):
 
 
 @dataclass(frozen=True)
-class SoftTargetsGiven(Ingredients, stage="soft targets"):
+class SoftTargetsGiven(Ingredients, stage="soft targets", uses=(SoftTargetsAdded,)):
     """The ensemble's answers; all that decides them is read."""
 
 
@@ -83,16 +103,21 @@ class SoftTargetsGiven(Ingredients, stage="soft targets"):
 def data_stages(chain: Chain) -> list[Stage]:
     """From slides to the difficult sets, with CNN3 on the way."""
     config, mining, patches = chain.config, chain.config.mining, f"{MINING}/patches"
-    named, masks = _outside_slides(config)
-    table = FileContent(Path(config.reference.table)) if config.reference.table else None
+    everything = source_of(config)
     easy = (f"{patches}/positives", f"{patches}/easy", f"{patches}/validation")
-    labelled = CandidatesLabelled(mining.candidates, mining.labels, mining.tissue, mining.standardise, masks)
+    labelled = CandidatesLabelled(
+        source_of(config, ("train", "validation")),
+        mining.candidates,
+        mining.labels,
+        mining.tissue,
+        mining.standardise,
+    )
     return [
         Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
-              named),
+              SlidesNamed(everything)),
         Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
-              chain.find_reference, ReferenceRead(config.reference.source, table)),
-        Stage("candidates", "dark places of training and validation slides", ("reference",),
+              chain.find_reference, ReferenceRead(config.reference.source, everything)),
+        Stage("candidates", "dark places of training and validation slides", (),
               (f"{MINING}/candidates",), chain.find_candidates, labelled),
         Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,
               EasySetsDrawn(mining.sets)),
@@ -103,15 +128,14 @@ def data_stages(chain: Chain) -> list[Stage]:
     ]  # fmt: skip
 
 
-def _outside_slides(config: RunConfig) -> tuple[SlidesNamed, tuple[FileContent, ...]]:
-    """The slides that the manifest names, where it is there, and the masks among them."""
-    phh3 = config.simulate is not None and config.reference.source != "simulated"
-    if not config.cohort.manifest:
-        return SlidesNamed(None, (), config.simulate, phh3), ()
-    manifest = FileContent(Path(config.cohort.manifest))
-    rows = cohort_slides(manifest.path) if manifest.path.is_file() else []
-    masks = tuple(FileContent(row.tissue.mask) for row in rows if row.tissue.mask is not None)
-    return SlidesNamed(manifest, tuple(row.slide for row in rows), None, phh3), masks
+def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
+    """What manifest and reference table say of the slides of some splits, or how these are simulated."""
+    if config.simulate is not None:
+        return RunSource(simulate=config.simulate, phh3=config.reference.source != "simulated")
+    manifest, table = Path(config.cohort.manifest), Path(config.reference.table)
+    rows = manifest_rows(manifest, splits) if manifest.is_file() else ()
+    points = read_points(table, {row.name for row in rows}) if table.is_file() else None
+    return RunSource(rows, points)
 
 
 def ensemble_stages(chain: Chain) -> list[Stage]:

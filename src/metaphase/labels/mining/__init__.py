@@ -1,6 +1,6 @@
 """The H&E detector's training data: candidates, easy and difficult sets, soft targets.
 
-`metaphase.hne.scoring` (networks that score candidates) is imported by itself, since it needs torch.
+`judging` (networks that are asked about candidates) is imported by itself, since it needs torch.
 """
 
 from metaphase.labels.mining.candidates import (

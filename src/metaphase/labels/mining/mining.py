@@ -26,7 +26,7 @@ from metaphase.base.files import write_bytes
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
-from metaphase.base.tables import named, read_table, require_columns, write_table
+from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
 from metaphase.images.stain.standardisation import Transform, fit_slide
 from metaphase.images.tissue import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.labels.mining.candidates import (
@@ -74,8 +74,7 @@ class TrainingSlide:
     """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
 
     def __post_init__(self) -> None:
-        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
-            raise UsageError(f"a slide cannot be called {self.name!r}", next_step="give a plain name")
+        case_folder("", self.name)
         if self.repeat < 1:
             raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
         require_columns(self.reference, ("x", "y"), self.name)
@@ -421,5 +420,5 @@ def _check_probabilities(
         raise CandidateError(
             f"{len(table):,} candidates got {answers.shape} answers, or some that are not probabilities",
             path=source.path,
-            next_step="check the network that scores",
+            next_step="check the network that was asked",
         )

@@ -104,22 +104,22 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
 
 def hard_negatives(
     labelled: Tables,
-    scores: Mapping[str, Floats32],
+    probabilities: Mapping[str, Floats32],
     config: SetConfig,
     parts: Sequence[Part] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Negatives of the difficult sets: drawn with replacement, in proportion to their score in their part.
+    """Negatives of the difficult sets, drawn with replacement, in proportion to their probability in a part.
 
-    `scores` has a value for each row of each table. Rows drawn for any set come with their counts.
+    `probabilities` has a value for each row of each table. Rows drawn for any set come with their counts.
     """
     negatives, found = {}, {}
     for name, table in labelled.items():
-        if len(scores[name]) != len(table):
+        if len(probabilities[name]) != len(table):
             raise CandidateError(
-                f"slide {name} has {len(table):,} candidates and {len(scores[name]):,} scores",
-                next_step="score the candidates again",
+                f"slide {name} has {len(table):,} candidates and {len(probabilities[name]):,} probabilities",
+                next_step="ask the network again",
             )
-        rows = table.assign(probability=scores[name])
+        rows = table.assign(probability=probabilities[name])
         negatives[name] = _rows_of(rows, NEGATIVE)
         found[name] = negatives[name]["probability"].to_numpy(np.float64)
     weights = _weights(found, parts or whole(labelled), config.even_share)
@@ -150,8 +150,8 @@ def draw_weighted(
     every = np.concatenate(weights)
     if not np.isfinite(every).all() or (every < 0).any() or not every.sum() > 0:
         raise CandidateError(
-            "the scores of the negatives are not probabilities, or all are 0",
-            next_step="check the network that scored them",
+            "the probabilities of the negatives are not probabilities, or all are 0",
+            next_step="check the network that was asked",
         )
     edges = np.cumsum(every)
     drawn = np.searchsorted(edges, rng.random(wanted) * edges[-1], side="right")
@@ -159,17 +159,17 @@ def draw_weighted(
 
 
 def _weights(
-    scores: Mapping[str, npt.NDArray[np.float64]], parts: Sequence[Part], even_share: float
+    probabilities: Mapping[str, npt.NDArray[np.float64]], parts: Sequence[Part], even_share: float
 ) -> list[npt.NDArray[np.float64]]:
-    """Odds of each row, slide by slide: by score, and for `even_share` of the draws all alike."""
+    """Odds of each row, slide by slide: by probability, and for `even_share` of the draws all alike."""
     odds: dict[str, npt.NDArray[np.float64]] = {}
     for part in parts:
-        count = sum(len(scores[name]) for name in part.slides)
-        total = sum(float(scores[name].sum()) for name in part.slides)
+        count = sum(len(probabilities[name]) for name in part.slides)
+        total = sum(float(probabilities[name].sum()) for name in part.slides)
         for name in part.slides:
-            by_score = (1 - even_share) * scores[name] / (total or 1.0)
-            odds[name] = part.share * (by_score + even_share / max(1, count))
-    return [odds[name] for name in scores]
+            by_probability = (1 - even_share) * probabilities[name] / (total or 1.0)
+            odds[name] = part.share * (by_probability + even_share / max(1, count))
+    return [odds[name] for name in probabilities]
 
 
 def _count(table: pd.DataFrame, label: int) -> int:

@@ -109,8 +109,13 @@ class SearchedCase:
     table: pd.DataFrame
     picture: Path
     warnings: Cautions
-    reused: bool
-    """Whether an earlier run had made it."""
+    reason: str
+    """Why it was searched; empty where an earlier run had done it."""
+
+    @property
+    def reused(self) -> bool:
+        """Whether an earlier run had made it."""
+        return not self.reason
 
 
 def search_case(
@@ -131,9 +136,11 @@ def search_case(
     folder = Path(folder)
     source = SlideSource(Path(slide_path), mpp)
     record = BrownFound(source, config)
-    if record.matches(folder / CANDIDATES_NOTE) and (folder / CANDIDATES).is_file():
+    reason = record.why(folder / CANDIDATES_NOTE)
+    reason = reason or ("" if (folder / CANDIDATES).is_file() else f"{CANDIDATES} is gone")
+    if not reason:
         warnings = read_cautions(facts_of(folder / CANDIDATES_NOTE)["warnings"])
-        return SearchedCase(read_table(folder / CANDIDATES), folder / PICTURE, warnings, reused=True)
+        return SearchedCase(read_table(folder / CANDIDATES), folder / PICTURE, warnings, "")
     with source.open() as slide:
         survey = survey_slide(slide, config, threads or available_cores())
         threshold = _usable_threshold(slide, survey, folder / PICTURE, force=force)
@@ -144,7 +151,7 @@ def search_case(
     warnings = find_warnings(survey, found, folder / PICTURE)
     with record.noted(folder / CANDIDATES, _facts(survey, found, warnings), note=folder / CANDIDATES_NOTE):
         write_table(folder / CANDIDATES, found.table)
-    return SearchedCase(found.table, folder / PICTURE, warnings, reused=False)
+    return SearchedCase(found.table, folder / PICTURE, warnings, reason)
 
 
 def read_candidates(folder: str | Path) -> pd.DataFrame:
@@ -233,27 +240,27 @@ class CandidatesKept(Ingredients, stage="PHH3 classification"):
 
 
 def read_classified(folder: str | Path) -> Classified:
-    """The finished scores of a case's candidates; scores of candidates that are no more are an error."""
+    """What networks said of a case's candidates; answers about candidates that are no more are an error."""
     folder = Path(folder)
     if not ((folder / CLASSIFIED_NOTE).is_file() and (folder / CANDIDATES).is_file()):
-        raise Phh3Error("has no scores", path=folder, next_step="run metaphase phh3 classify first")
+        raise Phh3Error("was not classified", path=folder, next_step="run metaphase phh3 classify first")
     if not kept_candidates(folder).matches(folder / CLASSIFIED_NOTE):
         raise Phh3Error(
-            "the candidates were searched anew since they were scored",
+            "the candidates were searched anew since they were classified",
             path=folder,
             next_step="run metaphase phh3 classify again",
         )
     return Classified(read_table(folder / CLASSIFIED), **facts_of(folder / CLASSIFIED_NOTE))
 
 
-def write_classified(folder: str | Path, case: str, scores: Classified) -> pd.DataFrame | None:
-    """Write scores and, once CNN2 has spoken, the mitoses; returns these."""
+def write_classified(folder: str | Path, case: str, answers: Classified) -> pd.DataFrame | None:
+    """Write the answers and, once CNN2 has spoken, the mitoses; returns these."""
     folder, mitoses = Path(folder), None
-    facts = {"keys": scores.keys, "decisions": scores.decisions}
+    facts = {"keys": answers.keys, "decisions": answers.decisions}
     with kept_candidates(folder).noted(folder / CLASSIFIED, facts, note=folder / CLASSIFIED_NOTE):
-        write_table(folder / CLASSIFIED, scores.table)
-        if "cnn2" in scores.decisions:
-            mitoses = mitosis_table(case, scores.table, scores.decisions["cnn2"])
+        write_table(folder / CLASSIFIED, answers.table)
+        if "cnn2" in answers.decisions:
+            mitoses = mitosis_table(case, answers.table, answers.decisions["cnn2"])
             write_table(folder / MITOSES, mitoses)
     return mitoses
 
@@ -267,7 +274,7 @@ def read_mitoses(folder: str | Path) -> pd.DataFrame:
     """The finished mitoses of a case's folder: a detection table in the PHH3 frame."""
     folder = Path(folder)
     if "cnn2" not in read_classified(folder).decisions:
-        raise Phh3Error("has no CNN2 scores", path=folder, next_step="run metaphase phh3 classify --cnn2")
+        raise Phh3Error("was not seen by CNN2", path=folder, next_step="run metaphase phh3 classify --cnn2")
     return read_table(folder / MITOSES)
 
 

@@ -52,13 +52,7 @@ class Classifier:
 
     def account(self) -> dict[str, Any]:
         """What decides its answers."""
-        card = self.card
-        return {
-            "weights": card.weights_sha256,
-            "network": card.spec,
-            "mpp": card.mpp,
-            "decision": self.decision,
-        }
+        return {"network": self.card.identity, "decision": self.decision}
 
     @torch.inference_mode()
     def __call__(self, patches: RGB) -> npt.NDArray[np.float32]:
@@ -99,28 +93,28 @@ def classify_case(
     mpp: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[Classified, bool]:
-    """Score the candidates in a case's folder and write scores and mitoses; returns whether there was work.
+    """Ask about the candidates in a case's folder, and write answers and mitoses; says whether it had to.
 
     Columns that the same network made of the same slide and candidates are kept.
     """
     folder, source = Path(folder), SlideSource(Path(slide_path), mpp)
     table = read_candidates(folder)
-    scores = _kept(folder, table)
+    answers = _kept(folder, table)
     candidates = FileContent(folder / CANDIDATES)
     keys = {one.name: CandidatesClassified(source, candidates, one).key for one in classifiers}
-    due = [one for one in classifiers if scores.keys.get(one.name) != keys[one.name]]
+    due = [one for one in classifiers if answers.keys.get(one.name) != keys[one.name]]
     if not due:
-        return scores, False
+        return answers, False
     with source.open() as slide:
         columns = classify_candidates(slide, table, due, progress)
-    scores = replace(
-        scores,
-        table=scores.table.assign(**columns),
-        keys=scores.keys | keys,
-        decisions=scores.decisions | {one.name: one.decision for one in due},
+    answers = replace(
+        answers,
+        table=answers.table.assign(**columns),
+        keys=answers.keys | keys,
+        decisions=answers.decisions | {one.name: one.decision for one in due},
     )
-    write_classified(folder, case, scores)
-    return scores, True
+    write_classified(folder, case, answers)
+    return answers, True
 
 
 def classify_candidates(
@@ -167,8 +161,8 @@ def _cut_up(rows: Integers, patches: RGB, size: int) -> Iterator[tuple[Integers,
 def _kept(folder: Path, table: pd.DataFrame) -> Classified:
     """Earlier columns of these very candidates, or none."""
     try:
-        scores = read_classified(folder)
+        answers = read_classified(folder)
     except Phh3Error:
         return Classified(table, {}, {})
-    known = all(name in scores.table for name in scores.keys)
-    return scores if known else Classified(table, {}, {})
+    known = all(name in answers.table for name in answers.keys)
+    return answers if known else Classified(table, {}, {})

@@ -13,7 +13,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import case_folder, named, stated_number
+from metaphase.base.tables import case_folder, named, phh3_mpp
 from metaphase.labels.observers.project import item_name, read_items, write_project
 from metaphase.labels.phh3.cases import Classified, read_candidates, read_classified
 from metaphase.labels.phh3.config import Phh3Error
@@ -45,7 +45,7 @@ class SampleConfig:
 def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None = None) -> pd.DataFrame:
     """Rows of `pool` in random order; `case` names the slide.
 
-    With an active share, `pool` has a column `score` and `decision` is the score at the decision line.
+    With an active share, `pool` has a column `probability`, and `decision` is where the network says yes.
     """
     if not len(pool):
         raise Phh3Error("there is no candidate to draw from", next_step="check the manifest and its splits")
@@ -61,12 +61,12 @@ def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None
 def _nearest_to_line(pool: pd.DataFrame, count: int, decision: float | None) -> Integers:
     if not count:
         return np.zeros(0, np.int64)
-    if decision is None or "score" not in pool.columns:
+    if decision is None or "probability" not in pool.columns:
         raise UsageError(
-            "active sampling needs candidates that a network has scored",
+            "active sampling needs candidates that a network has seen",
             next_step="run metaphase phh3 classify first, or draw at random",
         )
-    distance = np.abs(pool["score"].to_numpy() - decision)
+    distance = np.abs(pool["probability"].to_numpy() - decision)
     return np.argsort(distance, kind="stable")[:count]
 
 
@@ -143,25 +143,25 @@ def _cohort_pools(
             skipped.append(str(row["case"]))
             continue
         known = {name: row[name] for name in ("case", "patient", "split") if name in row}
-        mpp = stated_number(row, "phh3_mpp") or stated_number(row, "mpp")
+        mpp = phh3_mpp(row)
         pools.append(pool.assign(slide=row["phh3"], **known, **({"mpp": mpp} if mpp else {})))
     return pools, skipped, decision
 
 
 def _case_pool(folder: Path, purpose: Purpose) -> tuple[pd.DataFrame, float | None]:
-    """The candidates of a case that may be drawn, with the newest network's `score` and its decision line."""
+    """The candidates of a case that may be drawn, with the newest network's `probability` and decision."""
     if purpose == "cnn1":
         return _named(read_candidates(folder), folder.name), None
-    scores = read_classified(folder)
-    if "cnn1" not in scores.decisions:
-        raise Phh3Error("has no CNN1 scores", path=folder, next_step="run metaphase phh3 classify --cnn1")
-    kept = scores.table[scores.table["cnn1"] >= scores.decisions["cnn1"]]
-    newest = _newest(scores)
-    return _named(kept.assign(score=kept[newest]), folder.name), scores.decisions[newest]
+    seen = read_classified(folder)
+    if "cnn1" not in seen.decisions:
+        raise Phh3Error("was not seen by CNN1", path=folder, next_step="run metaphase phh3 classify --cnn1")
+    kept = seen.table[seen.table["cnn1"] >= seen.decisions["cnn1"]]
+    newest = _newest(seen)
+    return _named(kept.assign(probability=kept[newest]), folder.name), seen.decisions[newest]
 
 
-def _newest(scores: Classified) -> str:
-    return "cnn2" if "cnn2" in scores.decisions else "cnn1"
+def _newest(seen: Classified) -> str:
+    return "cnn2" if "cnn2" in seen.decisions else "cnn1"
 
 
 def _named(table: pd.DataFrame, case: str) -> pd.DataFrame:

@@ -16,9 +16,11 @@ from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
 from metaphase.networks.training.patches import PatchWriter
-from metaphase.slides import SlideSource, cut_squares
+from metaphase.slides import WORKING_MPP, SlideSource, cut_squares
 
 TRAIN, VALIDATION = "train", "validation"
+SIDE_PX = 128
+"""Side of the stored patches: the networks' 100 px and room for turning and shifting them."""
 TRAIN_SHARE = 10 / 18
 """Of the cases, as in the paper."""
 LETTERS = "REB"
@@ -139,6 +141,8 @@ class LabelledPatches(Ingredients, stage="PHH3 patches"):
 
     items: pd.DataFrame
     slides: tuple[SlideSource, ...]
+    side_px: int = SIDE_PX
+    mpp: float = WORKING_MPP
 
 
 def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
@@ -146,20 +150,22 @@ def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
     ordered = rows.sort_values(["slide", "y", "x"], ignore_index=True)
     slides = {str(path): _source(str(path), group) for path, group in ordered.groupby("slide", sort=False)}
     items = ordered[["item", "case", "label", "split", "x", "y"]]
-    key = LabelledPatches(items, tuple(slides.values())).key
-    stores = {split: folder / "patches" / key / split for split in (TRAIN, VALIDATION)}
+    made_from = LabelledPatches(items, tuple(slides.values()))
+    place = folder / "patches" / made_from.key
+    stores = {split: place / split for split in (TRAIN, VALIDATION)}
     for split, store in stores.items():
         if not (store / "store.json").exists():
             _write_store(ordered[ordered["split"] == split], slides, store)
+    made_from.write(place / "patches.json")
     return stores
 
 
 def _write_store(rows: pd.DataFrame, slides: Mapping[str, SlideSource], store: Path) -> None:
-    with PatchWriter(store) as writer:
+    with PatchWriter(store, side_px=SIDE_PX, mpp=WORKING_MPP) as writer:
         for path, group in rows.groupby("slide", sort=False):
             records = group.to_dict("records")
             with slides[str(path)].open() as slide:
-                cut = cut_squares(slide, group[["x", "y"]].to_numpy(float), writer.side_px, writer.mpp)
+                cut = cut_squares(slide, group[["x", "y"]].to_numpy(float), SIDE_PX, WORKING_MPP)
                 for numbers, patches in cut:
                     for patch, row in zip(patches, (records[number] for number in numbers), strict=True):
                         facts = {"label": row["label"], "slide": row["case"], "x": row["x"], "y": row["y"]}

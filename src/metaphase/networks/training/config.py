@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from metaphase.base.config import blamed, read_toml, resolved, settings_of
 from metaphase.base.errors import UsageError
+from metaphase.base.provenance import decides
 from metaphase.images.stain.augmentation import AugmentationConfig, parse_recipe
 from metaphase.networks.cards import NetworkSpec
 
@@ -57,9 +58,9 @@ class TrainingProtocol:
 class TrainingConfig(TrainingProtocol):
     """One network, its patches and its protocol."""
 
-    train: tuple[str, ...]
+    train: tuple[str, ...] = field(metadata=decides())
     """Patch stores to learn from."""
-    validation: tuple[str, ...]
+    validation: tuple[str, ...] = field(metadata=decides())
     """Patch stores to choose the best epoch on; no slide of them may be in `train`."""
     network: NetworkSpec = field(default_factory=NetworkSpec)
     """Which network."""
@@ -69,13 +70,13 @@ class TrainingConfig(TrainingProtocol):
     """Names of class 0 and class 1."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
-    teachers: tuple[str, ...] = ()
+    teachers: tuple[str, ...] = field(default=(), metadata=decides())
     """Networks whose mean answer to each augmented patch is learnt instead of a stored column."""
     draws: str = ""
     """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
     label_smoothing: float = 0.0
     """Share of the target spread over both classes; 0 as in the paper."""
-    checkpoint_minutes: float = 5.0
+    checkpoint_minutes: float = field(default=5.0, metadata=decides())
     """How much work a killed run may lose."""
 
     def __post_init__(self) -> None:

@@ -21,13 +21,22 @@ from torch.nn import functional
 
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import TrainingError
+from metaphase.base.provenance import Ingredients
 from metaphase.images.stain.augmentation import Augmentation
 from metaphase.images.stain.pixels import stained_density
 from metaphase.networks.architectures import build_network, parameter_count, probability
-from metaphase.networks.cards import PATCH_PX, ModelCard, OperatingPoint, current_versions
+from metaphase.networks.cards import (
+    PATCH_PX,
+    ModelCard,
+    NetworkIdentity,
+    OperatingPoint,
+    current_versions,
+    parse_card,
+)
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
+from metaphase.networks.training.patches import PatchStore
 from metaphase.networks.training.processes import Team, join_team
 from metaphase.networks.training.progress import (
     BestF1,
@@ -100,6 +109,16 @@ def train(
             ) from error
 
 
+@dataclass(frozen=True)
+class NetworkLearnt(Ingredients, stage="training"):
+    """What decides a network's weights; where stores and teachers lie does not."""
+
+    config: TrainingConfig
+    train: tuple[PatchStore, ...]
+    validation: tuple[PatchStore, ...]
+    teachers: tuple[NetworkIdentity, ...]
+
+
 class _Run:
     """One run: what stays the same over its steps, and the loop."""
 
@@ -118,10 +137,12 @@ class _Run:
         self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
         self.mixer = stain_mixer(self.patches, config.stain_mix, team.device) if config.stain_mix else None
         self.loss_sum = torch.zeros((), device=team.device)
-        self.progress = Progress(config=config.to_dict())
+        teachers = tuple(parse_card(Path(one).with_suffix(".json")).identity for one in config.teachers)
+        made_from = NetworkLearnt(config, self.patches.stores, self.held_out.stores, teachers).account()
+        self.progress = Progress(made_from)
         if (folder / STATE_FILE).exists():
             arguments = self.network, self.optimizer, self.loss_sum
-            self.progress = load_state(folder / STATE_FILE, *arguments, config.to_dict())
+            self.progress = load_state(folder / STATE_FILE, *arguments, made_from)
         self.step_loss = self._loss
         if config.compile:
             torch.compiler.reset()  # what was compiled for earlier networks counts against a limit

@@ -21,6 +21,7 @@ import pandas as pd
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import OutputError, TrainingError
 from metaphase.base.files import atomic_path, explained, write_text
+from metaphase.base.provenance import file_fingerprint
 
 INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
 """What every patch has: class, slide it was cut from, level-0 centre, and who made the label."""
@@ -97,6 +98,14 @@ class PatchStore:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def account(self) -> dict[str, Any]:
+        """What decides what is learnt from it: the index, the notes beside it, and the size of its shards."""
+        notes = sorted(path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet"))
+        return {
+            "files": {path.name: file_fingerprint(path) for path in notes},
+            "shards": [shard.nbytes for shard in self.shards],
+        }
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:

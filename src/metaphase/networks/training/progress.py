@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from metaphase.base.errors import TrainingError
 from metaphase.base.files import atomic_path
+from metaphase.base.provenance import differences
 
 # ---- how good a network is on held-out patches ----
 
@@ -96,7 +97,8 @@ def _add_to_tensorboard(folder: Path, row: dict[str, float]) -> None:
 class Progress:
     """Where a run stands."""
 
-    config: dict[str, Any]
+    made_from: dict[str, Any]
+    """The account of what decides the weights."""
     epoch: int = 0
     step: int = 0
     """Steps of this epoch that are done."""
@@ -122,9 +124,13 @@ def save_state(
 
 
 def load_state(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, loss_sum: Tensor, config: dict[str, Any]
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_sum: Tensor,
+    made_from: dict[str, Any],
 ) -> Progress:
-    """Put a run back to where it stood; a run of another configuration is refused."""
+    """Put a run back to where it stood; a run of other ingredients is refused."""
     try:
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads(file.metadata()["progress"]))
@@ -133,7 +139,7 @@ def load_state(
         raise TrainingError(
             f"the state of the run is damaged ({error})", path=path, next_step="remove it to start again"
         ) from error
-    _check_same_run(path, progress.config, config)
+    _check_same_run(path, progress.made_from, made_from)
     network.load_state_dict(
         {
             name.removeprefix("network."): tensor
@@ -166,10 +172,10 @@ def _lay_out_as_weights(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_same_run(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    changed = sorted(key for key in now if json.loads(json.dumps(now[key])) != before.get(key))
-    if changed:
+    reason = differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)))
+    if reason:
         raise TrainingError(
-            f"the folder holds a run with another {changed[0]}",
+            f"the folder holds another run: {reason}",
             path=path.parent,
             next_step="train into another folder, or remove this one",
         )

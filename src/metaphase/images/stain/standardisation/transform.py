@@ -51,7 +51,7 @@ class LookupTable:
         if pixels.dtype != np.uint8 or pixels.shape[-1:] != (3,):
             raise UsageError(
                 f"the table maps 8-bit RGB, not {pixels.dtype} of shape {pixels.shape}",
-                next_step="convert with metaphase.stain.pixels.rgb_uint8",
+                next_step="convert with metaphase.images.stain.pixels.rgb_uint8",
             )
         flat = np.ascontiguousarray(pixels).reshape(-1, 3)
         result = np.empty_like(flat)
