@@ -79,8 +79,8 @@ def test_only_what_is_missing_is_done_again(cohort: Path, results: dict[str, dic
     folder = cohort.parent
     arguments = ("build", cohort, "-o", folder / "w", "--config", folder / "quick.toml")
     again = {row["case"]: row for row in json.loads(run(*arguments, "--json", code=1))}
-    assert again["01"] == results["01"] | {"reused": True}
-    assert again["mismatch"] == results["mismatch"] | {"reused": True}
+    assert again["01"] == results["01"] | {"again": ""}
+    assert again["mismatch"] == results["mismatch"] | {"again": ""}
     settings = (folder / "quick.toml").read_text() + "[reference]\nmin_confidence = 1.0\n"
     (folder / "strict.toml").write_text(settings)
     shown = run("build", cohort, "-o", folder / "w", "--config", folder / "strict.toml", code=1)
@@ -136,7 +136,7 @@ def test_points_come_from_a_folder_or_from_one_table(tmp_path: Path) -> None:
     pd.concat([table, table.assign(slide="02")]).to_csv(tmp_path / "all.csv", index=False)
     second = json.loads(run(*arguments, tmp_path / "all.csv"))[0]
     assert (first["points"], first["accepted"]) == (8, 8)
-    assert second == first | {"reused": True}
+    assert second == first | {"again": ""}
     table.assign(slide="02").to_csv(tmp_path / "all.csv", index=False)
     third = json.loads(run(*arguments, tmp_path / "all.csv", code=1))[0]
     assert "says nothing about case 01" in third["reason"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -137,17 +137,19 @@ def count_cohort(
     With `tissue`, that of slides at hand is found first.
     """
 
-    def counted(case: CountedCase, mask: TissueMask | None, point: UsedPoint) -> SlideCount:
-        settings = replace(config or CountConfig(), threshold=point.delta)
-        count = count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=settings)
-        doubts = background_doubt(count, point.false_per_mm2)
-        return replace(count, warnings=unique((*doubts, *count.warnings)))
+    settings = [replace(config or CountConfig(), threshold=point.delta) for point in points]
+
+    def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
+        for point, one in zip(points, settings, strict=True):
+            count = count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one)
+            doubts = background_doubt(count, point.false_per_mm2)
+            yield replace(count, warnings=unique((*doubts, *count.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         mask = None
         if tissue and case.slide is not None:
             with SlideSource(case.slide, case.mpp).open() as slide:
                 mask = case.tissue.of(slide)
-        return [counted(case, mask, point) for point in points]
+        return list(counted(case, mask))
 
     return run_batch({case.name: case for case in cases}, work, None, watch)

@@ -27,7 +27,6 @@ from metaphase.base.geometry import Box
 from metaphase.base.parallel import in_order
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import write_table
-from metaphase.counting.specimen import grade_of
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases
 from metaphase.simulation.placement import CHUNK_PX
 from metaphase.simulation.rendering import BLOCK_HEIGHT, BLOCK_WIDTH, Frame, case_renderer
@@ -155,6 +154,8 @@ class _Reporter:
 
 def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
     """The manifest row of a finished case."""
+    from metaphase.counting.specimen import grade_of  # not for the rendering processes, which start often
+
     count = hotspot_count(pd.read_parquet(out / case.name / "truth.parquet"))
     return {
         "case": case.name,
