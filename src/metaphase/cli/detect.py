@@ -90,7 +90,8 @@ def detect(
     """
     from metaphase.counting import CountConfig
     from metaphase.jobs.cohort import cohort_slides, named_slides
-    from metaphase.jobs.detection import INDEX, DetectionConfig, detect_cohort, slide_states
+    from metaphase.jobs.detection import DetectionConfig, slide_states
+    from metaphase.jobs.detection_cohort import INDEX, detect_cohort
     from metaphase.networks.detector import ReadyDetector, load_detector
     from metaphase.networks.engine import EngineConfig
 

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.config import read_settings
-from metaphase.base.errors import UsageError
 from metaphase.cli.console import (
     Device,
     Explain,
@@ -26,7 +25,7 @@ from metaphase.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from metaphase.jobs.reference import Built, PointSource
+    from metaphase.jobs.reference import Built
     from metaphase.web.review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
@@ -69,12 +68,13 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.jobs.reference import BuildConfig, build_cohort
+    from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
     if accept_doubtful:
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
-    source = _source(manifest, points, {"cnn1": cnn1, "cnn2": cnn2}, device)
+    models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
+    source = point_source(manifest, points, models, device)
     with batch_bar("cases") as watch:
         built = build_cohort(manifest, output, source, settings, points=points, watch=watch)
     for one in built.cases if explained else ():
@@ -124,29 +124,6 @@ def apply(
         f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
         f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
     )
-
-
-def _source(
-    manifest: Path, points: Path | None, models: dict[str, Path | None], device: str | None
-) -> PointSource:
-    """Networks, points of another tool, or what is in the workspace."""
-    from metaphase.base.tables import read_manifest
-    from metaphase.jobs.reference import given_points, network_points
-
-    given = {name: path for name, path in models.items() if path is not None}
-    if points is not None or "points" in read_manifest(manifest).columns:
-        if given:
-            raise UsageError("models and points are both given", next_step="give one or the other")
-        if points is not None and not points.exists():
-            raise UsageError("no such file or folder", path=points, next_step="check --points")
-        return given_points
-    if "cnn1" in given and "cnn2" not in given:
-        raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
-    if not given:
-        return network_points(())
-    from metaphase.labels.phh3.classification import load_classifier
-
-    return network_points([load_classifier(name, path, device) for name, path in given.items()])
 
 
 def _report(built: Built, output: Path, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`metaphase detect`: from slides to their detections, counts and reports.
+"""`metaphase detect` for one slide: its detections, count and report.
 
 A slide's folder is a small workspace of four stages, each kept or done again by itself:
 
@@ -7,16 +7,14 @@ A slide's folder is a small workspace of four stages, each kept or done again by
     export    candidates.parquet, detections.parquet and the formats asked for
     report    report.html
 
-`summary.json` says all of it to programs.
-The folder of a cohort holds `index.html`, the tables of all slides, and `errors.log` where a slide failed.
-"""
+`summary.json` says all of it to programs."""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,14 +23,14 @@ from typing import Any
 import pandas as pd
 
 from metaphase import __version__
-from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
+from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.files import explained, write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
-from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
+from metaphase.detections import FORMATS, DetectionSet, write_detections
 from metaphase.detections.table import OPERATING_POINT
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import load_tissue, save_tissue
@@ -42,12 +40,11 @@ from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_
 from metaphase.networks.cards import OperatingPoint, current_versions
 from metaphase.networks.detector import Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
-from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.reports.slide import ReportInput, write_slide_report
 
 SEARCH, COUNT, SUMMARY = "search.parquet", "count.json", "summary.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
-REPORT, INDEX = "report.html", "index.html"
+REPORT = "report.html"
 ENDINGS = {form.name: form.ending for form in FORMATS}
 MIN_TILE_PX = 64
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
@@ -403,61 +400,3 @@ def _other_stain(facts: Facts) -> str:
 def _file_of(form: str) -> str:
     """File of the detections in a format."""
     return f"detections{ENDINGS[form]}"
-
-
-# ---- many slides ----
-
-
-def detect_cohort(
-    slides: Sequence[CohortSlide],
-    output: str | Path,
-    model: ReadyDetector,
-    config: DetectionConfig | None = None,
-    *,
-    watch: BatchWatch | None = None,
-) -> Batch[SlideOutcome]:
-    """Detect slides into folders of their names; one that fails is recorded and the others go on.
-
-    Writes the index of all reports and the tables of all slides.
-    """
-    output = Path(output)
-
-    def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
-        return detect_slide(slide, output / slide.name, model, config, progress=progress)
-
-    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch)
-    if batch.outcomes:
-        rows = [_row(name, outcome) for name, outcome in batch.results.items()]
-        failed = [CohortRow(failure.name, error=failure.message) for failure in batch.failures]
-        write_cohort_index(output / INDEX, [*rows, *failed])
-    for file in (DETECTIONS, CANDIDATES):
-        if batch.results:
-            _write_cohort_table(output / file, list(batch.results.values()))
-        else:
-            (output / file).unlink(missing_ok=True)
-    return batch
-
-
-def _row(name: str, outcome: SlideOutcome) -> CohortRow:
-    score = outcome.summary["score"]
-    return CohortRow(
-        name,
-        report=outcome.folder / REPORT,
-        count=score["count"],
-        count_interval=tuple(score["count_interval"]),
-        grade=score["grade"],
-        proliferation=score["proliferation"],
-        area_mm2=outcome.summary["tissue_mm2"],
-        warnings=outcome.warnings,
-    )
-
-
-def _write_cohort_table(path: Path, outcomes: Sequence[SlideOutcome]) -> None:
-    """Points of all slides as one table; slides without any are named in it too."""
-    parts = [
-        DetectionSet(read_table(outcome.folder / path.name), (str(outcome.summary["name"]),))
-        for outcome in outcomes
-    ]
-    whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINT] = outcomes[0].summary[OPERATING_POINT]
-    write_detections(whole, path, "parquet")

@@ -14,7 +14,7 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -277,6 +277,25 @@ def read_pairs(workspace: str | Path) -> dict[str, Pair]:
 
 
 # ---- where the points come from ----
+
+
+def point_source(
+    manifest: str | Path, points: str | Path | None, models: Mapping[str, Path], device: str | None = None
+) -> PointSource:
+    """Points of another tool (given, or in the manifest), those of CNN1 and CNN2, or what is there."""
+    if points is not None or "points" in read_manifest(manifest).columns:
+        if models:
+            raise UsageError("models and points are both given", next_step="give one or the other")
+        if points is not None and not Path(points).exists():
+            raise UsageError("no such file or folder", path=points, next_step="check --points")
+        return given_points
+    if "cnn1" in models and "cnn2" not in models:
+        raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
+    if not models:
+        return network_points(())
+    from metaphase.labels.phh3.classification import load_classifier
+
+    return network_points([load_classifier(name, path, device) for name, path in models.items()])
 
 
 def network_points(classifiers: Sequence[Any]) -> PointSource:
