@@ -290,7 +290,7 @@ def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, mod
     assert said[0] == "search: kept"
     assert said[1] == "count: done (config.theta1 was 6 and is 3)"
     assert said[2] == "export: kept"
-    assert said[3] == "report: done (count was made anew)"
+    assert said[3] == "report: done (count is made anew)"
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
@@ -321,7 +321,7 @@ def test_the_stages_of_a_run_say_why_they_wait() -> None:
     chain = Chain(tiny_config(sets={"hard_negatives": 61}), finished_workspace(), "cpu")
     states = {state.stage.name: state for state in stage_states(run_table(chain), chain.workspace)}
     assert states["difficult sets"].reason == "sets.hard_negatives was 60 and is 61"
-    assert states["cnn4-1"].reason == "difficult sets was made anew"
+    assert states["cnn4-1"].reason == "difficult sets is made anew"
     assert states["easy set"].status == "kept"
 
 

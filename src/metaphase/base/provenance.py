@@ -162,7 +162,7 @@ def differences(before: Any, now: Any) -> str:
         found.insert(0, "the program makes it otherwise now")
     earlier = before.get("reads", {})
     found += [
-        f"{name} was made anew" for name, key in now.get("reads", {}).items() if earlier.get(name) != key
+        f"{name} is made anew" for name, key in now.get("reads", {}).items() if earlier.get(name) != key
     ]
     more = f" and {len(found) - MOST_DIFFERENCES} more" if len(found) > MOST_DIFFERENCES else ""
     return "; ".join(found[:MOST_DIFFERENCES]) + more
