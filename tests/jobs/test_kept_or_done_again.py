@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +35,7 @@ from metaphase.jobs.training.run import run_chain, run_table
 from metaphase.networks.cards import OperatingPoint
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
-from metaphase.slides import ArraySlide, SlideSource, open_slide
+from metaphase.slides import ArraySlide, Slide, SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 
@@ -221,11 +223,24 @@ def test_runs_of_different_seeds_share_no_seed() -> None:
     assert tiny_config().with_seed(0) == tiny_config()
 
 
-def test_experiments_hold_no_slide_in_memory() -> None:
-    job = Experiments(Chain(tiny_config(), finished_workspace(), "cpu"))
-    job.search.search("cnn3", [job.chain.model("cnn3")], job.chain.slides("test"), silent)
-    assert not any(isinstance(value, ArraySlide) for value in vars(job.search).values())
-    assert all(isinstance(mask, TissueMask) for mask in job.search.tissues.values())
+def test_experiments_hold_no_slide_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[Slide]] = []
+    really_open = SlideSource.open
+
+    def remembered(source: SlideSource) -> Slide:
+        slide = really_open(source)
+        opened.append(weakref.ref(slide))
+        return slide
+
+    monkeypatch.setattr(SlideSource, "open", remembered)
+    workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
+    shutil.rmtree(workspace / "detections")
+    job = Experiments(Chain(tiny_config(), workspace, "cpu"))
+    slides = [*job.chain.slides("validation"), *job.chain.slides("test")]
+    job.search.search("cnn3", [job.chain.model("cnn3")], slides, silent)
+    gc.collect()
+    assert len(opened) == len(slides) == len(job.search.tissues)
+    assert [ref() for ref in opened] == [None] * len(slides)
 
 
 @pytest.mark.parametrize(("width", "height"), [(70, 53), (352, 352), (1001, 2085), (5003, 1777)])
@@ -429,8 +444,15 @@ def test_one_mask_for_many_slides_is_refused(tmp_path: Path) -> None:
 
 def test_tables_of_different_operating_points_are_not_counted_together(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": [1.0], "y": [1.0], "probability": [0.9]})
+    table.to_parquet(tmp_path / "none.parquet")
     for name, delta in (("a", 0.5), ("b", 0.7)):
         table.attrs = {"operating_point": {"delta": delta, "model": name}}
         table.to_parquet(tmp_path / f"{name}.parquet")
-    with pytest.raises(UsageError, match=r"different operating points \(0\.5 of a; 0\.7 of b\)"):
-        stated_point([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    one, other, none = (tmp_path / f"{name}.parquet" for name in ("a", "b", "none"))
+    for files in ([one, other], [one, none], [tmp_path]):
+        with pytest.raises(UsageError, match=r"different operating points \(.*0\.5, that of the model a"):
+            stated_point(files)
+    (tmp_path / "folder").mkdir()
+    shutil.copy(one, tmp_path / "folder")
+    assert stated_point([tmp_path / "folder"]).delta == 0.5
+    assert stated_point([none]).delta == 0.8

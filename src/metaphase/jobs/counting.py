@@ -46,23 +46,25 @@ class UsedPoint:
 
 
 def stated_point(files: Sequence[Path]) -> UsedPoint:
-    """The operating point that tables of `metaphase detect` carry; the paper's, where they carry none."""
-    stated = {
-        (float(point["delta"]), str(point.get("model", "")), point.get("false_per_mm2"))
-        for point in (table_attributes(file).get(OPERATING_POINT) for file in files)
-        if isinstance(point, dict) and "delta" in point
-    }
+    """The operating point that tables of `metaphase detect` carry; the paper's, where none carries any."""
+    inside = (sorted(file.glob("*.parquet")) or [file] if file.is_dir() else [file] for file in files)
+    stated = {_point_of(table) for tables in inside for table in tables}
     if len(stated) > 1:
-        names = "; ".join(f"{delta:g} of {model}" for delta, model, _ in sorted(stated, key=str))
+        names = "; ".join(sorted(f"{one.delta:g}, {one.source}" for one in stated))
         raise UsageError(
             f"the tables were made at different operating points ({names})",
             path=files[0],
             next_step="count them apart, or give one --threshold for all",
         )
-    if not stated:
+    return stated.pop()
+
+
+def _point_of(table: Path) -> UsedPoint:
+    point = table_attributes(table).get(OPERATING_POINT)
+    if not isinstance(point, dict) or "delta" not in point:
         return UsedPoint(PAPER_DELTA, "the paper's, for the files state none")
-    delta, model, false_per_mm2 = stated.pop()
-    return UsedPoint(delta, f"that of the model {model}", false_per_mm2)
+    source = f"that of the model {point.get('model', '')}"
+    return UsedPoint(float(point["delta"]), source, point.get("false_per_mm2"))
 
 
 def read_cases(
