@@ -455,4 +455,7 @@ def test_tables_of_different_operating_points_are_not_counted_together(tmp_path:
     (tmp_path / "folder").mkdir()
     shutil.copy(one, tmp_path / "folder")
     assert stated_point([tmp_path / "folder"]).delta == 0.5
+    table.to_csv(tmp_path / "folder" / "other.csv", index=False)
+    with pytest.raises(UsageError, match="different operating points"):
+        stated_point([tmp_path / "folder"])
     assert stated_point([none]).delta == 0.8

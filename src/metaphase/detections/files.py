@@ -38,10 +38,21 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
     """
     path = Path(path)
     if path.is_dir():
-        return _read_folder(path, mpp)
+        return joined([read_detections(file, mpp=mpp) for file in detection_files(path)], path)
     if not path.is_file():
         raise TableError("no such file or folder", path=path, next_step="check the path")
     return format_of(path).read(path, ReadContext(slide or slide_of_stem(path.stem), mpp))
+
+
+def detection_files(path: Path) -> list[Path]:
+    """The files that `read_detections` reads: those of a known format in a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    if not files:
+        raise TableError("holds no file of a known format", path=path, next_step="check the folder")
+    return files
 
 
 def format_of(path: Path) -> Format:
@@ -66,14 +77,6 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
     return DetectionSet(table, tuple(slide for part in parts for slide in part.slides), str(source))
-
-
-def _read_folder(folder: Path, mpp: Resolution) -> DetectionSet:
-    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
-    if not paths:
-        raise TableError("holds no file of a known format", path=folder, next_step="check the folder")
-    return joined([read_detections(path, mpp=mpp) for path in paths], folder)
 
 
 def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:

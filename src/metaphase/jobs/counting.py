@@ -14,7 +14,7 @@ from metaphase.base.cautions import unique
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import table_attributes
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
-from metaphase.detections import MITOSIS, DetectionSet, joined, read_detections
+from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
 from metaphase.detections.table import OPERATING_POINT, PAPER_DELTA
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.images.tissue import TissueMask, TissueSource
@@ -47,8 +47,7 @@ class UsedPoint:
 
 def stated_point(files: Sequence[Path]) -> UsedPoint:
     """The operating point that tables of `metaphase detect` carry; the paper's, where none carries any."""
-    inside = (sorted(file.glob("*.parquet")) or [file] if file.is_dir() else [file] for file in files)
-    stated = {_point_of(table) for tables in inside for table in tables}
+    stated = {_point_of(table) for file in files for table in detection_files(file)}
     if len(stated) > 1:
         names = "; ".join(sorted(f"{one.delta:g}, {one.source}" for one in stated))
         raise UsageError(
