@@ -107,9 +107,7 @@ class BenchCounts:
 
     def highest_f1(self, bootstrap: BootstrapConfig) -> Estimate:
         """The paper's figure: each network at its best threshold of the grid, chosen on these very slides."""
-        best = np.nan_to_num(self.curves()).argmax(axis=1)
-        take = np.arange(len(best)), slice(None), best
-        return self._estimate(self.curve_true[take], self.curve_false[take], bootstrap)
+        return self._estimate(*self._at_best(), bootstrap)
 
     def curves(self) -> Floats:
         """F1 (networks, thresholds)."""
@@ -123,6 +121,16 @@ class BenchCounts:
     def drawn(self, bootstrap: BootstrapConfig) -> Floats:
         """Mean F1 at the validation thresholds in every draw of slides; the same draws for every network."""
         return _drawn(self.true, self.false, self.truths, draws(self.patients, bootstrap))
+
+    def drawn_highest(self, bootstrap: BootstrapConfig) -> Floats:
+        """Mean F1 at the best thresholds in every draw of slides."""
+        return _drawn(*self._at_best(), self.truths, draws(self.patients, bootstrap))
+
+    def _at_best(self) -> tuple[Floats, Floats]:
+        """True and false detections (networks, slides), each network at its best threshold of the grid."""
+        best = np.nan_to_num(self.curves()).argmax(axis=1)
+        take = np.arange(len(best)), slice(None), best
+        return self.curve_true[take], self.curve_false[take]
 
     def _estimate(self, true: Floats, false: Floats, bootstrap: BootstrapConfig) -> Estimate:
         value = float(f1_of_counts(true.sum(axis=1), false.sum(axis=1), self.truths.sum()).mean())

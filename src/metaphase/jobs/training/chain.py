@@ -187,7 +187,7 @@ class Chain:
     def train_network(self, task: Task, report: Report) -> Facts:
         """Train one network on its set."""
         stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
-        held_out = self._finished("validation")
+        held_out = self.validation_stores()
         protocol, networks = self.config.training, self.workspace / NETWORKS
         return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
 
@@ -198,6 +198,10 @@ class Chain:
     def hard_stores(self) -> list[str]:
         """The finished stores of the difficult sets."""
         return self._finished("positives", "hard")
+
+    def validation_stores(self) -> list[str]:
+        """The finished stores on which epochs are chosen."""
+        return self._finished("validation")
 
     def _finished(self, *kinds: str) -> list[str]:
         folder = self.workspace / MINING / "patches"
