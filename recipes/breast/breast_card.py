@@ -21,7 +21,8 @@ from breast_cohort import VALIDATION_PATIENT
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.detections import MITOSIS
-from metaphase.networks.cards import CardAdditions, OperatingPoint, TrainingData
+from metaphase.networks.cards import CardAdditions, TrainingData
+from metaphase.networks.points import OperatingPoint
 
 CONTEST = "contest data, research use"
 SOURCES = {
@@ -67,7 +68,9 @@ def point_of(measured: dict[str, Any], cohort: Path) -> OperatingPoint:
     """The threshold of several laboratories, and all images that had a part in it."""
     slides, here = parts_of(cohort), measured["at"][SEVERAL]
     return OperatingPoint(
-        parameters={"delta": here["threshold"]} | {name: measured[name] for name in SEARCH},
+        name="mitoses",
+        delta=here["threshold"],
+        **{name: measured[name] for name in SEARCH},
         metric="F1",
         value=here["validation_f1"],
         cases=tuple(slides.loc[slides["split"] != OTHER, "case"]),

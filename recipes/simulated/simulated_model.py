@@ -28,7 +28,7 @@ USE = "Demonstration of the software. Trained on simulated slides; never for rea
 
 def f1_by_laboratory(model: Path, roles: dict[str, list[str]]) -> dict[str, float]:
     """Patch F1 on all but the training slides, at the threshold of the validation slides."""
-    threshold = parse_card(model.with_suffix(".json")).thresholds["patches"].parameters["delta"]
+    threshold = parse_card(model.with_suffix(".json")).thresholds["patches"].delta
     f1 = {role: test(model, stores, threshold)[0] for role, stores in roles.items() if role != "train"}
     for role, value in f1.items():
         print(f"{role:20} F1 {value:.3f}")

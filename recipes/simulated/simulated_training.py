@@ -135,7 +135,7 @@ def main() -> None:
     results = {}
     for recipe in options.recipes.split(","):
         model = train(options.folder, roles, recipe, options)
-        threshold = load_model(model)[1].thresholds["patches"].parameters["delta"]
+        threshold = load_model(model)[1].thresholds["patches"].delta
         tests = {role: test(model, stores, threshold) for role, stores in roles.items() if role != "train"}
         results[recipe] = tests
         for role, (fixed, best) in tests.items():

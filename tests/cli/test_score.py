@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
 from metaphase.cli.score import score
-from metaphase.evaluation import evaluate_grade, evaluate_proliferation, tune_grade, tune_proliferation
+from metaphase.evaluation import evaluate_grade, evaluate_proliferation, tune_count
 from metaphase.slides import PyramidFormat, write_pyramid
 
 MPP = 0.25
@@ -68,7 +68,7 @@ def test_table_is_what_the_evaluation_reads(cohort: Path) -> None:
     assert dict(zip(table["case"], table["grade"], strict=True)) == GRADES
     assert evaluate_grade(cohort / "manifest.csv", output).overall.value == 1
     assert evaluate_proliferation(cohort / "manifest.csv", output).overall.value == 1
-    assert tune_grade(cohort / "manifest.csv", output).value == 1
+    assert tune_count(cohort / "manifest.csv", output, parts=("grade",)).kappa == 1
 
 
 def test_several_thresholds_are_what_tuning_reads(cohort: Path) -> None:
@@ -77,7 +77,7 @@ def test_several_thresholds_are_what_tuning_reads(cohort: Path) -> None:
     done = call(cohort / "detections.csv", "--mpp", "0.25", "-o", output, *thresholds, "--draws", "0")
     assert "threshold" in done.stdout.splitlines()[0]
     assert len(read_table(output)) == 3 * len(SIZES)
-    assert tune_proliferation(cohort / "manifest.csv", output).parameters == {"delta": 0.9}
+    assert tune_count(cohort / "manifest.csv", output).numbers == {"delta": 0.9, "theta1": 1, "theta2": 6}
 
 
 def test_thetas_decide_the_grade(cohort: Path) -> None:

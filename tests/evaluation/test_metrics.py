@@ -202,9 +202,9 @@ def test_thinning_keeps_true_points_of_the_curve() -> None:
 
 
 def test_slides_of_a_patient_are_drawn_together() -> None:
-    times = draws(["a", "b", "a", "c"], BootstrapConfig(samples=200))
+    times = draws(["a", "b", "a", "c", "d", "e"], BootstrapConfig(samples=200))
     assert (times[:, 0] == times[:, 2]).all()
-    assert (times[:, [0, 1, 3]].sum(axis=1) == 3).all()
+    assert (times[:, [0, 1, 3, 4, 5]].sum(axis=1) == 5).all()
     assert len(np.unique(times, axis=0)) > 5
 
 

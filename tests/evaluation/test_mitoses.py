@@ -107,7 +107,9 @@ def test_missing_slides_are_an_error_unless_taken_as_empty(cohort: Path) -> None
 
 
 def test_unknown_slides_are_named(cohort: Path) -> None:
-    other = pd.concat([predictions_of(cohort), pd.DataFrame({"slide": ["zz"], "x": [1], "y": [1]})])
+    other = pd.concat(
+        [predictions_of(cohort), pd.DataFrame({"slide": ["zz"], "x": [1], "y": [1], "probability": [1]})]
+    )
     with pytest.raises(TableError, match="slide zz is not in"):
         evaluated(cohort, other)
 

@@ -22,13 +22,12 @@ from metaphase.evaluation import (
     evaluate_grade,
     evaluate_mitoses,
     evaluate_proliferation,
-    tune_grade,
+    tune_count,
     tune_mitoses,
-    tune_proliferation,
 )
 from metaphase.evaluation.operating_points import load_point, save_point
 from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa
-from metaphase.networks.cards import OperatingPoint
+from metaphase.networks.points import OperatingPoint
 from metaphase.reports.evaluation import write_agreement_report
 from tests.evaluation.cohorts import write_cohort
 
@@ -86,7 +85,7 @@ def test_bad_scores_are_named(cohort: Path) -> None:
         evaluate_grade(cohort, path)
     table = pd.read_csv(path).assign(grade=1)
     write_table(path, pd.concat([table, table.tail(1)]))
-    with pytest.raises(TableError, match="more than once: s39"):
+    with pytest.raises(TableError, match="case given more than once: s39"):
         evaluate_grade(cohort, path)
     write_table(path, table.iloc[2:])
     with pytest.raises(TableError, match="no prediction for 2 of 40 cases: s00, s01"):
@@ -95,6 +94,7 @@ def test_bad_scores_are_named(cohort: Path) -> None:
     write_table(path, pd.concat([table, pd.DataFrame({"case": ["zz"], "grade": [1]})]))
     with pytest.raises(TableError, match="slide zz is not in"):
         evaluate_grade(cohort, path)
+    write_table(path, table)
     with pytest.raises(TableError, match="no column proliferation"):
         evaluate_proliferation(cohort, path)
 
@@ -138,10 +138,10 @@ def test_tuned_threshold_is_used_and_never_on_its_own_cases(cohort: Path, tmp_pa
     tuned = tune_mitoses(cohort, predictions, card, split="tune")
     saved = json.loads(card.read_text())
     assert saved["architecture"] == "CNN5"
-    assert saved["thresholds"]["mitoses"]["parameters"] == tuned.parameters
+    assert saved["thresholds"]["mitoses"]["delta"] == tuned.delta
     assert load_point(card, "mitoses") == tuned
     result = evaluate_mitoses(cohort, predictions, split="test", card=card, bootstrap=FEW)
-    assert result.threshold == tuned.parameters["delta"]
+    assert result.threshold == tuned.delta
     with pytest.raises(UsageError, match="20 slides were used to tune"):
         evaluate_mitoses(cohort, predictions, card=card)
     on_tuning_set = evaluate_mitoses(cohort, predictions, split="tune", bootstrap=FEW).overall
@@ -166,25 +166,28 @@ def test_tuning_of_score_and_grade_from_counts(cohort: Path, tmp_path: Path) -> 
         for noise in [generator.normal(0, 0.05 if delta == 0.97 else 2, len(manifest))]
     ]
     write_table(cohort / "counts.csv", pd.concat(rows)[["case", "threshold", "count"]])
-    tuned = tune_proliferation(cohort, cohort / "counts.csv", card, split="tune")
-    assert tuned.parameters == {"delta": 0.97}
+    tuned = tune_count(cohort, cohort / "counts.csv", card, split="tune", parts=("proliferation",))
+    assert tuned.numbers == {"delta": 0.97}
     path = scores(cohort, count=manifest["grade"] * 10 - 5)
-    assert tune_grade(cohort, path, card, split="tune").value == pytest.approx(1)
-    assert set(json.loads(card.read_text())["thresholds"]) == {"proliferation", "grade"}
+    graded = tune_count(cohort, path, card, split="tune", parts=("grade",))
+    assert graded.kappa == pytest.approx(1)
+    assert graded.numbers == {"delta": 0.97, "theta1": 5, "theta2": 15}
+    assert (graded.metric, graded.value) == ("Spearman", tuned.value)
+    assert set(json.loads(card.read_text())["thresholds"]) == {"count"}
     assert evaluate_grade(cohort, path, card=card, split="test", bootstrap=FEW).overall.value == 1
     with pytest.raises(UsageError, match="were used to tune"):
         evaluate_grade(cohort, path, card=card)
     write_table(cohort / "counts.csv", pd.concat(rows)[["case", "threshold", "count"]].iloc[:-1])
     with pytest.raises(TableError, match="counts are missing at some threshold for s39"):
-        tune_proliferation(cohort, cohort / "counts.csv", split="tune")
+        tune_count(cohort, cohort / "counts.csv", split="tune")
 
 
 def test_tuning_anew_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
     path = tmp_path / "card.json"
-    parameters = {"delta": 0.9, "suppress_um": 15.0}
     first = OperatingPoint(
-        task="mitoses",
-        parameters=parameters,
+        name="mitoses",
+        delta=0.9,
+        suppress_um=15.0,
         metric="F1",
         value=0.8,
         cases=("a",),
@@ -192,16 +195,207 @@ def test_tuning_anew_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
         source="slides",
     )
     save_point(path, first)
-    save_point(path, first.model_copy(update={"parameters": {"delta": 0.7}, "cases": ("b",)}))
+    save_point(path, first.model_copy(update={"delta": 0.7, "suppress_um": None, "cases": ("b",)}))
     again = load_point(path, "mitoses")
-    assert again.parameters == {"delta": 0.7, "suppress_um": 15.0}
+    assert again.numbers == {"delta": 0.7, "suppress_um": 15.0}
     assert again.cases == ("b",)
 
 
 def test_a_card_without_tuning_says_what_to_run(cohort: Path, tmp_path: Path) -> None:
     (tmp_path / "card.json").write_text("{}")
-    with pytest.raises(TableError, match="no tuned parameters for mitoses"):
+    with pytest.raises(TableError, match="no operating point for mitoses"):
         evaluate_mitoses(cohort, cohort / "predictions.csv", card=tmp_path / "card.json")
     (tmp_path / "card.json").write_text("[")
     with pytest.raises(TableError, match="no model card"):
         evaluate_mitoses(cohort, cohort / "predictions.csv", card=tmp_path / "card.json")
+
+
+# ---- cases under any of their names, each once
+
+
+def files_named(cohort: Path) -> Path:
+    """The cohort with slides called otherwise than their cases."""
+    manifest = pd.read_csv(cohort / "manifest.csv")
+    write_table(
+        cohort / "manifest.csv", manifest.assign(he=[f"slides/x-{case}.svs" for case in manifest["case"]])
+    )
+    return cohort
+
+
+@pytest.mark.parametrize("name", ["x-{}.svs", "x-{}", "/elsewhere/x-{}.svs", "{}"])
+def test_scores_may_name_slides_by_file_or_stem(cohort: Path, name: str) -> None:
+    truth = pd.read_csv(cohort / "manifest.csv")["grade"]
+    predicted = np.clip(truth + np.resize([0, 0, 1], len(truth)), 1, 3)
+    plain = evaluate_grade(cohort, scores(cohort, grade=predicted), bootstrap=FEW)
+    table = pd.read_csv(scores(files_named(cohort), grade=predicted))
+    half = len(table) // 2
+    table.loc[half:, "case"] = [name.format(case) for case in table["case"][half:]]
+    write_table(cohort / "scores.csv", table)
+    for skip in (False, True):
+        result = evaluate_grade(cohort, cohort / "scores.csv", bootstrap=FEW, skip_missing=skip)
+        assert result.overall == plain.overall
+        assert list(result.cases["case"]) == list(plain.cases["case"])
+    counts = pd.concat([table.assign(count=table["grade"], threshold=delta) for delta in (0.5, 0.9)])
+    write_table(cohort / "counts.csv", counts)
+    assert len(tune_count(cohort, cohort / "counts.csv", split="tune").cases) == 20
+
+
+def test_two_names_of_one_slide_are_refused(cohort: Path) -> None:
+    path = scores(files_named(cohort), grade=2, count=3)
+    table = pd.read_csv(path)
+    write_table(path, pd.concat([table, table.head(1).assign(case="x-s00.svs", grade=3)]))
+    with pytest.raises(TableError, match=r"s00 and x-s00\.svs are two names of the slide s00"):
+        evaluate_grade(cohort, path)
+    with pytest.raises(TableError, match="two names of the slide s00"):
+        tune_count(cohort, path, split="tune", parts=("grade",))
+
+
+# ---- values that cannot be
+
+
+@pytest.mark.parametrize(("grade", "told"), [(5, "a true grade is 5"), (2.5, r"a true grade is 2\.5")])
+def test_tuning_refuses_what_is_no_grade(cohort: Path, grade: float, told: str) -> None:
+    path = scores(cohort, count=3, threshold=0.9)
+    manifest = pd.read_csv(cohort / "manifest.csv").astype({"grade": float})
+    manifest.loc[manifest.index[manifest["split"] == "tune"][0], "grade"] = grade
+    write_table(cohort / "manifest.csv", manifest)
+    with pytest.raises(TableError, match=told):
+        tune_count(cohort, path, split="tune", parts=("grade",))
+
+
+def test_counts_for_tuning_are_each_given_once_and_of_known_cases(cohort: Path) -> None:
+    path = scores(cohort, count=np.arange(40), threshold=0.9)
+    table = pd.read_csv(path)
+    write_table(path, pd.concat([table, table.head(1).assign(count=100)]))
+    with pytest.raises(TableError, match="case and threshold given more than once: s00"):
+        tune_count(cohort, path, split="tune")
+    write_table(path, pd.concat([table, table.head(1).assign(case="zz")]))
+    with pytest.raises(TableError, match="slide zz is not in"):
+        tune_count(cohort, path, split="tune")
+
+
+@pytest.mark.parametrize("column", ["count", "proliferation"])
+def test_infinite_scores_are_refused(cohort: Path, column: str) -> None:
+    path = scores(cohort, **{column: [np.inf, *range(39)]})
+    with pytest.raises(TableError, match=f"column {column} of case s00 is infinite"):
+        evaluate_proliferation(cohort, path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_few_cases_give_no_interval(cohort: Path, count: int) -> None:
+    write_table(cohort / "manifest.csv", pd.read_csv(cohort / "manifest.csv").head(count))
+    result = evaluate_proliferation(cohort, scores(cohort, count=np.arange(count)), bootstrap=FEW)
+    assert np.isnan([result.overall.low, result.overall.high]).all()
+    assert f"{count} patients only: no interval can be given" in [one.text for one in result.warnings]
+
+
+def test_constant_on_both_sides_is_undefined_and_says_only_that(cohort: Path) -> None:
+    manifest = pd.read_csv(cohort / "manifest.csv").assign(grade=2)
+    write_table(cohort / "manifest.csv", manifest)
+    result = evaluate_grade(cohort, scores(cohort, grade=2), bootstrap=FEW)
+    assert str(result.overall) == "undefined"
+    said = " ".join(one.text for one in result.warnings)
+    assert "kappa is undefined" in said
+    assert "kappa is 0" not in said
+
+
+# ---- one operating point for count, grade and score
+
+
+def counted(cohort: Path, noise: dict[float, float]) -> Path:
+    """A table of counts at several thresholds, each as close to the true score as its noise allows."""
+    manifest, generator = pd.read_csv(cohort / "manifest.csv"), np.random.default_rng(2)
+    rows = [
+        manifest.assign(
+            threshold=delta,
+            count=np.round(np.exp(manifest["proliferation"] + generator.normal(0, sigma, len(manifest)))),
+        )
+        for delta, sigma in noise.items()
+    ]
+    write_table(cohort / "counts.csv", pd.concat(rows)[["case", "threshold", "count"]])
+    return cohort / "counts.csv"
+
+
+def test_both_are_tuned_from_one_table_and_tested_at_that_point(cohort: Path, tmp_path: Path) -> None:
+    card, path = tmp_path / "card.json", counted(cohort, {0.5: 2, 0.8: 2, 0.97: 0.05})
+    tuned = tune_count(cohort, path, card, split="tune")
+    assert (tuned.name, tuned.delta, tuned.metric) == ("count", 0.97, "Spearman")
+    here = pd.read_csv(path).merge(pd.read_csv(cohort / "manifest.csv")[["case", "grade", "split"]])
+    here = here[(here["split"] == "tune") & (here["threshold"] == 0.97)]
+    expected = thetas_for_kappa(here["count"].to_numpy(float), here["grade"].to_numpy(np.int64))
+    assert (tuned.theta1, tuned.theta2, tuned.kappa) == expected
+    assert load_point(card, "count") == tuned
+    assert set(tuned.laboratories) == {"c0", "c1", "c2"}
+    at_point = pd.read_csv(path)
+    at_point = at_point[at_point["threshold"] == 0.97]
+    for evaluate in (evaluate_grade, evaluate_proliferation):
+        from_all = evaluate(cohort, path, card=card, split="test", bootstrap=FEW)
+        assert from_all.settings["point_delta"] == 0.97
+        write_table(cohort / "one.csv", at_point)
+        assert (
+            evaluate(cohort, cohort / "one.csv", card=card, split="test", bootstrap=FEW).overall
+            == from_all.overall
+        )
+        with pytest.raises(UsageError, match="20 slides were used to tune the operating point count"):
+            evaluate(cohort, path, card=card, bootstrap=FEW)
+        write_table(cohort / "other.csv", at_point.assign(threshold=0.5))
+        with pytest.raises(TableError, match=r"no row at the card's delta of 0\.97 \(its thresholds: 0\.5\)"):
+            evaluate(cohort, cohort / "other.csv", card=card, split="test")
+    with pytest.raises(TableError, match="counts at 3 thresholds"):
+        evaluate_proliferation(cohort, path, split="test")
+
+
+def test_another_delta_takes_the_thetas_with_it(cohort: Path, tmp_path: Path) -> None:
+    card = tmp_path / "card.json"
+    tune_count(cohort, counted(cohort, {0.5: 2, 0.97: 0.05}), card, split="tune")
+    again = tune_count(
+        cohort, counted(cohort, {0.5: 0.05, 0.97: 2}), card, split="tune", parts=("proliferation",)
+    )
+    assert again.numbers == load_point(card, "count").numbers == {"delta": 0.5}
+    with pytest.raises(TableError, match="holds no thetas"):
+        evaluate_grade(cohort, cohort / "counts.csv", card=card, split="test")
+    path = counted(cohort, {0.9: 0.1})
+    with pytest.raises(TableError, match=r"no counts at the count's delta of 0\.5 \(it has 0\.9\)"):
+        tune_count(cohort, path, card, split="tune", parts=("grade",))
+    alone = tune_count(cohort, path, split="tune", parts=("grade",))
+    assert alone.delta == 0.9
+    with pytest.raises(TableError, match="has counts at 2 thresholds, and no delta is known"):
+        tune_count(cohort, counted(cohort, {0.5: 1, 0.9: 1}), split="tune", parts=("grade",))
+
+
+def test_the_papers_way_knows_nothing_below_its_floor(cohort: Path) -> None:
+    path = counted(cohort, {0.5: 0.05, 0.8: 1, 0.97: 2})
+    assert tune_count(cohort, path, split="tune").delta == 0.5
+    assert tune_count(cohort, path, split="tune", floor=0.8).delta >= 0.8
+    free, strict = (
+        tune_mitoses(cohort, cohort / "predictions.csv", split="tune", floor=floor) for floor in (0.0, 0.95)
+    )
+    assert free.delta < 0.95 <= strict.delta
+    assert strict.value is not None
+    assert free.value is not None
+    assert strict.value <= free.value
+
+
+def test_points_of_a_card_share_one_search(tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    save_point(path, OperatingPoint(name="mitoses", delta=0.9, suppress_um=15.0))
+    save_point(path, OperatingPoint(name="count", delta=0.95))
+    with pytest.raises(
+        TableError, match=r"suppress_um differs between the operating points: \[15\.0, 25\.0\]"
+    ):
+        save_point(path, OperatingPoint(name="count", delta=0.95, suppress_um=25.0))
+    assert load_point(path, "count").delta == 0.95
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delta": 1.5}, {"delta": float("nan")}, {"delta": 0.9, "suppress_um": -1.0},
+        {"delta": 0.9, "theta1": 3.0},
+        {"delta": 0.9, "theta1": 9.0, "theta2": 3.0}, {"delta": 0.9, "colour": 1.0},
+    ],
+)  # fmt: skip
+def test_points_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
+    (tmp_path / "card.json").write_text(json.dumps({"thresholds": {"count": wrong}}))
+    with pytest.raises(TableError, match="operating point"):
+        load_point(tmp_path / "card.json", "count")

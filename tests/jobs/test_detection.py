@@ -253,9 +253,13 @@ def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
     assert "Research only" in card.intended_use
     assert all(source.terms for source in card.data)
     assert card.known_failures
-    assert bundled.point.parameters == card.thresholds["mitoses"].parameters
-    assert bundled.point.parameters["suppress_um"] == 15.0
-    assert not any(case.startswith("midesec") for case in card.thresholds["mitoses"].cases)
+    for name in ("mitoses", "count"):
+        point = card.thresholds[name]  # type: ignore[index]
+        assert getattr(bundled.points, name).delta == point.delta
+        assert point.suppress_um == 15.0
+        assert not any(case.startswith("midesec") for case in point.cases)
+    assert bundled.points.count.delta > bundled.points.mitoses.delta
+    assert "false detections" in bundled.points.count.source
     models = bundled_model().parent.glob("*")
     assert sum(path.stat().st_size for path in models) < 20e6
 
@@ -264,7 +268,7 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     simulated = load_detector(["simulated"])
     assert "simulated" in simulated.cards[0].intended_use
-    assert simulated.point.parameters["suppress_um"] == 25.0
+    assert simulated.points.suppress_um == 25.0
     assert named_model("breast") == bundled_model()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")

@@ -26,11 +26,11 @@ LABORATORIES = {"home": {"trained_on": True, "furthest_ratio": 1.0}, "away": {"t
 
 
 def result(rng: np.random.Generator, quality: float, parameters: int = 9_500_000) -> dict[str, Any]:
-    """Measured values of an invented network on six slides; a share `quality` of the mitoses is found."""
-    truths = np.full(6, 20)
-    true = rng.binomial(20, quality, 6)
-    steps = np.sort(rng.binomial(20, quality, (6, len(GRID))), axis=1)[:, ::-1]
-    slides = {"case": list("abcdef"), "patient": list("abcdef"), "centre": ["home"] * 2 + ["away"] * 4}
+    """Measured values of an invented network on seven slides; a share `quality` of the mitoses is found."""
+    truths = np.full(7, 20)
+    true = rng.binomial(20, quality, 7)
+    steps = np.sort(rng.binomial(20, quality, (7, len(GRID))), axis=1)[:, ::-1]
+    slides = {"case": list("abcdefg"), "patient": list("abcdefg"), "centre": ["home"] * 2 + ["away"] * 5}
     slides |= {"truths": truths.tolist(), "true": true.tolist(), "false": (20 - true).tolist()}
     return {
         "threshold": 0.5, "validation_f1": quality, "parameters": parameters, "slides": slides,
@@ -100,7 +100,7 @@ def test_tables_show_what_is_there() -> None:
     assert mining.difference.low < mining.difference.value < mining.difference.high
     assert mining.difference.low > 0
     text = markdown(later)
-    assert "4 slides with 80 mitoses of away" in text
+    assert "5 slides with 100 mitoses of away" in text
     assert text.count("| mining |") == 1
     assert "9.5 M" in text
 
@@ -128,7 +128,7 @@ def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
     values = result(np.random.default_rng(1), 0.6)
     values["slides"]["true"][:2] = [0, 0]
     row = summarise(PAPER, {"exp1-1": values}, LABORATORIES).rows[0]
-    away = 2 * sum(values["slides"]["true"][2:]) / (4 * 20 + 4 * 20)
+    away = 2 * sum(values["slides"]["true"][2:]) / (5 * 20 + 5 * 20)
     assert row.at_validation.value == pytest.approx(away)
     assert row.home == 0
     assert row.by_centre == {"away": pytest.approx(away), "home": 0}

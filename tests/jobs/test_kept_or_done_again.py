@@ -23,7 +23,7 @@ from metaphase.detections import read_detections
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue import TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
-from metaphase.jobs.counting import count_cohort, read_cases, stated_point
+from metaphase.jobs.counting import count_cohort, count_point, read_cases
 from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide, slide_states
 from metaphase.jobs.detection_cohort import detect_cohort
 from metaphase.jobs.experiments import Experiments
@@ -32,9 +32,9 @@ from metaphase.jobs.stages import silent, stage_states
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, run_config, students
 from metaphase.jobs.training.run import run_chain, run_table
-from metaphase.networks.cards import OperatingPoint
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.points import OperatingPoint
 from metaphase.slides import ArraySlide, Slide, SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
@@ -58,8 +58,8 @@ def done(outcome: SlideOutcome) -> list[str]:
     return [state.stage.name for state in outcome.states if state.status == "done"]
 
 
-def tune(model: Path, **parameters: float) -> None:
-    point = OperatingPoint(task="mitoses", parameters=parameters, metric="F1", value=0.7, cases=("a",))
+def tune(model: Path, **numbers: float) -> None:
+    point = OperatingPoint(name="mitoses", metric="F1", value=0.7, cases=("a",), **numbers)  # type: ignore[arg-type]
     save_point(model.with_suffix(".json"), point)
 
 
@@ -407,7 +407,7 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
     batch = detect_cohort(slides, tmp_path, ready(own_model), DetectionConfig(tile_px=256))
     summary = batch.results["he"].summary
     for table in (tmp_path / "candidates.parquet", tmp_path / "he" / "candidates.parquet"):
-        point = stated_point([table])
+        point = count_point([table])
         assert point.delta == 0.62
         assert "tiny" in point.source
         cases = read_cases([table], slide=he_slide)
@@ -417,7 +417,7 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
         assert list(counts[0].count_interval) == summary["score"]["count_interval"]
     counted = json.loads((tmp_path / "he" / "count.json").read_text())
     assert counted["count"] == summary["score"]["count"]
-    assert "the paper's" in stated_point([tmp_path / "he" / "detections.geojson"]).source
+    assert "the paper's" in count_point([tmp_path / "he" / "detections.geojson"]).source
 
 
 def test_score_sees_the_tissue_and_the_scale_that_detect_saw(
@@ -430,7 +430,7 @@ def test_score_sees_the_tissue_and_the_scale_that_detect_saw(
     for options in ({"manifest": tmp_path / "manifest.csv", "mpp": 0.5}, {"slide": he_slide}):
         (case,) = read_cases([table], **options)
         assert case.mpp == outcome.summary["mpp"] == 0.25
-        ((count,),) = count_cohort([case], [stated_point([table])]).results.values()
+        ((count,),) = count_cohort([case], [count_point([table])]).results.values()
         assert count.area_mm2 == outcome.summary["tissue_mm2"]
         assert count.count == outcome.summary["score"]["count"]
 
@@ -446,16 +446,16 @@ def test_tables_of_different_operating_points_are_not_counted_together(tmp_path:
     table = pd.DataFrame({"x": [1.0], "y": [1.0], "probability": [0.9]})
     table.to_parquet(tmp_path / "none.parquet")
     for name, delta in (("a", 0.5), ("b", 0.7)):
-        table.attrs = {"operating_point": {"delta": delta, "model": name}}
+        table.attrs = {"operating_points": {"model": name, "count": {"delta": delta}}}
         table.to_parquet(tmp_path / f"{name}.parquet")
     one, other, none = (tmp_path / f"{name}.parquet" for name in ("a", "b", "none"))
     for files in ([one, other], [one, none], [tmp_path]):
-        with pytest.raises(UsageError, match=r"different operating points \(.*0\.5, that of the model a"):
-            stated_point(files)
+        with pytest.raises(UsageError, match=r"different operating points \(.*0\.5 of the model a"):
+            count_point(files)
     (tmp_path / "folder").mkdir()
     shutil.copy(one, tmp_path / "folder")
-    assert stated_point([tmp_path / "folder"]).delta == 0.5
+    assert count_point([tmp_path / "folder"]).delta == 0.5
     table.to_csv(tmp_path / "folder" / "other.csv", index=False)
     with pytest.raises(UsageError, match="different operating points"):
-        stated_point([tmp_path / "folder"])
-    assert stated_point([none]).delta == 0.8
+        count_point([tmp_path / "folder"])
+    assert count_point([none]).delta == 0.8

@@ -71,7 +71,8 @@ def test_a_run_ends_with_tested_networks(workspace: Path) -> None:
     card = load_model(workspace / NETWORKS / "cnn5-0p04" / "cnn5-0p04")[1]
     threshold = results["networks"]["cnn5-0p04"]["threshold"]
     operating = {"delta": threshold, "suppress_um": 12.5, "smooth_um": 0.0}
-    assert card.thresholds["mitoses"].parameters == operating
+    assert card.thresholds["mitoses"].numbers == operating
+    assert card.thresholds["mitoses"].laboratories == ("aldgate",)
     assert card.thresholds["mitoses"].cases == ("case001",)
     assert card.recipe["target"] == "ensemble"
 

@@ -10,11 +10,12 @@ import torch
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import CardAdditions, ModelCard, OperatingPoint, TrainingData, read_additions
+from metaphase.networks.cards import CardAdditions, ModelCard, TrainingData, read_additions
 from metaphase.networks.checkpoints import load_model, package_model, save_model
+from metaphase.networks.points import OperatingPoint
 
 DATA = TrainingData(name="fields", terms="CC0", positives=7)
-POINT = OperatingPoint(parameters={"delta": 0.9}, metric="F1", value=0.7)
+POINT = OperatingPoint(name="patches", delta=0.9, metric="F1", value=0.7)
 STATED = """
 intended_use = "Research."
 known_failures = ["Pale figures are missed."]
@@ -77,7 +78,7 @@ def test_card_is_completed(trained: Path, tmp_path: Path) -> None:
     assert card.known_failures == ("Pale figures are missed.",)
     assert card.optical_density == (0.1, 0.4, 0.2)
     assert card.thresholds["patches"] == POINT
-    assert card.thresholds["mitoses"].parameters == {"delta": 0.8}
+    assert card.thresholds["mitoses"].numbers == {"delta": 0.8}
     assert card.metrics == {"validation": {"f1": 0.9}, "test": {"f1": 0.7}}
 
 

@@ -60,9 +60,9 @@ def result_for(
 ) -> ReportInput:
     """A report's input with the score that grading gives; `fields` replace others."""
     tissue = tissue if tissue is not None else full_tissue(slide)
-    given = {"card": CARD, "threshold": 0.8} | fields
+    given: dict[str, Any] = {"card": CARD} | fields
     if "score" not in given:
-        given["score"] = score_of(slide, points, tissue, CountConfig(draws=50, threshold=given["threshold"]))
+        given["score"] = score_of(slide, points, tissue, CountConfig(draws=50))
     return ReportInput(tissue=tissue, detections=points, **given)
 
 

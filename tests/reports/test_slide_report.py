@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.cautions import Caution
-from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, UsageError
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import write_slide_report
 from metaphase.reports.slide.gallery import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
@@ -236,10 +236,6 @@ def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_bad_input_is_refused_with_a_next_step() -> None:
     slide = noisy_slide(300, 200)
     points = random_points(2, slide)
-    with pytest.raises(UsageError, match="is no probability"):
-        result_for(slide, points, score=result_for(slide, points).score, threshold=1.5)
-    with pytest.raises(UsageError, match="score was made with"):
-        result_for(slide, points, score=result_for(slide, points).score, threshold=0.7)
     with pytest.raises(MetaphaseError, match="probability"):
         result_for(slide, points.drop(columns="probability"), score=result_for(slide, points).score)
     unscaled = ArraySlide(np.zeros((50, 50, 3), np.uint8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +52,20 @@ Explain = Annotated[
 ]
 
 
+Theta1 = Annotated[
+    float | None,
+    typer.Option(help="Counts up to this are grade 1; by default the operating point's, else 6."),
+]
+Theta2 = Annotated[
+    float | None,
+    typer.Option(help="Counts above this are grade 3; by default the operating point's, else 20."),
+]
+Paper = Annotated[
+    bool,
+    typer.Option("--paper", help="As the paper did it, to the letter; docs/paper.md lists what changes."),
+]
+
+
 # ---- what all commands share ----
 
 AREA = "mm2"
@@ -67,6 +81,12 @@ def complain(message: str) -> None:
 def warn(message: str) -> None:
     """One warning line on stderr."""
     stderr.print(f"[yellow]warning[/]: {escape(message)}")
+
+
+def told_point(point: Mapping[str, Any]) -> str:
+    """An operating point in a line."""
+    thetas = "" if point.get("theta1") is None else f", grades at {point['theta1']:g} and {point['theta2']:g}"
+    return f"from {point['delta']:.4g}{thetas} ({point.get('source') or 'of the card'})"
 
 
 def print_json(value: Any) -> None:

@@ -17,10 +17,14 @@ from metaphase.cli.console import (
     Folder,
     Json,
     Mpp,
+    Paper,
+    Theta1,
+    Theta2,
     batch_bar,
     explain,
     print_json,
     stdout,
+    told_point,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +51,9 @@ def detect(
     device: Device = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Probability from which a peak counts; by default the model's own, else 0.8."),
+        typer.Option(
+            help="Probability from which a detection is a mitosis and counts; by default the model's own two."
+        ),
     ] = None,
     mpp: Mpp = None,
     tissue: Annotated[
@@ -60,8 +66,8 @@ def detect(
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
     ] = False,
-    theta1: Annotated[float, typer.Option(help="Counts up to this are grade 1.")] = 6.0,
-    theta2: Annotated[float, typer.Option(help="Counts above this are grade 3.")] = 20.0,
+    theta1: Theta1 = None,
+    theta2: Theta2 = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -73,6 +79,7 @@ def detect(
         typer.Option(help="Average probabilities over this distance first; by default the model's own."),
     ] = None,
     floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
+    paper: Paper = False,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
@@ -88,7 +95,6 @@ def detect(
     A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
     theta or format costs seconds.
     """
-    from metaphase.counting import CountConfig
     from metaphase.jobs.cohort import cohort_slides, named_slides
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import INDEX, detect_cohort
@@ -101,12 +107,14 @@ def detect(
         threshold=threshold,
         suppress_um=suppress_um,
         smooth_um=smooth_um,
+        theta1=theta1,
+        theta2=theta2,
         floor=floor,
+        paper=paper,
         any_stain=any_stain,
         tile_px=tile,
         probability_map=probability_map,
         formats=tuple(formats or ("qupath",)),
-        counting=CountConfig(theta1=theta1, theta2=theta2),
     )
     if manifest is None:
         chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
@@ -131,11 +139,10 @@ def detect(
         print_json([{"folder": str(outcome.folder), **outcome.summary} for outcome in outcomes])
     elif outcomes:
         stdout.print(_table(outcomes))
-        point = outcomes[0].summary["operating_point"]
-        stdout.print(
-            f"model {point['model']}, threshold {point['delta']:.3g} ({point['source'] or 'of its card'})",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        stated = outcomes[0].summary["operating_points"]
+        stdout.print(f"model {stated['model']}", markup=False, highlight=False, soft_wrap=True)
+        for name, what in (("mitoses", "found"), ("count", "counted")):
+            stdout.print(f"{what} {told_point(stated[name])}", markup=False, highlight=False, soft_wrap=True)
         stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
     raise typer.Exit(int(bool(done.failures)))
 
@@ -155,5 +162,5 @@ def _cells(outcome: SlideOutcome) -> list[str]:
     sure = "" if chance is None else f" ({chance:.0%})"
     interval = "" if low is None else f"{low:.0f} to {high:.0f}"
     speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "done before"
-    cells = [f"{area:.2f} mm2", str(score["detections"]), f"{score['count']:.1f}", interval]
+    cells = [f"{area:.2f} mm2", str(summary["mitoses"]), f"{score['count']:.1f}", interval]
     return [*cells, f"{score['grade']}{sure}", speed]

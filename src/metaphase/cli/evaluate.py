@@ -11,13 +11,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, Mpp, print_json, stdout, warn
+from metaphase.cli.console import Folder, Json, Mpp, Paper, print_json, stdout, warn
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.base.cautions import Cautions
-    from metaphase.networks.cards import OperatingPoint
+    from metaphase.evaluation.tuning import CountPart
+    from metaphase.networks.points import OperatingPoint
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
@@ -38,6 +39,13 @@ class Matching(StrEnum):
 Truth = Annotated[Path, typer.Option(help="Truth: a table, or a folder that `metaphase data import` wrote.")]
 Predictions = Annotated[
     Path, typer.Option(help="Predictions: a file or a folder, in any format that is read.")
+]
+Counts = Annotated[
+    Path,
+    typer.Option(
+        "--predictions",
+        help="Table of case, threshold and count: `metaphase score --threshold ... -o` writes it.",
+    ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
 Manifest = Annotated[Path | None, typer.Option(help="Manifest, where it is not beside the truth.")]
@@ -131,6 +139,7 @@ def proliferation(
     output: Output = None,
     by: By = None,
     split: Split = None,
+    card: Card = None,
     skip_missing: SkipMissing = False,
     bootstrap: Bootstrap = 1000,
     as_json: Json = False,
@@ -141,7 +150,13 @@ def proliferation(
 
     draws = BootstrapConfig(samples=bootstrap)
     result = evaluate_proliferation(
-        truth, predictions, by=by or (), split=split, skip_missing=skip_missing, bootstrap=draws
+        truth,
+        predictions,
+        by=by or (),
+        split=split,
+        card=card,
+        skip_missing=skip_missing,
+        bootstrap=draws,
     )
     if output is not None:
         write_agreement_report(result, output)
@@ -160,38 +175,80 @@ def tune_mitoses_command(
     matching: Method = Matching.greedy,
     missing_as_empty: MissingAsEmpty = False,
     mpp: Mpp = None,
+    paper: Paper = False,
     as_json: Json = False,
 ) -> None:
-    """Choose delta, the probability threshold with the highest F1."""
+    """Choose delta for single mitoses, the probability threshold with the highest F1."""
     from metaphase.evaluation import MatchingConfig, tune_mitoses
 
     rules = MatchingConfig(radius_um=radius_um, method=matching.value, missing_as_empty=missing_as_empty)
     _show_tuned(
         tune_mitoses(
-            truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=rules
+            truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=rules,
+            floor=_floor(paper),
         ),
         as_json,
-    )
+    )  # fmt: skip
+
+
+@tune.command("count")
+def tune_count_command(
+    truth: Truth,
+    predictions: Counts,
+    card: NewCard = None,
+    split: Split = None,
+    paper: Paper = False,
+    as_json: Json = False,
+) -> None:
+    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
+    _tune_count(("proliferation", "grade"), truth, predictions, card, split, paper, as_json)
 
 
 @tune.command("proliferation")
 def tune_proliferation_command(
-    truth: Truth, predictions: Predictions, card: NewCard = None, split: Split = None, as_json: Json = False
+    truth: Truth,
+    predictions: Counts,
+    card: NewCard = None,
+    split: Split = None,
+    paper: Paper = False,
+    as_json: Json = False,
 ) -> None:
-    """Choose delta for Spearman, from a table of case, threshold and count."""
-    from metaphase.evaluation import tune_proliferation
-
-    _show_tuned(tune_proliferation(truth, predictions, card, split=split), as_json)
+    """Choose only the count's delta, for Spearman; thetas that were tuned at another delta go."""
+    _tune_count(("proliferation",), truth, predictions, card, split, paper, as_json)
 
 
 @tune.command("grade")
 def tune_grade_command(
-    truth: Truth, predictions: Predictions, card: NewCard = None, split: Split = None, as_json: Json = False
+    truth: Truth,
+    predictions: Counts,
+    card: NewCard = None,
+    split: Split = None,
+    paper: Paper = False,
+    as_json: Json = False,
 ) -> None:
-    """Choose theta1 and theta2 for kappa, from a table of case and count."""
-    from metaphase.evaluation import tune_grade
+    """Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold."""
+    _tune_count(("grade",), truth, predictions, card, split, paper, as_json)
 
-    _show_tuned(tune_grade(truth, predictions, card, split=split), as_json)
+
+def _tune_count(
+    parts: tuple[CountPart, ...],
+    truth: Path,
+    counts: Path,
+    card: Path | None,
+    split: str | None,
+    paper: bool,
+    as_json: bool,
+) -> None:
+    from metaphase.evaluation import tune_count
+
+    _show_tuned(tune_count(truth, counts, card, split=split, parts=parts, floor=_floor(paper)), as_json)
+
+
+def _floor(paper: bool) -> float:
+    """The paper knows no detection below it."""
+    from metaphase.detections.table import PAPER_DELTA
+
+    return PAPER_DELTA if paper else 0.0
 
 
 def _show(table: pd.DataFrame, warnings: Cautions, output: Path | None, as_json: bool) -> None:
@@ -213,7 +270,9 @@ def _cell(value: Any) -> str:
 
 
 def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
-    values = {"task": tuned.task, **tuned.parameters, tuned.metric: tuned.value, "cases": len(tuned.cases)}
+    reached = {tuned.metric: tuned.value, "quadratic kappa": tuned.kappa}
+    known = {name: value for name, value in reached.items() if value is not None}
+    values = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
     if as_json:
         print_json(values)
     else:
@@ -234,7 +293,11 @@ def export(
         Path, typer.Option(help="File that tells which patch is what; keep it from the observer.")
     ],
     distractors: Annotated[Path | None, typer.Option(help="Table of points to mix in.")] = None,
-    threshold: Annotated[float, typer.Option(help="Least probability of a detection.")] = 0.0,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Least probability of a detection; by default the point that the tables state."),
+    ] = None,
+    paper: Paper = False,
     count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw and the order.")] = 0,
     mpp: Mpp = None,
@@ -244,7 +307,7 @@ def export(
 
     study = export_observers(
         detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
-        config=StudyConfig(detections=count, seed=seed),
+        config=StudyConfig(detections=count, seed=seed), paper=paper,
     )  # fmt: skip
     stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
 

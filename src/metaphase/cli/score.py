@@ -10,7 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.cautions import unique
-from metaphase.cli.console import Json, Mpp, batch_bar, print_json, stdout, warn
+from metaphase.cli.console import (
+    Json,
+    Mpp,
+    Theta1,
+    Theta2,
+    batch_bar,
+    print_json,
+    stdout,
+    told_point,
+    warn,
+)
 
 if TYPE_CHECKING:
     from metaphase.counting import SlideCount
@@ -29,12 +39,13 @@ FindTissue = Annotated[bool, typer.Option("--tissue/--no-tissue", help="Find the
 Thresholds = Annotated[
     list[float] | None,
     typer.Option(
-        help="Least probability that counts; several give a row each, for tuning. By default that of the "
-        "model which made the tables, else 0.8."
+        help="Least probability that counts; several give a row each, for tuning. By default the point for "
+        "counts of the model which made the tables, else 0.8."
     ),
 ]
-Theta1 = Annotated[float, typer.Option(help="Counts up to this are grade 1.")]
-Theta2 = Annotated[float, typer.Option(help="Counts above this are grade 3.")]
+Card = Annotated[
+    Path | None, typer.Option(help="Model card whose operating point is used, where the tables state none.")
+]
 Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilities; 0 for none.")]
 
 
@@ -47,18 +58,19 @@ def score(
     mpp: Mpp = None,
     tissue: FindTissue = True,
     threshold: Thresholds = None,
-    theta1: Theta1 = 6.0,
-    theta2: Theta2 = 20.0,
+    card: Card = None,
+    theta1: Theta1 = None,
+    theta2: Theta2 = None,
     draws: Draws = 1000,
     as_json: Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
     from metaphase.counting import CountConfig, counts_table
-    from metaphase.jobs.counting import UsedPoint, count_cohort, read_cases, stated_point
+    from metaphase.jobs.counting import count_cohort, count_points, read_cases
 
-    points = [UsedPoint(value, "given") for value in threshold or ()] or [stated_point(detections)]
-    config = CountConfig(theta1=theta1, theta2=theta2, draws=draws)
+    points = count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
+    config = CountConfig(draws=draws)
     cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
     with batch_bar("slides") as watch:
         batch = count_cohort(cases, points, config, tissue=tissue, watch=watch)
@@ -72,8 +84,9 @@ def score(
         print_json([{"case": name, **count.to_dict()} for name, count in counts])
     elif counts:
         stdout.print(_table(counts))
-        told = ", ".join(f"{point.delta:.4g} ({point.source})" for point in points)
-        stdout.print(f"threshold {told}", markup=False, highlight=False, soft_wrap=True)
+        for point in points:
+            told = told_point(point.model_dump())
+            stdout.print(f"counted {told}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(bool(batch.failures)))
 
 

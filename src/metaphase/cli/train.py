@@ -14,6 +14,7 @@ from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar
 
 if TYPE_CHECKING:
     from metaphase.networks.cards import ModelCard
+    from metaphase.networks.points import OperatingPoint
     from metaphase.networks.training.loop import Update
 
 model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)
@@ -98,6 +99,16 @@ def model_package(
     stdout.print(f"{escape(written.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
 
 
+def _point(point: OperatingPoint) -> str:
+    """An operating point in a line: its numbers, how good they were, where they were chosen."""
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in point.numbers.items())
+    reached = [f"{point.metric} {point.value:.3f}" if point.value is not None else ""]
+    reached.append("" if point.kappa is None else f"kappa {point.kappa:.3f}")
+    reached.append("" if point.false_per_mm2 is None else f"{point.false_per_mm2:.1f} false per mm2")
+    told = ", ".join(filter(None, [*reached, point.source, *point.laboratories]))
+    return f"{numbers} ({told})" if told else numbers
+
+
 def _facts(card: ModelCard) -> list[tuple[str, str]]:
     facts = [
         ("name", card.name),
@@ -106,10 +117,7 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
         ("input", f"{card.patch_px} px at {card.mpp:g} um/px"),
         ("use", card.intended_use),
     ]
-    for task, tuned in card.thresholds.items():
-        parameters = ", ".join(f"{name} {value:.3f}" for name, value in tuned.parameters.items())
-        false = "" if tuned.false_per_mm2 is None else f", {tuned.false_per_mm2:.1f} false per mm2"
-        facts.append((f"tuned for {task}", f"{parameters} ({tuned.metric} {tuned.value:.3f} there{false})"))
+    facts += [(f"point {name}", _point(point)) for name, point in card.thresholds.items()]
     facts += [("trained on", f"{data.name} ({data.terms})") for data in card.data]
     validation = card.metrics.get("validation", {})
     facts += [

@@ -14,7 +14,7 @@ from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
-from metaphase.detections.table import PAPER_DELTA
+from metaphase.detections.table import PAPER_DELTA, PAPER_THETA1, PAPER_THETA2
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -36,10 +36,10 @@ class CountConfig:
     threshold: float = PAPER_DELTA
     """Detections at or above this probability count."""
 
-    theta1: float = 6.0
+    theta1: float = PAPER_THETA1
     """Counts up to this are grade 1."""
 
-    theta2: float = 20.0
+    theta2: float = PAPER_THETA2
     """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
 
     draws: int = 1000

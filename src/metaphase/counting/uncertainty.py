@@ -57,6 +57,7 @@ def estimate_uncertainty(
     drawn = centred(drawn_counts(probability, statistic, config), count, config)
     tail = (1 - config.confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
+    low, high = min(low, count), max(high, count)
     shares = [float(np.mean(config.grade_of(drawn) == grade)) for grade in (1, 2, 3)]
     return Uncertainty((float(low), float(high)), (shares[0], shares[1], shares[2]), len(drawn))
 

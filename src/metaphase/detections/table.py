@@ -21,8 +21,14 @@ from metaphase.base.tables import TableError, as_text, named, require_columns, r
 
 PAPER_DELTA = 0.8
 """Least probability of a mitosis where nothing was tuned; the paper's floor."""
-OPERATING_POINT = "operating_point"
-"""Attribute of a table of detections: the operating point at which it was made."""
+PAPER_SUPPRESS_UM = 25.0
+"""The paper's d: 100 px of 0.25 um."""
+PAPER_THETA1, PAPER_THETA2 = 6.0, 20.0
+"""The paper's: counts up to the first are grade 1, counts above the second grade 3."""
+OPERATING_POINTS = "operating_points"
+"""Attribute of a table of detections: the model and the operating points at which it was made."""
+COUNTED = "counted"
+"""Column of a table of detections: whether one enters the count."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
 CERTAIN = 1.0

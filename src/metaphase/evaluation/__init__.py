@@ -11,11 +11,7 @@ from metaphase.evaluation.observers import (
     export_observers,
     read_observers,
 )
-from metaphase.evaluation.tuning import (
-    tune_grade,
-    tune_mitoses,
-    tune_proliferation,
-)
+from metaphase.evaluation.tuning import tune_count, tune_mitoses
 
 __all__ = [
     "AgreementResult",
@@ -31,7 +27,6 @@ __all__ = [
     "evaluate_proliferation",
     "export_observers",
     "read_observers",
-    "tune_grade",
+    "tune_count",
     "tune_mitoses",
-    "tune_proliferation",
 ]

@@ -74,9 +74,21 @@ class Cohort:
         return DetectionSet(table, tuple(dict.fromkeys(case_of.values())), points.source)
 
     def case_names(self, slides: Iterable[str], source: str) -> dict[str, str]:
-        """The case of each slide named in `source`; an unknown or doubtful name is an error."""
+        """The case of each slide named in `source`; an unknown or doubtful name is an error.
+
+        So are two names of one slide: which of them is right is unknown.
+        """
         names = self._names()
-        return {slide: self._case_of(slide, names, source) for slide in slides}
+        slide_of: dict[str, str] = {}
+        cases = {slide: self._case_of(slide, names, source) for slide in slides}
+        for slide, case in cases.items():
+            if slide_of.setdefault(case, slide) != slide:
+                raise TableError(
+                    f"{slide_of[case]} and {slide} are two names of the slide {case}",
+                    path=source,
+                    next_step="keep one of them, named as in the manifest",
+                )
+        return cases
 
     def mpp_by_case(self) -> dict[str, float]:
         """The resolution of each case."""

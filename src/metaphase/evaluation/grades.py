@@ -16,6 +16,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.tables import (
     TableError,
+    as_text,
     named,
     natural,
     read_manifest,
@@ -25,13 +26,16 @@ from metaphase.base.tables import (
 )
 from metaphase.counting.specimen import grade_of
 from metaphase.evaluation.cohort import MANIFEST_NAME, Cohort
-from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, ratio
+from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
 from metaphase.evaluation.mitoses import group_values
 from metaphase.evaluation.operating_points import load_point, refuse_reuse
+from metaphase.networks.points import OperatingPoint
 
 # ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
 
 GRADES = (1, 2, 3)
+THRESHOLD_TOLERANCE = 1e-9
+"""Thresholds of a table and of a card that differ by less are the same."""
 
 
 def confusion(
@@ -109,29 +113,101 @@ def load_pairs(
     *,
     split: str | None = None,
     skip_missing: bool = False,
+    point: OperatingPoint | None = None,
 ) -> ScorePairs:
-    """Line up the true column with the first of `predicted_columns` that is there, case by case."""
+    """Line up the true column with the first of `predicted_columns` that is there, case by case.
+
+    Cases may be named by path, file name or stem, too. Of a table with several thresholds, the rows at the
+    operating point are taken; without a point such a table is refused.
+    """
     everyone = read_cohort(truth)
-    frame = read_table(predictions)
+    frame = _named_by_case(read_table(predictions), everyone, predictions)
     name = next((name for name in predicted_columns if name in frame.columns), predicted_columns[0])
-    require_columns(frame, ("case", name), predictions)
-    require_numbers(frame, (name,), predictions)
-    given = dict(zip(frame["case"].astype(str), pd.to_numeric(frame[name]).astype(float), strict=True))
-    if len(given) < len(frame):
-        repeated = frame["case"][frame["case"].duplicated()].astype(str)
-        raise TableError(
-            f"cases predicted more than once: {named(repeated)}",
-            path=predictions,
-            next_step="keep one row a case",
-        )
-    everyone.case_names(given, str(predictions))
+    frame = _finite(_at_point(frame, point, predictions), name, predictions)
+    _refuse_repeated(frame, ["case"], predictions)
+    given = dict(zip(frame["case"], frame[name], strict=True))
     cohort, warnings = with_values(everyone.of_split(split), true_column)
     known = {case for case, value in given.items() if not np.isnan(value)}
     cohort, left_out = _predicted_only(cohort, known, str(predictions), skip_missing)
+    if point is not None:
+        refuse_reuse(point, cohort)
     predicted = np.array([given[case] for case in cohort.cases])
     return ScorePairs(
         cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings + left_out
     )
+
+
+def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
+    """A table of case, threshold (missing where the file has none) and count, each pair once."""
+    frame = _finite(_named_by_case(read_table(path), cohort, path), "count", path)
+    if "threshold" not in frame.columns:
+        frame = frame.assign(threshold=np.nan)
+    frame = _finite(frame, "threshold", path)
+    _refuse_repeated(frame, ["case", "threshold"], path)
+    return frame[["case", "threshold", "count"]]
+
+
+def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: str | Path) -> pd.DataFrame:
+    """The table with each row under the manifest's name of its case."""
+    require_columns(frame, ("case",), path)
+    names = as_text(frame["case"])
+    return frame.assign(case=names.map(cohort.case_names(names.unique(), str(path))))
+
+
+def _finite(frame: pd.DataFrame, column: str, path: str | Path) -> pd.DataFrame:
+    """The table with numbers in a column; what is infinite is refused, what is missing stays so."""
+    require_columns(frame, (column,), path)
+    require_numbers(frame, (column,), path)
+    values = pd.to_numeric(frame[column]).astype(float)
+    if np.isinf(values).any():
+        raise TableError(
+            f"column {column} of case {frame['case'][np.isinf(values)].iloc[0]} is infinite",
+            path=path,
+            next_step="correct the cell, or leave it empty where nothing is known",
+        )
+    return frame.assign(**{column: values})
+
+
+def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Path) -> pd.DataFrame:
+    """The rows at the operating point's delta, where the table says at which threshold it counts."""
+    if "threshold" not in frame.columns:
+        return frame
+    stated = _finite(frame, "threshold", path)["threshold"]
+    if point is None:
+        if stated.nunique() > 1:
+            raise TableError(
+                f"counts at {stated.nunique()} thresholds",
+                path=path,
+                next_step="give --card, whose operating point is used, or keep the rows of one threshold",
+            )
+        return frame
+    here = is_same_threshold(stated, point.delta) | stated.isna()
+    if not here.any():
+        raise TableError(
+            f"has no row at the card's delta of {point.delta:g} (its thresholds: {named(_short(stated))})",
+            path=path,
+            next_step=f"count with `metaphase score --threshold {point.delta!r}`",
+        )
+    return frame[here]
+
+
+def is_same_threshold(thresholds: pd.Series[float], delta: float) -> npt.NDArray[np.bool_]:
+    """Which thresholds of a table are that of an operating point."""
+    return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
+
+
+def _short(values: pd.Series[float]) -> list[str]:
+    return [f"{value:g}" for value in sorted(values.dropna().unique())]
+
+
+def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) -> None:
+    repeated = frame["case"][frame.duplicated(columns)]
+    if len(repeated):
+        raise TableError(
+            f"{' and '.join(columns)} given more than once: {named(repeated)}",
+            path=path,
+            next_step=f"keep one row a {' and '.join(columns)}",
+        )
 
 
 def read_cohort(truth: str | Path) -> Cohort:
@@ -153,6 +229,13 @@ def with_values(cohort: Cohort, column: str) -> tuple[Cohort, Cautions]:
         return kept, ()
     text = f"{int(unknown.sum())} cases have no true {column} and are left out"
     return kept, (Caution("no-true-value", text),)
+
+
+def with_grades(cohort: Cohort) -> tuple[Cohort, Cautions]:
+    """The cases whose true grade is known; one that is not 1, 2 or 3 is an error."""
+    kept, warnings = with_values(cohort, "grade")
+    refuse_other_grades(kept.manifest["grade"].to_numpy(np.float64), "true", cohort.source)
+    return kept, warnings
 
 
 def _predicted_only(
@@ -220,20 +303,27 @@ def evaluate_grade(
     """Compare predicted with true grades 1 to 3.
 
     `truth` is a manifest (or a folder with one) with a column grade. `predictions` has the columns case and
-    grade; or, with a model card that holds tuned theta1 and theta2, case and count.
+    grade; or, with a model card whose point for counts holds theta1 and theta2, case and count.
     """
     bootstrap = bootstrap or BootstrapConfig()
-    column = "grade" if card is None else "count"
-    pairs = load_pairs(truth, predictions, "grade", (column,), split=split, skip_missing=skip_missing)
-    if card is not None:
-        tuned = load_point(card, "grade")
-        refuse_reuse(tuned, pairs.cohort)
-        predicted = grade_of(pairs.predicted, tuned.parameters["theta1"], tuned.parameters["theta2"])
+    point = None if card is None else load_point(card, "count")
+    column = "grade" if point is None else "count"
+    pairs = load_pairs(
+        truth, predictions, "grade", (column,), split=split, skip_missing=skip_missing, point=point
+    )
+    if point is not None:
+        if point.theta1 is None or point.theta2 is None:
+            raise TableError(
+                "the operating point for counts holds no thetas",
+                path=card,
+                next_step="run `metaphase evaluate tune grade` on a tuning set first",
+            )
+        predicted = grade_of(pairs.predicted, point.theta1, point.theta2)
         pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
     for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
-        _refuse_other_grades(values, name, str(truth if name == "true" else predictions))
+        refuse_other_grades(values, name, str(truth if name == "true" else predictions))
     return _summarise(
-        pairs, "quadratic kappa", by, bootstrap, _settings(truth, predictions, split, bootstrap)
+        pairs, "quadratic kappa", by, bootstrap, _settings(truth, predictions, split, bootstrap, point)
     )
 
 
@@ -243,18 +333,24 @@ def evaluate_proliferation(
     *,
     by: Sequence[str] = (),
     split: str | None = None,
+    card: str | Path | None = None,
     skip_missing: bool = False,
     bootstrap: BootstrapConfig | None = None,
 ) -> AgreementResult:
     """Compare predicted with true proliferation scores by rank.
 
     `truth` is a manifest (or a folder with one) with a column proliferation; `predictions` has the columns
-    case and proliferation, or count (mitoses in the hotspot).
+    case and proliferation, or count (mitoses in the hotspot). With a model card, its point for counts says
+    which rows of a table of several thresholds are meant, and the cases it was tuned on are refused.
     """
     bootstrap = bootstrap or BootstrapConfig()
+    point = None if card is None else load_point(card, "count")
     columns = ("proliferation", "count")
-    pairs = load_pairs(truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing)
-    return _summarise(pairs, "Spearman", by, bootstrap, _settings(truth, predictions, split, bootstrap))
+    pairs = load_pairs(
+        truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing, point=point
+    )
+    settings = _settings(truth, predictions, split, bootstrap, point)
+    return _summarise(pairs, "Spearman", by, bootstrap, settings)
 
 
 def _summarise(
@@ -297,17 +393,22 @@ def _by_group(
 
 def _doubts(pairs: ScorePairs, graded: bool) -> list[Caution]:
     doubts = []
-    consequence = "kappa is 0 whatever the truth" if graded else "Spearman's correlation is undefined"
-    if len(set(pairs.predicted.tolist())) == 1:
-        text = f"all predictions are {pairs.predicted[0]:g}: {consequence}"
+    name = "kappa" if graded else "Spearman's correlation"
+    one_said, one_true = (len(set(side.tolist())) == 1 for side in (pairs.predicted, pairs.truth))
+    if one_said:
+        said = "0 whatever the truth" if graded and not one_true else "undefined"
+        text = f"all predictions are {pairs.predicted[0]:g}: {name} is {said}"
         doubts.append(Caution("one-prediction", text))
-    if len(set(pairs.truth.tolist())) == 1:
+    if one_true:
         text = f"all true values are {pairs.truth[0]:g}: agreement cannot be measured"
         doubts.append(Caution("one-truth", text))
+    if few := few_patients(pairs.patients):
+        doubts.append(few)
     return doubts
 
 
-def _refuse_other_grades(values: Floats, name: str, source: str) -> None:
+def refuse_other_grades(values: Floats, name: str, source: str) -> None:
+    """Refuse what is no grade."""
     other = values[~np.isin(values, GRADES)]
     if len(other):
         raise TableError(
@@ -318,9 +419,14 @@ def _refuse_other_grades(values: Floats, name: str, source: str) -> None:
 
 
 def _settings(
-    truth: str | Path, predictions: str | Path, split: str | None, bootstrap: BootstrapConfig
+    truth: str | Path,
+    predictions: str | Path,
+    split: str | None,
+    bootstrap: BootstrapConfig,
+    point: OperatingPoint | None,
 ) -> dict[str, Any]:
-    return {
+    used = {} if point is None else {f"point_{name}": value for name, value in point.numbers.items()}
+    return used | {
         "truth": str(truth),
         "predictions": str(predictions),
         "split": split,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import Floats
+from metaphase.base.cautions import Caution
 from metaphase.evaluation.marks import Marked, require_range
 
 # ---- settings of an evaluation, checked once when made ----
@@ -148,6 +149,11 @@ def thinned(curve: Curve, points: int = 500) -> Curve:
 
 # ---- intervals by drawing patients with replacement ----
 
+LEAST_PATIENTS = 5
+"""Fewer can be drawn in less than 40 different ways: no interval of 95 % comes of that, so none is given."""
+FEW_PATIENTS = 10
+"""Below this, intervals are rough."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -163,11 +169,23 @@ class Estimate:
         return f"{self.value:.3f}" + ("" if np.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
 
 
+def few_patients(patients: Sequence[str]) -> Caution | None:
+    """A warning where patients are too few for intervals, or for good ones."""
+    count = len(set(patients))
+    if count >= FEW_PATIENTS:
+        return None
+    so = "no interval can be given" if count < LEAST_PATIENTS else "the intervals are rough"
+    return Caution("few-patients", f"{count} patients only: {so}")
+
+
 def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:
-    """How often each slide is drawn, shape (samples, slides): patients with replacement, all their slides."""
+    """How often each slide is drawn, shape (samples, slides): patients with replacement, all their slides.
+
+    No samples of fewer than `LEAST_PATIENTS`.
+    """
     names, unit = np.unique(np.array(patients, dtype=object).astype(str), return_inverse=True)
-    if not len(names):
-        return np.zeros((config.samples, 0))
+    if len(names) < LEAST_PATIENTS:
+        return np.zeros((0, len(patients)))
     generator = np.random.default_rng(config.seed)
     times = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), size=config.samples)
     return times[:, unit].astype(np.float64)

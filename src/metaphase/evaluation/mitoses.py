@@ -14,7 +14,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import as_text, natural
-from metaphase.detections import read_detections
+from metaphase.detections import detection_files, read_detections
 from metaphase.evaluation.cohort import Cohort, Comparison, compare, load_truth
 from metaphase.evaluation.frames import check_frame
 from metaphase.evaluation.marks import (
@@ -34,10 +34,12 @@ from metaphase.evaluation.metrics import (
     detection_metrics,
     drawn_rates,
     draws,
+    few_patients,
     slide_rows,
     thinned,
 )
-from metaphase.evaluation.operating_points import load_point, refuse_reuse
+from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
+from metaphase.networks.points import OperatingPoint
 
 CURVE_POINTS = 400
 MAX_GROUPS = 100
@@ -88,15 +90,20 @@ def evaluate_mitoses(
     """Compare detections with truth.
 
     `by` names manifest columns (centre, scanner, tumour) to report apart; `ignore` holds regions that do not
-    count; `card` is a model card whose tuned threshold is used, and refused on the cases it was tuned on.
+    count. The threshold is that of `matching`; else that of the point `mitoses` in the model card `card`;
+    else that of the point which tables of `metaphase detect` state; else all detections count. The cases
+    that a point was tuned on are refused.
     """
     matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
     comparison, marked = load_marked(
         truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
     )
-    if card is not None:
-        matching = _tuned_threshold(card, comparison.cohort, matching)
+    point = _point(card, predictions, matching)
+    if point is not None:
+        refuse_reuse(point, comparison.cohort)
+        matching = replace(matching, threshold=point.delta)
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    sources["operating_point"] = None if point is None else f"mitoses, {point.source or 'of the card'}"
     settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
     return summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
 
@@ -110,10 +117,11 @@ def load_marked(
     ignore: str | Path | None,
     mpp: float | None,
     matching: MatchingConfig,
+    floor: float = 0.0,
 ) -> tuple[Comparison, Marked]:
-    """Read, check and match truth and predictions."""
+    """Read, check and match truth and predictions of at least the probability `floor`."""
     cohort, true_points = load_truth(truth, manifest, mpp)
-    found = cohort.renamed(read_detections(predictions, mpp=cohort.mpp_by_name()))
+    found = cohort.renamed(read_detections(predictions, mpp=cohort.mpp_by_name())).at_least(floor)
     comparison = compare(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
@@ -176,9 +184,10 @@ def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray
 
 
 def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Floats, Floats]:
-    if not bootstrap.samples or not len(curve.threshold):
+    times = draws(marked.patients, bootstrap)
+    if not len(times) or not len(curve.threshold):
         return np.zeros(0), np.zeros(0)
-    drawn = drawn_rates(marked, curve.threshold, draws(marked.patients, bootstrap))["f1"]
+    drawn = drawn_rates(marked, curve.threshold, times)["f1"]
     tail = (1 - bootstrap.confidence) / 2
     low, high = np.quantile(np.nan_to_num(drawn), [tail, 1 - tail], axis=0)
     return low, high
@@ -195,15 +204,20 @@ def _doubts(marked: Marked) -> list[Caution]:
     if not marked.truths.sum():
         text = "there is nothing to find: recall and average precision are undefined"
         doubts.append(Caution("no-truth", text))
-    if len(set(marked.patients)) < 10:
-        text = f"{len(set(marked.patients))} patients only: the intervals are rough"
-        doubts.append(Caution("few-patients", text))
+    if few := few_patients(marked.patients):
+        doubts.append(few)
     return doubts
 
 
-def _tuned_threshold(card: str | Path, cohort: Cohort, matching: MatchingConfig) -> MatchingConfig:
+def _point(
+    card: str | Path | None, predictions: str | Path, matching: MatchingConfig
+) -> OperatingPoint | None:
+    """The operating point for single mitoses that is used; None where a threshold is given or none known."""
     if matching.threshold is not None:
-        raise UsageError("both a threshold and a model card are given", next_step="give one of them")
-    tuned = load_point(card, "mitoses")
-    refuse_reuse(tuned, cohort)
-    return replace(matching, threshold=tuned.parameters["delta"])
+        if card is not None:
+            raise UsageError("both a threshold and a model card are given", next_step="give one of them")
+        return None
+    if card is not None:
+        return load_point(card, "mitoses")
+    stated = stated_point(detection_files(Path(predictions)), "mitoses")
+    return None if stated is None else stated[1]

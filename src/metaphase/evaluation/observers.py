@@ -7,7 +7,7 @@ stays in another folder. The answers give the observer's precision and, with a r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,11 @@ from scipy.stats import binomtest
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
-from metaphase.detections import LOOKALIKE, MITOSIS, read_detections
+from metaphase.detections import LOOKALIKE, MITOSIS, detection_files, read_detections
 from metaphase.evaluation.cohort import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
+from metaphase.evaluation.operating_points import stated_point
+from metaphase.networks.points import PAPER_POINTS
 from metaphase.slides import Slide, cut_square, open_slide
 
 # ---- the observer study ----
@@ -193,23 +195,33 @@ def export_observers(
     *,
     key: str | Path,
     distractors: str | Path | None = None,
-    threshold: float = 0.0,
+    threshold: float | None = None,
     mpp: float | None = None,
     config: StudyConfig | None = None,
+    paper: bool = False,
 ) -> ObserverStudy:
     """Write a blind study of the detections at or above `threshold`.
 
+    By default that is the point for single mitoses which tables of `metaphase detect` state, else 0. With
+    `paper` it is the paper's study: every detection at that point (0.919 where none is stated), alone.
     Distractors are the points of the table `distractors` (its look-alikes, if it labels any); by default the
     detections below the threshold. `key` is a file outside `output`, which goes to the observer whole.
     """
     config, output, key_path = config or StudyConfig(), Path(output), Path(key)
+    if paper:
+        if distractors is not None or config.detections is not None:
+            raise UsageError(
+                "the paper's study has every detection and nothing else",
+                next_step="leave --distractors and --count out, or --paper",
+            )
+        config = replace(config, distractors=0)
     if output.resolve() in key_path.resolve().parents:
         raise UsageError(
             "the key would lie in the observer's folder", path=key_path, next_step="keep it somewhere else"
         )
     cohort = load_cohort(manifest, mpp)
     points = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS).table
-    counted = points["probability"] >= threshold
+    counted = points["probability"] >= _least(detections, threshold, paper)
     others = points[~counted] if distractors is None else _distractors(distractors, cohort)
     planned = plan_study(points[counted], others, config)
     _write_patches(planned, cohort, output / PATCHES, config)
@@ -217,6 +229,15 @@ def export_observers(
     write_text(output / "README.txt", _README)
     write_table(key_path, planned)
     return ObserverStudy(output, key_path, planned)
+
+
+def _least(detections: str | Path, threshold: float | None, paper: bool) -> float:
+    if threshold is not None:
+        return threshold
+    stated = stated_point(detection_files(Path(detections)), "mitoses")
+    if stated is not None:
+        return stated[1].delta
+    return PAPER_POINTS.mitoses.delta if paper else 0.0
 
 
 def read_observers(

@@ -6,60 +6,136 @@ Also the rule that chooses a threshold for laboratories of which most gave crops
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
-from metaphase.base.tables import TableError, named
+from metaphase.base.tables import TableError, named, table_attributes
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.evaluation.cohort import Cohort
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import f1_of_counts, ratio, slide_counts
-from metaphase.networks.cards import OperatingPoint
+from metaphase.networks.points import (
+    SHARED_BY_POINTS,
+    OperatingPoint,
+    OperatingPoints,
+    PointName,
+    Points,
+    points_of,
+    refuse_two_searches,
+)
 
 SECTION = "thresholds"
 TEST_SPLIT = "test"
+_POINTS: TypeAdapter[dict[PointName, OperatingPoint]] = TypeAdapter(OperatingPoints)
 
 
 def save_point(path: str | Path, point: OperatingPoint) -> None:
-    """Put the parameters into the card's thresholds section; the rest of the card stays as it is.
+    """Put a point into the card's thresholds section; the rest of the card stays as it is.
 
-    So do parameters of the task that were not tuned now, such as how far apart detections are kept.
+    So do numbers of the point that are not stated now, such as how far apart detections are kept. Points
+    that would need two searches of a slide are refused.
     """
     path = Path(path)
     card = _load(path) if path.exists() else {}
     section = card.setdefault(SECTION, {})
-    kept = section.get(point.task, {}).get("parameters", {})
-    section[point.task] = point.model_dump(mode="json") | {"parameters": kept | point.parameters}
+    kept = {name: section.get(point.name, {}).get(name) for name in SHARED_BY_POINTS}
+    stated = point.model_dump(mode="json", exclude_none=True)
+    section[point.name] = {name: value for name, value in kept.items() if value is not None} | stated
+    try:
+        refuse_two_searches(_POINTS.validate_python(section))
+    except ValidationError as error:
+        raise TableError(
+            f"its operating points are no good ({error.errors()[0]['msg']})",
+            path=path,
+            next_step="correct the section thresholds, or tune all of them again",
+        ) from error
+    except ValueError as error:
+        raise TableError(
+            str(error),
+            path=path,
+            next_step="detect with the card's own --suppress-um and --smooth-um, or tune both points again",
+        ) from error
     write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
 
 
-def load_point(path: str | Path, task: str) -> OperatingPoint:
-    """The parameters of `task` in a card."""
-    entry = _load(Path(path)).get(SECTION, {}).get(task)
+def load_point(path: str | Path, name: PointName) -> OperatingPoint:
+    """The point of that name in a card."""
+    entry = _load(Path(path)).get(SECTION, {}).get(name)
     try:
-        return OperatingPoint.model_validate(entry | {"task": task})
+        return OperatingPoint.model_validate(entry | {"name": name})
     except (TypeError, ValidationError) as error:
         raise TableError(
-            f"the model card has no tuned parameters for {task}",
+            f"the model card has no operating point for {name}",
             path=path,
-            next_step=f"run `metaphase evaluate tune {task}` on a tuning set first",
+            next_step=f"run `metaphase evaluate tune {name}` on a tuning set first",
         ) from error
 
 
+def load_points(path: str | Path) -> Points:
+    """Both points of a card, complete; a card that holds none is an error."""
+    section = _load(Path(path)).get(SECTION, {})
+    try:
+        points = _POINTS.validate_python(section)
+    except ValidationError as error:
+        raise TableError(
+            f"its operating points are no good ({error.errors()[0]['msg']})",
+            path=path,
+            next_step="tune again (`metaphase evaluate tune`)",
+        ) from error
+    if not points.keys() & {"mitoses", "count"}:
+        raise TableError(
+            "the model card has no operating point for mitoses or count",
+            path=path,
+            next_step="run `metaphase evaluate tune` on a tuning set first",
+        )
+    return points_of(points)
+
+
+def stated_point(tables: Iterable[Path], name: PointName) -> tuple[str, OperatingPoint] | None:
+    """The model and the operating point that tables of `metaphase detect` carry; None where none does.
+
+    Tables of different models or points, or of which only some state one, are refused.
+    """
+    found = {json.dumps(_stated_in(path, name), sort_keys=True) for path in tables}
+    if len(found) > 1:
+        told = "; ".join(sorted(_told(json.loads(one)) for one in found))
+        raise UsageError(
+            f"the tables were made at different operating points ({told})",
+            path=next(iter(tables), None),
+            next_step="take them apart, or give one --threshold for all",
+        )
+    stated = json.loads(found.pop()) if found else None
+    return None if stated is None else (stated["model"], OperatingPoint.model_validate(stated["point"]))
+
+
+def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
+    stated = table_attributes(table).get(OPERATING_POINTS)
+    if not isinstance(stated, dict) or not isinstance(stated.get(name), dict):
+        return None
+    return {"model": str(stated.get("model", "")), "point": stated[name] | {"name": name}}
+
+
+def _told(stated: dict[str, Any] | None) -> str:
+    if stated is None:
+        return "none stated"
+    return f"{stated['point'].get('delta'):g} of the model {stated['model']}"
+
+
 def refuse_reuse(tuned: OperatingPoint, cohort: Cohort) -> None:
-    """Refuse to test on slides or patients that the parameters were tuned on."""
+    """Refuse to test on slides or patients that a point was tuned on."""
     patients, cases = set(tuned.patients), set(tuned.cases)
     rows = zip(cohort.manifest["case"], cohort.manifest["patient"], strict=True)
     shared = [case for case, patient in rows if case in cases or patient in patients]
     if shared:
         raise UsageError(
-            f"{len(shared)} slides were used to tune these parameters: {named(shared)}",
+            f"{len(shared)} slides were used to tune the operating point {tuned.name}: {named(shared)}",
             path=cohort.source,
             next_step="test on other patients, or choose a split with --split",
         )

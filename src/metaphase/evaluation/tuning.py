@@ -1,4 +1,4 @@
-"""Choosing thresholds on a tuning set, and writing them with that set into the model card.
+"""Choosing operating points on a tuning set, and writing them with that set into the model card.
 
 Slides marked `test` are refused here, and the evaluation refuses the cases named in the card.
 """
@@ -7,26 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from metaphase.base.arrays import Floats
-from metaphase.base.tables import TableError, named, read_table, require_columns, require_numbers
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import TableError, named
+from metaphase.detections import detection_files
 from metaphase.evaluation.cohort import Cohort
 from metaphase.evaluation.grades import (
     GRADES,
-    load_pairs,
+    is_same_threshold,
     quadratic_kappa,
     read_cohort,
+    read_counts,
     spearman,
+    with_grades,
     with_values,
 )
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import best_threshold, curve
 from metaphase.evaluation.mitoses import load_marked
-from metaphase.evaluation.operating_points import refuse_test_slides, save_point
-from metaphase.networks.cards import OperatingPoint
+from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
+from metaphase.networks.points import SHARED_BY_POINTS, OperatingPoint
+
+CountPart = Literal["proliferation", "grade"]
+COUNT_PARTS: tuple[CountPart, ...] = ("proliferation", "grade")
 
 
 def tune_mitoses(
@@ -39,8 +48,13 @@ def tune_mitoses(
     ignore: str | Path | None = None,
     mpp: float | None = None,
     matching: MatchingConfig | None = None,
+    floor: float = 0.0,
 ) -> OperatingPoint:
-    """Task 3: the threshold delta of the highest F1 on the tuning slides."""
+    """Task 3, the point `mitoses`: the threshold delta of the highest F1 on the tuning slides.
+
+    Detections below `floor` are left out first. Tables of `metaphase detect` say how they were searched, and
+    the point then says so, too.
+    """
     comparison, marked = load_marked(
         truth,
         predictions,
@@ -49,35 +63,65 @@ def tune_mitoses(
         ignore=ignore,
         mpp=mpp,
         matching=matching or MatchingConfig(),
+        floor=floor,
     )
     refuse_test_slides(comparison.cohort)
     delta, value = best_threshold(curve(marked))
-    return _saved(card, "mitoses", {"delta": delta}, "F1", value, comparison.cohort)
+    if np.isnan(value):
+        raise TableError(
+            "F1 is undefined on this tuning set",
+            path=comparison.cohort.source,
+            next_step="tune on slides with truths and detections",
+        )
+    made = stated_point(detection_files(Path(predictions)), "mitoses")
+    search = {} if made is None else {name: getattr(made[1], name) for name in SHARED_BY_POINTS}
+    point = OperatingPoint(
+        name="mitoses", delta=delta, **search, metric="F1", value=value, **_chosen_on(comparison.cohort)
+    )
+    return _saved(card, point)
 
 
-def tune_proliferation(
-    truth: str | Path, counts: str | Path, card: str | Path | None = None, *, split: str | None = None
+def tune_count(
+    truth: str | Path,
+    counts: str | Path,
+    card: str | Path | None = None,
+    *,
+    split: str | None = None,
+    parts: Sequence[CountPart] = COUNT_PARTS,
+    floor: float = 0.0,
 ) -> OperatingPoint:
-    """Task 2: the threshold delta whose hotspot counts follow the true proliferation best (Spearman).
+    """Tasks 1 and 2, the point `count`, by the paper's procedure.
 
-    `counts` has the columns case, threshold and count: the hotspot count of every case at every threshold.
+    First `proliferation`: the threshold delta whose hotspot counts follow the true score best (Spearman).
+    Then `grade`: theta1 and theta2 that turn the counts at that delta into grades of the best kappa, by
+    exhaustive search. `counts` has the columns case, threshold and count, as `metaphase score` writes them
+    for several thresholds; those below `floor` are left out. Without `proliferation` delta is that of the
+    card, or the only threshold of the table.
     """
-    cohort, _ = with_values(read_cohort(truth).of_split(split), "proliferation")
-    refuse_test_slides(cohort)
-    table = _complete_counts(counts, cohort)
-    scores = cohort.manifest["proliferation"].to_numpy(np.float64)
-    delta, value = delta_for_spearman(table.__getitem__, list(table), scores)
-    return _saved(card, "proliferation", {"delta": delta}, "Spearman", value, cohort)
-
-
-def tune_grade(
-    truth: str | Path, counts: str | Path, card: str | Path | None = None, *, split: str | None = None
-) -> OperatingPoint:
-    """Task 1: theta1 and theta2 that turn counts (columns case, count) into grades of the best kappa."""
-    pairs = load_pairs(truth, counts, "grade", ("count",), split=split)
-    refuse_test_slides(pairs.cohort)
-    theta1, theta2, value = thetas_for_kappa(pairs.predicted, pairs.truth.astype(np.int64))
-    return _saved(card, "grade", {"theta1": theta1, "theta2": theta2}, "quadratic kappa", value, pairs.cohort)
+    whole = read_cohort(truth)
+    everyone = whole.of_split(split)
+    refuse_test_slides(everyone)
+    table = read_counts(counts, whole)
+    table = table[table["threshold"].isna() | (table["threshold"] >= floor)]
+    known = _known_point(card)
+    if "proliferation" in parts:
+        cohort, _ = with_values(everyone, "proliferation")
+        at = _complete_counts(table, cohort, counts)
+        scores = cohort.manifest["proliferation"].to_numpy(np.float64)
+        delta, value = delta_for_spearman(at.__getitem__, list(at), scores)
+        known = OperatingPoint(
+            name="count", delta=delta, metric="Spearman", value=value, **_chosen_on(cohort)
+        )
+    if "grade" in parts:
+        cohort, _ = with_grades(everyone)
+        delta = _delta_of(table, known, counts)
+        here = table["threshold"].isna() | is_same_threshold(table["threshold"], delta)
+        (column,) = _complete_counts(table[here].assign(threshold=delta), cohort, counts).values()
+        theta1, theta2, kappa = thetas_for_kappa(column, cohort.manifest["grade"].to_numpy(np.int64))
+        known = _graded(known, delta, (theta1, theta2, kappa), cohort)
+    if known is None:
+        raise UsageError("nothing to tune", next_step="tune proliferation, grade or both")
+    return _saved(card, known)
 
 
 def delta_for_spearman(
@@ -120,47 +164,90 @@ def thetas_for_kappa(counts: Floats, grades: npt.NDArray[np.int64]) -> tuple[flo
     return float(cuts[first[best]]), float(cuts[second[best]]), float(kappa[best])
 
 
-def _complete_counts(path: str | Path, cohort: Cohort) -> dict[float, Floats]:
+def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> dict[float, Floats]:
     """Counts of the cohort's cases, in its order, at each threshold."""
-    frame = read_table(path)
-    require_columns(frame, ("case", "threshold", "count"), path)
-    require_numbers(frame, ("threshold", "count"), path)
-    table = frame.pivot_table(index="case", columns="threshold", values="count", aggfunc="last")
-    table = table.reindex(list(cohort.cases))
-    incomplete = table.index[table.isna().any(axis=1)]
-    if len(incomplete):
+    if table["threshold"].isna().any():
+        raise TableError(
+            "the table does not say at which thresholds it counts",
+            path=path,
+            next_step="give the columns case, threshold and count (`metaphase score --threshold ...`)",
+        )
+    wide = table.pivot(index="case", columns="threshold", values="count").reindex(list(cohort.cases))
+    incomplete = wide.index[wide.isna().any(axis=1)]
+    if len(incomplete) or not len(wide.columns):
         raise TableError(
             f"counts are missing at some threshold for {named(map(str, incomplete))}",
             path=path,
             next_step="give a count (0 where nothing is found) for every case and threshold",
         )
-    return {float(str(threshold)): table[threshold].to_numpy(np.float64) for threshold in table.columns}
+    return {float(str(threshold)): wide[threshold].to_numpy(np.float64) for threshold in wide.columns}
 
 
-def _saved(
-    card: str | Path | None,
-    task: str,
-    parameters: dict[str, float],
-    metric: str,
-    value: float,
-    cohort: Cohort,
-) -> OperatingPoint:
-    if np.isnan(value):
+def _known_point(card: str | Path | None) -> OperatingPoint | None:
+    """The count's point of a card that has one."""
+    if card is None or not Path(card).exists():
+        return None
+    try:
+        return load_point(card, "count")
+    except TableError:
+        return None
+
+
+def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Path) -> float:
+    """The threshold at which grades are tuned: the point's, or the only one of the table."""
+    if known is not None:
+        stated = table["threshold"].dropna()
+        if len(stated) and not is_same_threshold(stated, known.delta).any():
+            raise TableError(
+                f"has no counts at the count's delta of {known.delta:g} (it has {_listed(stated)})",
+                path=path,
+                next_step=f"count with `metaphase score --threshold {known.delta!r}`, or tune both",
+            )
+        return known.delta
+    different = table["threshold"].dropna().unique()
+    if len(different) != 1:
         raise TableError(
-            f"{metric} is undefined on this tuning set",
-            path=cohort.source,
-            next_step="tune on slides with truths and detections",
+            f"has counts at {len(different)} thresholds, and no delta is known",
+            path=path,
+            next_step="tune proliferation first, or give the counts of one threshold in the column threshold",
         )
-    patients = tuple(dict.fromkeys(str(name) for name in cohort.manifest["patient"]))
-    tuned = OperatingPoint(
-        task=task,
-        parameters=parameters,
-        metric=metric,
-        value=value,
-        cases=cohort.cases,
-        patients=patients,
-        source=cohort.source,
-    )
+    return float(different[0])
+
+
+def _listed(thresholds: pd.Series[float]) -> str:
+    return named(f"{value:g}" for value in sorted(thresholds.unique()))
+
+
+def _graded(
+    known: OperatingPoint | None, delta: float, found: tuple[float, float, float], cohort: Cohort
+) -> OperatingPoint:
+    """The point with thetas; its cases are those of delta and those of the thetas."""
+    theta1, theta2, kappa = found
+    here = _chosen_on(cohort)
+    before = OperatingPoint(name="count", delta=delta) if known is None else known
+    joint = {
+        name: tuple(dict.fromkeys((*getattr(before, name), *here[name])))
+        for name in ("cases", "patients", "laboratories")
+    }
+    told = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": before.source or here["source"]}
+    return OperatingPoint.model_validate(dict(before) | joint | told)
+
+
+def _chosen_on(cohort: Cohort) -> dict[str, Any]:
+    """The cases, patients and laboratories of a tuning set."""
+
+    def different(column: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(name) for name in cohort.manifest[column] if str(name)))
+
+    return {
+        "cases": cohort.cases,
+        "patients": different("patient"),
+        "laboratories": different("centre"),
+        "source": cohort.source,
+    }
+
+
+def _saved(card: str | Path | None, point: OperatingPoint) -> OperatingPoint:
     if card is not None:
-        save_point(card, tuned)
-    return tuned
+        save_point(card, point)
+    return point

@@ -12,12 +12,12 @@ import pandas as pd
 from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import unique
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import table_attributes
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
-from metaphase.detections.table import OPERATING_POINT, PAPER_DELTA
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
+from metaphase.evaluation.operating_points import load_points, stated_point
 from metaphase.images.tissue import TissueMask, TissueSource
+from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point
 from metaphase.slides import SlideSource
 
 
@@ -35,35 +35,44 @@ class CountedCase:
     area_mm2: float | None
 
 
-@dataclass(frozen=True)
-class UsedPoint:
-    """The least probability that counts, and who says so."""
-
-    delta: float
-    source: str
-    false_per_mm2: float | None = None
-    """False detections at this point, where the model's card says."""
-
-
-def stated_point(files: Sequence[Path]) -> UsedPoint:
-    """The operating point that tables of `metaphase detect` carry; the paper's, where none carries any."""
-    stated = {_point_of(table) for file in files for table in detection_files(file)}
-    if len(stated) > 1:
-        names = "; ".join(sorted(f"{one.delta:g}, {one.source}" for one in stated))
-        raise UsageError(
-            f"the tables were made at different operating points ({names})",
-            path=files[0],
-            next_step="count them apart, or give one --threshold for all",
-        )
-    return stated.pop()
+def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
+    """The operating point to count at: a card's, else that which tables of `metaphase detect` carry, else the
+    paper's floor."""
+    if card is not None:
+        return load_points(card).count
+    stated = stated_point([table for file in files for table in detection_files(file)], "count")
+    if stated is None:
+        return UNTUNED.count.model_copy(update={"source": "the paper's floor, for the files state none"})
+    model, point = stated
+    told = f"of the model {model}" + (f": {point.source}" if point.source else "")
+    return point.model_copy(update={"source": told})
 
 
-def _point_of(table: Path) -> UsedPoint:
-    point = table_attributes(table).get(OPERATING_POINT)
-    if not isinstance(point, dict) or "delta" not in point:
-        return UsedPoint(PAPER_DELTA, "the paper's, for the files state none")
-    source = f"that of the model {point.get('model', '')}"
-    return UsedPoint(float(point["delta"]), source, point.get("false_per_mm2"))
+def count_points(
+    files: Sequence[Path],
+    card: Path | None = None,
+    thresholds: Sequence[float] = (),
+    *,
+    theta1: float | None = None,
+    theta2: float | None = None,
+) -> list[OperatingPoint]:
+    """The points to count at: one, or one a threshold that is given."""
+    try:
+        own = count_point(files, card)
+    except UsageError:  # tables of several points are fine where a threshold is given for all
+        if not thresholds:
+            raise
+        own = UNTUNED.count
+    deltas: Sequence[float | None] = thresholds or (None,)
+    return [changed_point(own, delta=delta, theta1=theta1, theta2=theta2) for delta in deltas]
+
+
+def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
+    """How to count at an operating point."""
+    config = replace(config, threshold=point.delta)
+    if point.theta1 is None or point.theta2 is None:
+        return config
+    return replace(config, theta1=point.theta1, theta2=point.theta2)
 
 
 def read_cases(
@@ -127,7 +136,7 @@ def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
 
 def count_cohort(
     cases: Sequence[CountedCase],
-    points: Sequence[UsedPoint],
+    points: Sequence[OperatingPoint],
     config: CountConfig | None = None,
     *,
     tissue: bool = True,
@@ -138,7 +147,7 @@ def count_cohort(
     With `tissue`, that of slides at hand is found first.
     """
 
-    settings = [replace(config or CountConfig(), threshold=point.delta) for point in points]
+    settings = [counted_at(point, config or CountConfig()) for point in points]
 
     def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
         for point, one in zip(points, settings, strict=True):

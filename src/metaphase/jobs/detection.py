@@ -31,15 +31,17 @@ from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import FORMATS, DetectionSet, write_detections
-from metaphase.detections.table import OPERATING_POINT
+from metaphase.detections.table import COUNTED, OPERATING_POINTS
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.counting import counted_at
 from metaphase.jobs.searching import SlideSearched, TileSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
-from metaphase.networks.cards import OperatingPoint, current_versions
-from metaphase.networks.detector import Detector, ReadyDetector
+from metaphase.networks.cards import current_versions
+from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
+from metaphase.networks.points import PAPER_POINTS, Points
 from metaphase.reports.slide import ReportInput, write_slide_report
 
 SEARCH, COUNT, SUMMARY = "search.parquet", "count.json", "summary.json"
@@ -60,13 +62,20 @@ class DetectionConfig:
     """How slides are searched and counted; where nothing is given, the model's operating point applies."""
 
     threshold: float | None = None
-    """Probability from which a detection is a mitosis; by default the model's."""
+    """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
     suppress_um: float | None = None
     """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
     smooth_um: float | None = None
     """Probabilities are averaged over this distance first; by default the model's."""
+    theta1: float | None = None
+    """Counts up to this are grade 1; by default the model's."""
+    theta2: float | None = None
+    """Counts above this are grade 3; by default the model's."""
     floor: float = 0.1
     """Weakest detections that are kept."""
+    paper: bool = False
+    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas and
+    thetas; `floor` does not apply."""
     any_stain: bool = False
     """Search slides that look like immunohistochemistry too."""
     tile_px: int | None = None
@@ -76,7 +85,7 @@ class DetectionConfig:
     formats: tuple[str, ...] = ("qupath",)
     """Formats to write besides Parquet."""
     counting: CountConfig = field(default_factory=CountConfig)
-    """Hotspot, grades and uncertainty; its threshold is that of the operating point."""
+    """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 < self.threshold <= 1:
@@ -91,24 +100,22 @@ class DetectionConfig:
                 f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(ENDINGS)}"
             )
 
-    def point(self, detector: Detector) -> OperatingPoint:
-        """The operating point used: the model's, with what was given in its place."""
-        own = detector.point
-        given = {"delta": self.threshold, "suppress_um": self.suppress_um, "smooth_um": self.smooth_um}
-        changed = {name: float(value) for name, value in given.items() if value is not None}
-        if not changed:
-            return own
-        parameters = own.parameters | changed
-        told = {"parameters": parameters, "source": "given by the user"}
-        rate = None if self.threshold is not None else own.false_per_mm2
-        return own.model_copy(update=told | {"false_per_mm2": rate})
+    def points(self, detector: Detector) -> Points:
+        """The operating points used: the model's or the paper's, with what was given in their place."""
+        own = PAPER_POINTS if self.paper else detector.points
+        return own.changed(
+            delta=self.threshold,
+            suppress_um=self.suppress_um,
+            smooth_um=self.smooth_um,
+            theta1=self.theta1,
+            theta2=self.theta2,
+        )
 
     def peaks(self, detector: Detector) -> PeakConfig:
         """What becomes a detection."""
-        parameters = self.point(detector).parameters
-        return PeakConfig(
-            floor=self.floor, suppress_um=parameters["suppress_um"], smooth_um=parameters["smooth_um"]
-        )
+        points = self.points(detector)
+        base = PAPER_PEAKS if self.paper else PeakConfig(floor=self.floor)
+        return replace(base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
 
 
 # ---- what decides each stage, beside the stages before it ----
@@ -119,7 +126,7 @@ class SlideCounted(Ingredients, stage="count"):
     """The clinical number."""
 
     config: CountConfig
-    """Its threshold is the operating point's."""
+    """Its threshold and thetas are the operating point's."""
     false_per_mm2: float | None
 
 
@@ -128,7 +135,7 @@ class SlideExported(Ingredients, stage="export"):
     """The files that others read."""
 
     name: str
-    point: Mapping[str, Any]
+    points: Mapping[str, Any]
     formats: tuple[str, ...]
 
 
@@ -137,6 +144,7 @@ class SlideReported(Ingredients, stage="report"):
     """The page, and the summary for programs."""
 
     name: str
+    points: Mapping[str, Any]
     card: Mapping[str, Any]
 
 
@@ -204,12 +212,12 @@ class _SlideJob:
         return self.model.detector
 
     @cached_property
-    def point(self) -> OperatingPoint:
-        return self.config.point(self.detector)
+    def points(self) -> Points:
+        return self.config.points(self.detector)
 
     @cached_property
     def counting(self) -> CountConfig:
-        return replace(self.config.counting, threshold=self.point.parameters["delta"])
+        return counted_at(self.points.count, self.config.counting)
 
     @property
     def tissue_files(self) -> tuple[str, str]:
@@ -235,7 +243,7 @@ class _SlideJob:
 
     def stages(self) -> list[Stage]:
         """The table."""
-        point, config, name = self.point, self.config, self.slide.name
+        stated, config, name = self.detector.stated(self.points), self.config, self.slide.name
         searched = SlideSearched(
             self.slide.slide,
             self.slide.tissue,
@@ -243,9 +251,9 @@ class _SlideJob:
             config.peaks(self.detector),
             self.model.config,
         )
-        counted = SlideCounted(self.counting, point.false_per_mm2)
-        exported = SlideExported(name, self.detector.stated(point), tuple(sorted(config.formats)))
-        reported = SlideReported(name, self.detector.card)
+        counted = SlideCounted(self.counting, self.points.count.false_per_mm2)
+        exported = SlideExported(name, stated, tuple(sorted(config.formats)))
+        reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
         files = (CANDIDATES, DETECTIONS, *map(_file_of, config.formats))
         return [
@@ -296,7 +304,7 @@ class _SlideJob:
 
     def _count(self, _report: Report) -> Facts:
         count = self._slide_count
-        doubts = unique((*background_doubt(count, self.point.false_per_mm2), *count.warnings))
+        doubts = unique((*background_doubt(count, self.points.count.false_per_mm2), *count.warnings))
         content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in doubts]}
         write_text(self.folder / COUNT, json.dumps(content, indent=2, allow_nan=False) + "\n")
         return {"count": count.count, "grade": count.grade}
@@ -304,17 +312,18 @@ class _SlideJob:
     def _export(self, _report: Report) -> Facts:
         facts, name = self._facts(), self.slide.name
         table = self._detections()
-        table.attrs[OPERATING_POINT] = self.detector.stated(self.point)
-        counted = table[table["probability"] >= self.counting.threshold].reset_index(drop=True)
-        counted.attrs = table.attrs
+        table[COUNTED] = table["probability"] >= self.points.count.delta
+        table.attrs[OPERATING_POINTS] = self.detector.stated(self.points)
+        listed = table[table["probability"] >= self.points.lowest].reset_index(drop=True)
+        listed.attrs = table.attrs
         write_table(self.folder / CANDIDATES, table)
-        write_table(self.folder / DETECTIONS, counted)
-        detections = DetectionSet(counted, (name,), name)
+        write_table(self.folder / DETECTIONS, listed)
+        detections = DetectionSet(listed, (name,), name)
         sizes = {name: (facts["width"], facts["height"])}
         for form in self._formats():
             target = self.folder / _file_of(form)
             write_detections(detections, target, form, mpp=facts["mpp"], sizes=sizes)
-        return {"detections": len(counted), "candidates": len(table)}
+        return {"detections": len(listed), "candidates": len(table)}
 
     def _report(self, _report: Report) -> Facts:
         facts, count = self._facts(), self._slide_count
@@ -323,8 +332,8 @@ class _SlideJob:
             detections=self._detections(),
             score=count,
             card=self.detector.card,
-            threshold=self.counting.threshold,
-            warnings=(*background_doubt(count, self.point.false_per_mm2), *self._slide_doubts(facts)),
+            points=self.detector.stated(self.points),
+            warnings=(*background_doubt(count, self.points.count.false_per_mm2), *self._slide_doubts(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
             name=self.slide.name,
@@ -349,7 +358,8 @@ class _SlideJob:
             "slide": str(self.slide.slide.path),
             **{key: facts[key] for key in about},
             "threshold": self.counting.threshold,
-            OPERATING_POINT: self.detector.stated(self.point),
+            "mitoses": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
+            OPERATING_POINTS: self.detector.stated(self.points),
             "score": count,
             "warnings": [doubt.to_dict() for doubt in doubts],
             "model": self.detector.card,

@@ -12,7 +12,7 @@ from pathlib import Path
 from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
 from metaphase.base.tables import read_table
 from metaphase.detections import DetectionSet, joined, write_detections
-from metaphase.detections.table import OPERATING_POINT
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import (
     CANDIDATES,
@@ -79,5 +79,5 @@ def _write_cohort_table(path: Path, outcomes: Sequence[SlideOutcome]) -> None:
         for outcome in outcomes
     ]
     whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINT] = outcomes[0].summary[OPERATING_POINT]
+    whole.table.attrs[OPERATING_POINTS] = outcomes[0].summary[OPERATING_POINTS]
     write_detections(whole, path, "parquet")

@@ -21,7 +21,6 @@ from metaphase.base.geometry import Box
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
-from metaphase.detections.suppression import suppress
 from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
@@ -29,6 +28,7 @@ from metaphase.jobs.stages import Report
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
 from metaphase.networks.detector import Detector, load_detector
 from metaphase.networks.engine import (
+    Detections,
     Engine,
     EngineConfig,
     PeakConfig,
@@ -36,6 +36,7 @@ from metaphase.networks.engine import (
     detect_tiles,
     find_detections,
     plan_detection,
+    settled,
 )
 from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
 
@@ -125,9 +126,8 @@ class TileSearch:
 
     def _table(self, peaks: Peaks, name: str) -> pd.DataFrame:
         peaks = peaks[self.tissue.contains(peaks[:, :2])]
-        x, y, probability = peaks.T
-        kept = suppress(x, y, probability, self.peaks.suppress_um / self.slide.mpp)
-        columns = {"x": x[kept], "y": y[kept], "probability": probability[kept]}
+        found = settled(Detections(*peaks.T), self.peaks, self.plan, self.slide.mpp)
+        columns = {"x": found.x, "y": found.y, "probability": found.probability}
         return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase import __version__
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
+from metaphase.networks.points import OperatingPoints, refuse_two_searches
 
 # ---- which network ----
 
@@ -81,25 +82,6 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
-class OperatingPoint(BaseModel):
-    """Parameters chosen for a task, how good they were, and on which cases (never to be tested on these)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    task: str = Field(default="", exclude=True)
-    """`patches`, `mitoses`, `grade` or `proliferation`: its name in the card."""
-    parameters: dict[str, float]
-    """`delta` (least probability that counts) and what belongs to it, such as `suppress_um`; or thetas."""
-    metric: str
-    value: float
-    """The metric on the tuning set: optimistic, not a result."""
-    cases: tuple[str, ...] = ()
-    patients: tuple[str, ...] = ()
-    source: str = ""
-    false_per_mm2: float | None = Field(default=None, ge=0)
-    """False detections at this point, on images that no network was trained on."""
-
-
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -113,8 +95,8 @@ class ModelCard(BaseModel):
     mpp: float = Field(gt=0, lt=20)
     patch_px: int = Field(gt=0, le=4096)
     classes: tuple[str, str]
-    thresholds: dict[str, OperatingPoint] = {}
-    """Operating points by task: `patches` from training, others from `metaphase evaluate tune`."""
+    thresholds: OperatingPoints = {}
+    """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
     optical_density: tuple[float, float, float] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
@@ -126,6 +108,11 @@ class ModelCard(BaseModel):
     seed: int | None = None
     versions: dict[str, str] = {}
     weights_sha256: str = ""
+
+    @model_validator(mode="after")
+    def _one_search(self) -> Self:
+        refuse_two_searches(self.thresholds)
+        return self
 
     @property
     def spec(self) -> NetworkSpec:
@@ -144,8 +131,8 @@ class CardAdditions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: tuple[TrainingData, ...] = ()
-    thresholds: dict[str, OperatingPoint] = {}
-    """Added to those of the card, task by task; so are the metrics."""
+    thresholds: OperatingPoints = {}
+    """Added to those of the card, point by point; so are the metrics."""
     metrics: dict[str, Any] = {}
     optical_density: tuple[float, float, float] | None = None
     intended_use: str = ""

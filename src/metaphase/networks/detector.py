@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,25 +16,15 @@ from metaphase.networks.cards import (
     DETECTORS,
     ModelCard,
     NetworkIdentity,
-    OperatingPoint,
     bundled_model,
     named_model,
 )
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.points import Points, plain_point, points_of
 
-PAPER_POINT = OperatingPoint(
-    task="mitoses",
-    parameters={
-        "delta": PAPER_DELTA,
-        "suppress_um": PeakConfig().suppress_um,
-        "smooth_um": PeakConfig().smooth_um,
-    },
-    metric="F1",
-    value=math.nan,
-    source="the paper's, not tuned for this model",
-)
-"""Where no card holds a tuned one."""
+PAPER_PEAKS = PeakConfig(floor=PAPER_DELTA, method="components")
+"""What the paper takes from a probability map."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +45,10 @@ class Detector:
         return self.cards[0].mpp
 
     @property
-    def point(self) -> OperatingPoint:
-        """The operating point tuned on slides with this very model, or the paper's."""
-        tuned = self.cards[0].thresholds.get("mitoses") if len(self.cards) == 1 else None
-        if tuned is None:
-            return PAPER_POINT
-        parameters = PAPER_POINT.parameters | tuned.parameters
-        return tuned.model_copy(update={"task": "mitoses", "parameters": parameters})
+    def points(self) -> Points:
+        """Those tuned on slides with this very model. A card with one of them has it stand in for the other;
+        an ensemble, and a card without any, gets the paper's floor."""
+        return points_of(self.cards[0].thresholds if len(self.cards) == 1 else {})
 
     @property
     def optical_density(self) -> tuple[float, float, float] | None:
@@ -74,13 +60,12 @@ class Detector:
         """What decides its answers."""
         return tuple(card.identity for card in self.cards)
 
-    def stated(self, point: OperatingPoint) -> dict[str, Any]:
-        """An operating point as tables and summaries carry it."""
+    def stated(self, points: Points) -> dict[str, Any]:
+        """Operating points as tables and summaries carry them."""
         return {
             "model": self.name,
-            **point.parameters,
-            "source": point.source,
-            "false_per_mm2": point.false_per_mm2,
+            "mitoses": plain_point(points.mitoses),
+            "count": plain_point(points.count),
         }
 
     @property

@@ -26,8 +26,9 @@ from metaphase.labels.phh3.training import (
     write_stores,
 )
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import ModelCard, NetworkSpec, OperatingPoint
+from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
+from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.patches import open_store
 from metaphase.slides import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
@@ -44,7 +45,7 @@ def write_model(path: Path, name: str, *, seed: int = 0, decision: float = 0.5) 
     """An untrained CNN1 or CNN2."""
     torch.manual_seed(seed)
     spec = NetworkSpec("classifier")
-    tuned = OperatingPoint(parameters={"delta": decision}, metric="F1", value=0.9)
+    tuned = OperatingPoint(name="patches", delta=decision, metric="F1", value=0.9)
     card = ModelCard(
         name=name, family="classifier", gamma=1.0, mpp=0.25, patch_px=100, classes=("no", "yes"),
         thresholds={"patches": tuned},

@@ -19,13 +19,15 @@ SLIDE_COLUMNS = ("slide", "case", "image")
 def read(path: Path, context: ReadContext) -> DetectionSet:
     """Columns x and y, and where given probability, label and one of slide, case, image.
 
-    A table without such a column belongs to one slide, named after its file.
+    A table without such a column belongs to one slide, named after its file. A table with probabilities has
+    one for every point.
     """
     frame = read_table(path)
     lowered = [str(name).strip().lower() for name in frame.columns]
     if len(set(lowered)) < len(lowered):
         raise TableError("two columns differ only in case", path=path, next_step="rename one of them")
     frame.columns = lowered
+    _refuse_no_probability(frame, path)
     source = next((name for name in SLIDE_COLUMNS if name in frame.columns), None)
     if source is None:
         frame["slide"] = context.slide
@@ -33,6 +35,19 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     if source != "slide":
         frame = frame.rename(columns={source: "slide"})
     return detection_set(frame, (), path)
+
+
+def _refuse_no_probability(frame: pd.DataFrame, path: Path) -> None:
+    if not {"x", "y", "probability"} <= set(frame.columns):
+        return
+    places = frame["x"].notna() | frame["y"].notna()
+    bad = (places & frame["probability"].isna()).to_numpy()
+    if bad.any():
+        raise TableError(
+            f"{bad.sum()} of {places.sum()} points have no probability, first in row {bad.argmax() + 1}",
+            path=path,
+            next_step="fill the cells, or leave the column probability out where nothing is known",
+        )
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all

@@ -19,8 +19,8 @@ from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import CNN3, ENSEMBLE, EvaluationSection, RunConfig, members, students
 from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.cards import OperatingPoint
 from metaphase.networks.checkpoints import load_model
+from metaphase.networks.points import OperatingPoint
 
 RESULTS, DETECTIONS = "results.json", "detections"
 
@@ -112,26 +112,31 @@ def tested_network(
     }
     values = measured(marked["validation"], marked["test"], benches["test"].centres())
     if len(models) == 1:
-        _note_threshold(models[0], values, marked["validation"], chain.config.test)
+        laboratories = tuple(sorted(set(benches["validation"].centres())))
+        _note_threshold(models[0], values, marked["validation"], laboratories, chain.config.test)
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
 
 
-def _note_threshold(model: Path, values: dict[str, Any], validation: Marked, test: EvaluationSection) -> None:
+def _note_threshold(
+    model: Path,
+    values: dict[str, Any],
+    validation: Marked,
+    laboratories: tuple[str, ...],
+    test: EvaluationSection,
+) -> None:
     """Put what was tuned on the validation slides into the network's card, for `metaphase detect`."""
     if values["validation_f1"] is None:
         return
-    parameters = {
-        "delta": values["threshold"],
-        "suppress_um": test.suppress_um,
-        "smooth_um": test.smooth_um,
-    }
     point = OperatingPoint(
-        task="mitoses",
-        parameters=parameters,
+        name="mitoses",
+        delta=values["threshold"],
+        suppress_um=test.suppress_um,
+        smooth_um=test.smooth_um,
         metric="F1",
         value=values["validation_f1"],
         cases=validation.cases,
         patients=validation.patients,
+        laboratories=laboratories,
         source="validation slides of metaphase run",
     )
     save_point(model.with_suffix(".json"), point)

@@ -48,7 +48,7 @@ class Classifier:
     @property
     def decision(self) -> float:
         """Least probability of a yes, tuned on the validation cases."""
-        return self.card.thresholds["patches"].parameters["delta"]
+        return self.card.thresholds["patches"].delta
 
     def account(self) -> dict[str, Any]:
         """What decides its answers."""

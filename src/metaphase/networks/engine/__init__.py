@@ -10,6 +10,7 @@ from metaphase.networks.engine.streaming import (
     find_detections,
     inside,
     plan_detection,
+    settled,
     suppress_points,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "find_detections",
     "inside",
     "plan_detection",
+    "settled",
     "suppress",
     "suppress_points",
 ]

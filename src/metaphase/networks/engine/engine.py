@@ -18,6 +18,7 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import decides
+from metaphase.detections.table import PAPER_SUPPRESS_UM
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
@@ -28,6 +29,7 @@ from metaphase.networks.engine.peaks import BORDER
 
 MAX_SMOOTH_UM = 10.0
 Precision = Literal["auto", "fast", "float32"]
+PeakMethod = Literal["maxima", "components"]
 
 
 @dataclass(frozen=True)
@@ -62,19 +64,26 @@ class PeakConfig:
 
     floor: float = 0.1
     """Lowest probability that is kept: below the threshold, so that it can be changed afterwards."""
-    suppress_um: float = 25.0
+    suppress_um: float = PAPER_SUPPRESS_UM
     """Of two detections nearer than this, the less probable one goes (the paper's d, 100 px of 0.25 um)."""
     smooth_um: float = 0.0
     """Standard deviation of the Gaussian by which probabilities are averaged before maxima are taken: what a
     network says about places a little beside each other. 0, as in the paper, averages nothing."""
+    method: PeakMethod = "maxima"
+    """`maxima`: local maxima from the floor on, placed between outputs. `components`, as in the paper: what
+    reaches the floor and touches is one detection, in its middle, with its highest probability."""
     max_peaks: int = field(default=5_000_000, metadata=decides())
-    """Where more local maxima than this reach the floor, the network or the floor is at fault: an error."""
+    """Where more places than this reach the floor, the network or the floor is at fault: an error."""
 
     def __post_init__(self) -> None:
         if not 0 < self.floor < 1 or not self.suppress_um >= 0 or self.max_peaks < 1:
             raise UsageError(
                 f"detections from probability {self.floor} on, {self.suppress_um} um apart, make no sense",
                 next_step="give a floor between 0 and 1 and a distance of 0 um or more",
+            )
+        if self.method not in ("maxima", "components"):
+            raise UsageError(
+                f"detections by {self.method!r} are unknown", next_step="give maxima or components"
             )
         if not 0 <= self.smooth_um <= MAX_SMOOTH_UM:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Local maxima of logit maps, on whatever device the maps are, so that only points leave it."""
+"""Places of logit maps: local maxima, or all that reach a probability; only points leave the device."""
 
 from __future__ import annotations
 
@@ -59,24 +59,37 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak = inner >= float(torch.logit(torch.tensor(floor, dtype=torch.float64)))
+    peak = inner >= _logit(floor)
     for dy, dx in _EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
     return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
 
 
-def collect(logits: Tensor, peak: Tensor) -> Peaks:
-    """The peaks as arrays; a parabola through the neighbours places each between outputs."""
+def reaches(logits: Tensor, floor: float) -> Tensor:
+    """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
+    reached = _shifted(logits, 0, 0) >= _logit(floor)
+    return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
+
+
+def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
+    """The places as arrays; a parabola through the neighbours puts each `between` outputs."""
     index, row, column = peak.nonzero(as_tuple=True)
     middle = logits[index, row, column]
-    down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
-    right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
+    if not between:
+        down = right = torch.zeros_like(middle)
+    else:
+        down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
+        right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
     rows = [index, row, column, down, right, torch.sigmoid(middle.double())]
     values = torch.stack([values.double() for values in rows]).cpu().numpy()
     output = values[1:3].T.astype(np.int64)
     y, x = values[1:3] + values[3:5]
     return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
+
+
+def _logit(probability: float) -> float:
+    return float(torch.logit(torch.tensor(probability, dtype=torch.float64)))
 
 
 def _shifted(logits: Tensor, dy: int, dx: int) -> Tensor:

@@ -15,14 +15,22 @@ import torch
 from scipy.ndimage import binary_dilation
 from torch import Tensor
 
-from metaphase.base.arrays import RGB, Floats, Floats32
+from metaphase.base.arrays import RGB, AnyFloats, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.detections.suppression import suppress
+from metaphase.detections.suppression import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.engine import Engine, PeakConfig, check_finite
-from metaphase.networks.engine.peaks import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.peaks import (
+    BORDER,
+    Peaks,
+    collect,
+    is_peak,
+    reaches,
+    smoothed,
+    smoothing_reach,
+)
 from metaphase.slides import WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
 
 
@@ -32,12 +40,12 @@ class Detections:
 
     x: Floats
     y: Floats
-    probability: npt.NDArray[np.float32]
+    probability: AnyFloats
 
 
 @dataclass(frozen=True)
 class TileResult:
-    """What one tile gave: the local maxima inside its core, and its probability map where asked for.
+    """What one tile gave: the points inside its core, and its probability map where asked for.
 
     The map has one value for every 4 x 4 px of the core.
     """
@@ -86,7 +94,7 @@ def detect_tiles(
     maps: bool = False,
     threads: int | None = None,
 ) -> Iterator[TileResult]:
-    """The local maxima of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
+    """The points of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
 
     Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
     """
@@ -102,7 +110,7 @@ def detect_tiles(
     # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
     stacked = ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
     for tiles, pixels in stacked:
-        started = _Batch(engine, tiles, pixels, config.floor, sigma)
+        started = _Batch(engine, tiles, pixels, config, sigma)
         if waiting is not None:
             yield from waiting.results(plan, maps)
         waiting = started
@@ -136,7 +144,15 @@ def find_detections(
         check_count(count, config)
         if progress is not None:
             progress(result)
-    return suppress_points(_joined(found), config.suppress_um / slide.mpp)
+    return settled(_joined(found), config, plan, slide.mpp)
+
+
+def settled(points: Detections, config: PeakConfig, plan: TilePlan, slide_mpp: float) -> Detections:
+    """What the points of all tiles come to: touching ones as one where asked for, double ones suppressed."""
+    if config.method == "components":
+        step = OUTPUT_STRIDE_PX * plan.scale
+        points = Detections(*components(points.x, points.y, points.probability, step))
+    return suppress_points(points, config.suppress_um / slide_mpp)
 
 
 def suppress_points(points: Detections, distance: float) -> Detections:
@@ -152,13 +168,15 @@ def inside(points: Detections, mask: MaskGrid) -> Detections:
 class _Batch:
     """Tiles on their way through the device."""
 
-    def __init__(self, engine: Engine, tiles: list[Tile], pixels: Tensor, floor: float, sigma: float) -> None:
-        self._tiles, self._engine = tiles, engine
+    def __init__(
+        self, engine: Engine, tiles: list[Tile], pixels: Tensor, config: PeakConfig, sigma: float
+    ) -> None:
+        self._tiles, self._engine, self._maxima = tiles, engine, config.method == "maxima"
         self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * smoothing_reach(sigma)
         self._cuda = engine.device.type == "cuda"
         with torch.inference_mode(), engine.active():
             self._logits = smoothed(engine.logits(pixels), sigma)
-            self._peak = is_peak(self._logits, floor)
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -176,7 +194,7 @@ class _Batch:
     @torch.inference_mode()
     def _fetch(self, plan: TilePlan, maps: bool) -> list[TileResult]:
         check_finite(self._logits)
-        peaks = collect(self._logits, self._peak)
+        peaks = collect(self._logits, self._peak, between=self._maxima)
         images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
         results = []
         for index, tile in enumerate(self._tiles):

@@ -29,11 +29,11 @@ from metaphase.networks.cards import (
     PATCH_PX,
     ModelCard,
     NetworkIdentity,
-    OperatingPoint,
     current_versions,
     parse_card,
 )
 from metaphase.networks.checkpoints import save_model
+from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
 from metaphase.networks.training.patches import PatchStore
@@ -319,7 +319,8 @@ class _Run:
 
     def _tuned(self, result: BestF1) -> OperatingPoint:
         return OperatingPoint(
-            parameters={"delta": result.threshold},
+            name="patches",
+            delta=result.threshold,
             metric="F1",
             value=result.f1,
             cases=tuple(sorted(self.held_out.index["slide"].unique())),

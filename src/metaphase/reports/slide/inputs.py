@@ -13,7 +13,6 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Mask
 from metaphase.base.cautions import Cautions
-from metaphase.base.errors import UsageError
 from metaphase.base.tables import require_columns
 from metaphase.images.tissue import TissueMask
 from metaphase.reports.pages import measure, number
@@ -35,8 +34,8 @@ class ReportInput:
     score: SlideCount
     card: Mapping[str, Any]
     """The model card as plain values (`ModelCard.model_dump()`), so that this package needs no torch."""
-    threshold: float
-    """Probability from which a detection counts as a mitosis."""
+    points: Mapping[str, Any] = field(default_factory=dict)
+    """The operating points used, as plain values by name (`mitoses`, `count`)."""
     warnings: Cautions = ()
     """What to beware of, besides the warnings of slide, tissue and score, which are added."""
     timings: Mapping[str, float] = field(default_factory=dict)
@@ -50,15 +49,11 @@ class ReportInput:
 
     def __post_init__(self) -> None:
         require_columns(self.detections, ("x", "y", "probability"))
-        if not 0 <= self.threshold <= 1:
-            raise UsageError(
-                f"a threshold of {self.threshold} is no probability", next_step="give a number from 0 to 1"
-            )
-        if not math.isclose(self.threshold, self.score.config.threshold):
-            raise UsageError(
-                f"the threshold is {self.threshold}, the score was made with {self.score.config.threshold}",
-                next_step="score the slide again, with the threshold of the report",
-            )
+
+    @property
+    def threshold(self) -> float:
+        """Probability from which a detection is counted."""
+        return self.score.config.threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +159,13 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     counted = int(points.counted.sum())
     hotspot = result.score.hotspot
     centre = f"{number(round(hotspot.x))}, {number(round(hotspot.y))} px" if points.in_hotspot.any() else ""
+    config, mitoses = result.score.config, result.points.get("mitoses", {})
+    listed = int((points.probability >= mitoses["delta"]).sum()) if mitoses else 0
     return (
-        ("Threshold", number(result.threshold)),
+        ("Counted from", number(config.threshold)),
+        ("That threshold is", str(result.points.get("count", {}).get("source", ""))),
+        ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
+        ("Listed as mitoses from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),

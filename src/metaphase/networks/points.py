@@ -1,0 +1,200 @@
+"""Operating points: from which probability on a detection is a mitosis, and from which on it is counted.
+
+A card holds them by name, each with all that belongs to it and the cases it was tuned on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from metaphase.base.errors import UsageError
+from metaphase.detections.table import PAPER_DELTA, PAPER_SUPPRESS_UM, PAPER_THETA1, PAPER_THETA2
+
+# ---- one point ----
+
+PointName = Literal["patches", "mitoses", "count"]
+"""What an operating point is for: single patches, single mitoses, or the count with grade and score."""
+SHARED_BY_POINTS = ("suppress_um", "smooth_um")
+"""A slide is searched once: what decides the search is the same for mitoses and count."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class OperatingPoint(BaseModel):
+    """Numbers chosen for one purpose, how good they were, and on which cases: never to be tested on these."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: PointName = Field(exclude=True)
+    """Its key in the card."""
+    delta: Share
+    """Least probability that counts."""
+    suppress_um: Amount | None = None
+    """Of two detections nearer than this, the weaker one goes."""
+    smooth_um: Amount | None = None
+    """Probabilities are averaged over this distance first."""
+    theta1: Amount | None = None
+    """Counts up to this are grade 1 ..."""
+    theta2: Amount | None = None
+    """... and counts above this are grade 3; for the count only."""
+    metric: str = ""
+    value: float | None = None
+    """The metric by which delta was chosen, on the tuning set: optimistic, not a result."""
+    kappa: float | None = None
+    """Quadratic kappa of the grades that the thetas gave on the tuning set."""
+    cases: tuple[str, ...] = ()
+    patients: tuple[str, ...] = ()
+    laboratories: tuple[str, ...] = ()
+    source: str = ""
+    """Where the numbers come from, in words."""
+    false_per_mm2: Amount | None = None
+    """False detections at this point, on images that no network was trained on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, values: Any) -> Any:
+        """Numbers may also stand in a table `parameters`."""
+        if not isinstance(values, dict) or not isinstance(values.get("parameters"), dict):
+            return values
+        return {key: value for key, value in values.items() if key != "parameters"} | values["parameters"]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if (self.theta1 is None) != (self.theta2 is None):
+            raise ValueError("theta1 and theta2 belong together")
+        if self.theta1 is not None and self.theta2 is not None and self.theta2 < self.theta1:
+            raise ValueError(f"theta2 ({self.theta2:g}) is below theta1 ({self.theta1:g})")
+        return self
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What it sets, by name."""
+        names = ("delta", "suppress_um", "smooth_um", "theta1", "theta2")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def named_points(thresholds: Any) -> Any:
+    """Operating points as a card holds them, each told its own name."""
+    if not isinstance(thresholds, dict):
+        return thresholds
+    return {
+        name: value | {"name": name} if isinstance(value, dict) else value
+        for name, value in thresholds.items()
+    }
+
+
+OperatingPoints = Annotated[dict[PointName, OperatingPoint], BeforeValidator(named_points)]
+
+
+def refuse_two_searches(points: Mapping[PointName, OperatingPoint]) -> None:
+    """Refuse points that would need a search each: `suppress_um` and `smooth_um` must agree where stated."""
+    for name in SHARED_BY_POINTS:
+        stated = {getattr(point, name) for key, point in points.items() if key != "patches"} - {None}
+        if len(stated) > 1:
+            raise ValueError(f"{name} differs between the operating points: {sorted(stated)}")
+
+
+# ---- the two points that a slide is read at ----
+
+
+@dataclass(frozen=True)
+class Points:
+    """The operating points that a slide is read at, complete: every number that applies is stated."""
+
+    mitoses: OperatingPoint
+    """From here on a detection is listed as a mitosis."""
+    count: OperatingPoint
+    """From here on it enters the count, grade and proliferation score."""
+
+    @property
+    def lowest(self) -> float:
+        """Detections from here on matter to one of them."""
+        return min(self.mitoses.delta, self.count.delta)
+
+    @property
+    def suppress_um(self) -> float:
+        """Of two detections nearer than this, the weaker one goes; one search serves both points."""
+        return self.count.suppress_um or 0.0
+
+    @property
+    def smooth_um(self) -> float:
+        """Probabilities are averaged over this distance first."""
+        return self.count.smooth_um or 0.0
+
+    def changed(self, **numbers: float | None) -> Points:
+        """With some numbers given by the user."""
+        return Points(changed_point(self.mitoses, **numbers), changed_point(self.count, **numbers))
+
+
+OPTIONS = {"delta": "threshold"}
+"""What the user calls a number, where that is another word."""
+
+
+def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPoint:
+    """The point with those numbers that it has and the user gave; how many are false there is not known then.
+
+    Thetas alone change nothing about the detections.
+    """
+    given = {name: float(value) for name, value in numbers.items() if value is not None}
+    mine = {name: value for name, value in given.items() if name in point.numbers}
+    if not mine:
+        return point
+    told: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
+    if mine.keys() - {"theta1", "theta2"}:
+        told["false_per_mm2"] = None
+    try:
+        return OperatingPoint.model_validate(dict(point) | told)
+    except ValidationError as error:
+        what = ", ".join(f"{OPTIONS.get(name, name)} is {value:g}" for name, value in mine.items())
+        raise UsageError(
+            f"{what}: {error.errors()[0]['msg']}",
+            next_step="give a probability from 0 to 1, distances of at least 0, and theta2 not below theta1",
+        ) from error
+
+
+def _points(mitoses: float, count: float, source: str) -> Points:
+    """Two deltas with the paper's distances and thetas."""
+    search: dict[str, Any] = {"suppress_um": PAPER_SUPPRESS_UM, "smooth_um": 0.0, "source": source}
+    return Points(
+        OperatingPoint(name="mitoses", delta=mitoses, **search),
+        OperatingPoint(name="count", delta=count, theta1=PAPER_THETA1, theta2=PAPER_THETA2, **search),
+    )
+
+
+PAPER_POINTS = _points(0.919, 0.970, "the paper's, tuned there for its own network")
+"""Chosen on TUPAC-aux-train (mitoses) and TUPAC-train (count, grade, score)."""
+UNTUNED = _points(PAPER_DELTA, PAPER_DELTA, "the paper's floor, for the card holds none")
+"""Where a card says nothing."""
+
+
+def plain_point(point: OperatingPoint) -> dict[str, Any]:
+    """An operating point as plain values; its name is the key under which it stands."""
+    return point.model_dump(mode="json", exclude_none=True)
+
+
+def points_of(thresholds: Mapping[PointName, OperatingPoint]) -> Points:
+    """What a card comes to: one point stands in for the other, the paper's floor for both."""
+    mitoses, count = thresholds.get("mitoses"), thresholds.get("count")
+    return Points(_completed(mitoses, count, UNTUNED.mitoses), _completed(count, mitoses, UNTUNED.count))
+
+
+def _completed(
+    tuned: OperatingPoint | None, other: OperatingPoint | None, untuned: OperatingPoint
+) -> OperatingPoint:
+    """What was tuned, else the other point in its place, with the paper's numbers where neither says."""
+    stated = tuned or other
+    if stated is None:
+        return untuned
+    told: dict[str, Any] = dict(untuned) | {
+        name: value for name, value in dict(stated).items() if value is not None and name != "name"
+    }
+    if tuned is None:
+        told["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"
+    if untuned.theta1 is None:
+        told |= {"theta1": None, "theta2": None}
+    return OperatingPoint.model_validate(told)
