@@ -36,12 +36,23 @@ def convert(
     mpp: Mpp = None,
     manifest: Annotated[Path | None, typer.Option(help="Table of case, mpp, width and height.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
+    suppress_um: Annotated[
+        float | None,
+        typer.Option(
+            help="Of points of one slide and label nearer than this (um), keep the most probable.",
+            metavar="UM",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
     from metaphase.detections import convert_detections
 
-    done = convert_detections(inputs, output, to, mpp=mpp, manifest=manifest, threshold=threshold)
+    done = convert_detections(
+        inputs, output, to, mpp=mpp, manifest=manifest, threshold=threshold, suppress_um=suppress_um
+    )
+    for warning in done.warnings:
+        warn(str(warning))
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
         print_json({"points": points, "slides": slides, "files": [str(file) for file in done.files]})
