@@ -65,6 +65,8 @@ def test_neighbours_go_and_what_is_left_out_is_said(run: Run, tmp_path: Path) ->
     code, output, errors = run(path, "-o", tmp_path / "o.csv", "--suppress-um", "2.5", "--mpp", "0.25")
     assert (code, output) == (0, f"1 points of 1 slides: {tmp_path / 'o.csv'}\n")
     assert "warning: s.xml: 1 annotations of the type Measurement left out" in errors.replace("\n", " ")
+    code, output, _ = run(path, "-o", tmp_path / "o.csv", "--json")
+    assert [warning["code"] for warning in json.loads(output)["warnings"]] == ["objects-left-out"]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ def convert(
         warn(str(warning))
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
-        print_json({"points": points, "slides": slides, "files": [str(file) for file in done.files]})
+        warnings = [warning.to_dict() for warning in done.warnings]
+        files = [str(file) for file in done.files]
+        print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
         stdout.print(f"{points:,} points of {slides:,} slides: {escape(where)}", soft_wrap=True)
@@ -82,7 +84,8 @@ def import_data(
         warn(str(warning))
     if as_json:
         files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-        print_json({**files, "labels": result.labels})
+        warnings = [warning.to_dict() for warning in result.warnings]
+        print_json({**files, "labels": result.labels, "warnings": warnings})
     else:
         counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
         stdout.print(f"{escape(str(result.truth_path))}: {counts}", soft_wrap=True)

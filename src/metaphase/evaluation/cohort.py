@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import pandas as pd
@@ -296,6 +297,6 @@ def _twin_doubts(cohort: Cohort, points: DetectionSet) -> list[Caution]:
         f"{points.source}: {twins} detections have another one nearer than {TWIN_UM:g} um; at most one of "
         "them can be right, the others count as false"
     )
-    command = f"metaphase convert {points.source} -o suppressed.csv --suppress-um {TWIN_UM:g}"
+    command = f"metaphase convert {quote(points.source)} -o suppressed.csv --suppress-um {TWIN_UM:g}"
     next_step = f"keep the most probable of them with `{command}` and --mpp or --manifest"
     return [Caution("close-detections", text, next_step)]
