@@ -91,36 +91,6 @@ def test_asap_structure(tmp_path: Path) -> None:
     assert not empty.getElementsByTagName("Annotation")
 
 
-def test_asap_shapes_are_read_by_their_centre(tmp_path: Path) -> None:
-    def drawing(kind: str, group: str, *places: tuple[float, float]) -> str:
-        corners = "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}" />' for n, (x, y) in enumerate(places))
-        return (
-            f'<Annotation Name="Annotation 0" Type="{kind}" PartOfGroup="{group}" Color="#F4FA58">'
-            f"<Coordinates>{corners}</Coordinates></Annotation>"
-        )
-
-    shapes = (
-        drawing("Dot", "Mitosis", (1.5, 2.5)),
-        drawing("PointSet", "Non-mitotic", (3, 4), (5, 6)),
-        drawing("Polygon", "None", (0, 0), (6, 0), (0, 6)),
-        drawing("Rectangle", "Mitosis", (0, 0), (10, 0), (10, 20), (0, 20)),
-        drawing("Spline", "Mitosis", (1, 1), (3, 5)),
-        drawing("Measurement", "Mitosis", (0, 0), (9, 9)),
-        drawing("Polygon", "Mitosis"),
-    )
-    text = f"<ASAP_Annotations><Annotations>{''.join(shapes)}</Annotations></ASAP_Annotations>"
-    (tmp_path / "s.xml").write_text(f'<?xml version="1.0"?>{text}')
-    found = read_detections(tmp_path / "s.xml").table
-    assert found[["x", "y", "label"]].to_numpy().tolist() == [
-        [1.5, 2.5, "mitosis"],
-        [3, 4, "lookalike"],
-        [5, 6, "lookalike"],
-        [2, 2, "mitosis"],
-        [5, 10, "mitosis"],
-        [2, 3, "mitosis"],
-    ]
-
-
 def test_grand_challenge_schema(tmp_path: Path) -> None:
     """The platform refuses keys that it does not know."""
     for content in written("grand-challenge", tmp_path):

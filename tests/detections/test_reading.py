@@ -134,6 +134,12 @@ def test_corners_in_a_coco_file_are_noticed(tmp_path: Path) -> None:
         read_detections(tmp_path / "c.json")
 
 
+def test_coco_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(coco([[10, 20, 50, 50]]).replace("b.tif", "a.tif"))
+    with pytest.raises(TableError, match=r"two images are called a.tif. Give every image"):
+        read_detections(tmp_path / "c.json")
+
+
 def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     (tmp_path / "b.csv").write_text("x,y\n")

@@ -231,6 +231,24 @@ def test_conversion_joins_thresholds_and_uses_the_manifest(tmp_path: Path) -> No
     assert '{"id":2,"file_name":"b"}' in text
 
 
+def test_conversion_suppresses_neighbours_of_one_slide_and_label(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(
+        "slide,x,y,probability,label\n"
+        "05/01.tif,100,100,0.5,mitosis\n05/01.tif,110,100,0.9,mitosis\n05/01.tif,130,100,0.4,mitosis\n"
+        "05/01.tif,111,100,0.1,lookalike\n06/01.tif,110,100,0.2,mitosis\nempty,,,,\n"
+    )
+    (tmp_path / "m.csv").write_text("case,mpp\ntupac-aux/05/01,0.25\ntupac-aux/06/01,2\n")
+    for resolution in ({"mpp": 0.25}, {"manifest": tmp_path / "m.csv"}):
+        done = convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=5, **resolution)
+        assert done.detections.slides == ("05/01.tif", "06/01.tif", "empty")
+        assert done.detections.table["probability"].tolist() == [0.9, 0.4, 0.1, 0.2]  # 20 px are 5 um
+        assert read_detections(tmp_path / "o.csv").slides == done.detections.slides
+    with pytest.raises(OutputError, match=r"slide 05/01.tif is not known, and suppression.*--mpp"):
+        convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=5)
+    with pytest.raises(UsageError, match="--suppress-um is 0"):
+        convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=0, mpp=0.25)
+
+
 def test_conversion_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n10,20\n")
     (tmp_path / "b.csv").write_text("slide,x,y\na,1,2\n")

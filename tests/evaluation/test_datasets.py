@@ -12,8 +12,9 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, read_manifest
-from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
+from metaphase.evaluation import BootstrapConfig, evaluate_mitoses, tune_mitoses
 from metaphase.evaluation.datasets import ADAPTERS, import_dataset, read_dataset
+from tests.detections.published import AREA, Drawn, write_database
 from tests.detections.test_reading import write_sliderunner
 
 
@@ -40,17 +41,123 @@ def test_tupac_auxiliary_lines_are_row_and_column(tmp_path: Path) -> None:
     assert dataset.truth.table[["x", "y"]].to_numpy().tolist() == [[30, 7], [2, 40]]
 
 
+def write_alternative(folder: Path, *regions: str) -> None:
+    """The alternative labels as published: a file a region and label, empty where there is nothing."""
+    for region in regions:
+        for part, text in (("mitoses", "1,2\n"), ("nonmitoses", "3,4\n5,6\n" if region == "07/03" else "")):
+            path = folder / "TUPAC_AL" / f"{part}_ground_truth" / f"{region}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
 def test_tupac_alternative_labels(tmp_path: Path) -> None:
-    for folder, text in (("mitoses_ground_truth", "1,2\n"), ("nonmitoses_ground_truth", "3,4\n5,6\n")):
-        (tmp_path / "TUPAC_AL" / folder / "07").mkdir(parents=True)
-        (tmp_path / "TUPAC_AL" / folder / "07/03.csv").write_text(text)
+    write_alternative(tmp_path, "07/03", "24/01")
     assert points(tmp_path, "tupac-alternative") == [
-        ["tupac-aux/07/03", 2, 1, "mitosis"],
-        ["tupac-aux/07/03", 4, 3, "lookalike"],
-        ["tupac-aux/07/03", 6, 5, "lookalike"],
+        ["tupac-alternative/07/03", 2, 1, "mitosis"],
+        ["tupac-alternative/24/01", 2, 1, "mitosis"],
+        ["tupac-alternative/07/03", 4, 3, "lookalike"],
+        ["tupac-alternative/07/03", 6, 5, "lookalike"],
     ]
-    database = write_sliderunner(tmp_path / "TUPAC_alternativeLabels_training.sqlite")
-    assert points(database, "tupac-alternative")[0] == ["tupac-alternative/a", 10, 20, "mitosis"]
+    dataset = read_dataset("tupac-alternative", tmp_path)
+    assert dataset.warnings == ()
+    assert dataset.manifest["patient"].tolist() == ["tupac-aux/07", "tupac-aux/24"]
+
+
+def test_tupac_alternative_labels_of_a_database_of_regions(tmp_path: Path) -> None:
+    write_image(tmp_path / "mitoses_image_data_part_1/05/01.tif")
+    write_image(tmp_path / "mitoses_image_data_part_1/07/01.tif")
+    folder = "/data/tupac/mitoses_image_data_part_1"
+    slides = [("01.tif", f"{folder}/05"), ("01.tif", f"{folder}/24/"), ("67.tif", "D:\\tupac\\05")]
+    drawn = [Drawn(1, [(10, 20)]), Drawn(2, [(30, 40)], 2), Drawn(3, [(50, 60)])]
+    write_database(tmp_path / "TUPAC_alternativeLabels_training.sqlite", slides, drawn)
+    dataset = read_dataset("tupac-alternative", tmp_path)
+    assert dataset.truth.table[["slide", "x", "y", "label"]].to_numpy().tolist() == [
+        ["tupac-alternative/05/01", 10, 20, "mitosis"],
+        ["tupac-alternative/24/01", 30, 40, "lookalike"],
+        ["tupac-alternative/05/67", 50, 60, "mitosis"],
+    ]
+    assert dataset.warnings == ()
+    manifest = dataset.manifest.set_index("case")
+    assert [Path(path).parts[-2:] for path in manifest["he"] if path] == [("05", "01.tif")]
+    assert manifest["patient"].tolist() == ["tupac-aux/05", "tupac-aux/05", "tupac-aux/24"]
+    assert manifest["mpp"].tolist() == [0.25] * 3
+    assert manifest["centre"].tolist() == ["UMC Utrecht", "UMC Utrecht", "centre 2"]
+    assert manifest["scanner"].tolist() == ["Aperio ScanScope XT"] * 2 + ["Leica SCN400"]
+
+
+def test_tupac_alternative_labels_of_the_database_of_stitched_cases(tmp_path: Path) -> None:
+    """Cases 1 to 23 have many regions, stitched to one image; the others have one, under their number."""
+    write_image(tmp_path / "part_1/05/24.tif")  # a region of case 5, not case 24
+    slides = [("05_stitched1.tif", "stitched/"), ("24.tif", "stitched/")]
+    path = write_database(tmp_path / "d.sqlite", slides, [Drawn(1, [(7000, 20)]), Drawn(2, [(30, 40)])])
+    dataset = read_dataset("tupac-alternative", path)
+    assert points(path, "tupac-alternative") == [
+        ["tupac-alternative/05_stitched1", 7000, 20, "mitosis"],
+        ["tupac-alternative/24/01", 30, 40, "mitosis"],
+    ]
+    assert dataset.manifest["patient"].tolist() == ["tupac-aux/05", "tupac-aux/24"]
+    assert dataset.manifest["he"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("slides", "message"),
+    [
+        ([("a.svs", "")], "slide a.svs is no region"),
+        ([("05.tif", "stitched")], "slide 05.tif is no region"),
+        ([("01.tif", "p_1/05"), ("01.tif", "p_2/05")], "slide p_2/05/01.tif is there twice"),
+    ],
+)
+def test_tupac_alternative_labels_of_other_databases(
+    tmp_path: Path, slides: list[tuple[str, str]], message: str
+) -> None:
+    path = write_database(tmp_path / "d.sqlite", slides, [])
+    with pytest.raises(TableError, match=f"{message}.*metaphase data import sliderunner"):
+        read_dataset("tupac-alternative", path)
+
+
+def test_original_and_alternative_labels_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
+    write_alternative(tmp_path, "07/03")
+    (tmp_path / "mitoses_ground_truth/07").mkdir(parents=True)
+    (tmp_path / "mitoses_ground_truth/07/03.csv").write_text("8,9\n")
+    for name in ("tupac-aux", "tupac-alternative"):
+        with pytest.raises(TableError, match=r"region 07/03 has labels here and in .*Keep one set"):
+            read_dataset(name, tmp_path)
+
+
+def test_original_and_alternative_labels_in_one_evaluation(tmp_path: Path) -> None:
+    """Cases differ, so that the manifests can be joined; patients do not, so that tuning is noticed."""
+    for folder, name in (("a", "tupac-aux"), ("b", "tupac-alternative")):
+        write_alternative(tmp_path / folder, "24/01", "30/01")
+        import_dataset(name, tmp_path / folder, tmp_path / name)
+    both = [read_manifest(tmp_path / name / "manifest.csv") for name in ("tupac-aux", "tupac-alternative")]
+    assert not set(both[0]["case"]) & set(both[1]["case"])
+    assert both[0]["patient"].tolist() == both[1]["patient"].tolist()
+    for slides in (["24/01", "30/01"], ["24/01.tif", "30/01.tif"], list(both[0]["case"])):
+        table = pd.DataFrame({"slide": slides, "x": 2, "y": 1, "probability": 0.9})
+        table.to_csv(tmp_path / "p.csv", index=False)
+        result = evaluate_mitoses(
+            tmp_path / "tupac-alternative", tmp_path / "p.csv", bootstrap=BootstrapConfig(samples=0)
+        )
+        assert (result.overall.true, result.overall.false) == (2, 0)
+    tune_mitoses(tmp_path / "tupac-aux", tmp_path / "p.csv", tmp_path / "card.json")
+    with pytest.raises(UsageError, match="2 slides were used to tune"):
+        evaluate_mitoses(tmp_path / "tupac-alternative", tmp_path / "p.csv", card=tmp_path / "card.json")
+
+
+def test_tupac_auxiliary_of_the_paper_has_cases_24_to_73(tmp_path: Path) -> None:
+    for case in range(1, 74):
+        (tmp_path / f"mitoses_ground_truth/{case:02}").mkdir(parents=True)
+        (tmp_path / f"mitoses_ground_truth/{case:02}/01.csv").write_text("7,30\n")
+    write_image(tmp_path / "part/73/01.tif")
+    dataset = read_dataset("tupac-aux-paper", tmp_path)
+    assert len(dataset.manifest) == len(dataset.truth.table) == len(dataset.truth.slides) == 50
+    assert dataset.manifest["case"].iloc[[0, -1]].tolist() == ["tupac-aux/24/01", "tupac-aux/73/01"]
+    assert set(dataset.manifest["centre"]) == {"centre 2", "centre 3"}
+    assert dataset.warnings == ()
+    assert len(read_dataset("tupac-aux", tmp_path).manifest) == 73
+    (tmp_path / "mitoses_ground_truth/30/01.csv").unlink()
+    (warning,) = read_dataset("tupac-aux-paper", tmp_path).warnings
+    assert "1 of the paper's 50 cases are not there: tupac-aux/30" in str(warning)
 
 
 def test_tupac_slides_take_their_line_number_as_name(tmp_path: Path) -> None:
@@ -92,6 +199,56 @@ def test_midog_boxes_are_corners_and_unlabelled_images_are_left_out(tmp_path: Pa
     midog_json(tmp_path, [4336, 346, 50, 50])
     with pytest.raises(TableError, match="no pair of corners"):
         read_dataset("midog", tmp_path)
+
+
+def test_midog_databases(tmp_path: Path) -> None:
+    slides = [("001.tiff", "/data/MIDOG"), ("151.tiff", "/data/MIDOG"), ("245.tiff", "/data/MIDOG")]
+    drawn = [Drawn(1, [(4336, 346), (4386, 396)], 1, AREA), Drawn(1, [(225, 325)], 2), Drawn(2, [(1, 1)])]
+    write_database(
+        tmp_path / "MIDOG++.sqlite", slides, drawn, ["mitotic figure", "hard negative look-alikes"]
+    )
+    dataset = read_dataset("midog", tmp_path)
+    assert points(tmp_path, "midog") == [
+        ["midog/001", 4361, 371, "mitosis"],
+        ["midog/001", 225, 325, "lookalike"],
+    ]
+    assert dataset.manifest["case"].tolist() == ["midog/001", "midog/245"]
+    assert dataset.manifest["scanner"].tolist() == ["Hamamatsu XR", "3D Histech"]
+    assert [warning.code for warning in dataset.warnings] == ["unlabelled-images", "annotations-left-out"]
+    generic = read_dataset("sliderunner", tmp_path)
+    assert generic.truth.slides == ("MIDOG++/001", "MIDOG++/151", "MIDOG++/245")
+
+
+def test_any_sliderunner_database_with_slides_beside_it(tmp_path: Path) -> None:
+    for name in ("x/05/01.tif", "x/07/01.tif", "b.tif", "p/c.tif", "q/c.tif"):
+        write_image(tmp_path / name)
+    slides = [("01.tif", "/d/05"), ("01.tif", "/d/06"), ("b.tif", "/elsewhere"), ("c.tif", None)]
+    drawn = [Drawn(1, [(1, 2)]), Drawn(2, [(3, 4)], 0), Drawn(3, [])]
+    path = write_database(tmp_path / "study.sqlite", slides, drawn)
+    dataset = read_dataset("sliderunner", path)
+    manifest = dataset.manifest.set_index("case")["he"]
+    found = {case: "/".join(Path(he).parts[-2:]) if he else "" for case, he in manifest.items()}
+    assert found == {
+        "study/05/01": "05/01.tif",
+        "study/06/01": "",
+        "study/b": f"{tmp_path.name}/b.tif",
+        "study/c": "",
+    }
+    assert points(path, "sliderunner") == [
+        ["study/05/01", 1, 2, "mitosis"],
+        ["study/06/01", 3, 4, "unclassified"],
+    ]
+    assert [str(warning) for warning in dataset.warnings] == [
+        "study.sqlite: 1 annotations without coordinates left out",
+        "several files may be c.tif, and none was taken: keep one of them beside the database",
+    ]
+    imported = import_dataset("sliderunner", tmp_path, tmp_path / "out", mpp=0.25)
+    assert imported.labels == {"mitosis": 1, "unclassified": 1}
+
+
+def test_crops_are_of_the_patients_of_their_data_set(tmp_path: Path) -> None:
+    write_image(tmp_path / "27_01_10.jpg")
+    assert read_dataset("tupac-crops", tmp_path).manifest["patient"].tolist() == ["tupac-aux/27"]
 
 
 def test_icpr2012_lines_are_pixels_of_one_mitosis(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import TableError, write_table
+from metaphase.detections import convert_detections
 from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
 from metaphase.reports.evaluation import write_mitosis_report
+from tests.detections.published import drawing, write_asap
 from tests.evaluation.cohorts import MPP, SIDE, write_cohort
 
 FEW = BootstrapConfig(samples=50)
@@ -161,7 +163,41 @@ def test_duplicates_are_merged_and_twins_reported(cohort: Path) -> None:
     assert result.overall == evaluated(cohort, plain).overall
     twins = plain.head(4).assign(x=plain["x"].head(4) + 2)
     result = evaluated(cohort, pd.concat([plain, twins]))
-    assert any("8 detections have another one within 2.5 um" in str(warning) for warning in result.warnings)
+    (warning,) = [warning for warning in result.warnings if warning.code == "close-detections"]
+    assert "8 detections have another one nearer than 2.5 um" in warning.text
+    command = re.search(r"`metaphase convert (\S+) -o \S+ --suppress-um ([0-9.]+)`", warning.next_step)
+    assert command
+    convert_detections(
+        [command[1]], cohort / "q.csv", manifest=cohort / "manifest.csv", suppress_um=float(command[2])
+    )
+    result = evaluate_mitoses(cohort, cohort / "q.csv", bootstrap=NONE)
+    assert not [warning for warning in result.warnings if warning.code == "close-detections"]
+
+
+def test_what_was_left_out_of_the_predictions_is_said(cohort: Path) -> None:
+    shapes = [drawing("Dot", "None", (1, 1)), drawing("Measurement", "None", (1, 1))]
+    (cohort / "drawn").mkdir()
+    for name in pd.read_csv(cohort / "manifest.csv")["case"]:
+        write_asap(cohort / f"drawn/{name}.xml", shapes if name == "s03" else [])
+    result = evaluate_mitoses(cohort, cohort / "drawn", bootstrap=NONE)
+    assert "s03.xml: 1 annotations of the type Measurement left out" in map(str, result.warnings)
+
+
+def test_a_region_is_no_other_region_of_the_same_number(cohort: Path) -> None:
+    manifest = pd.read_csv(cohort / "manifest.csv").head(1).assign(case="tupac/05/01", he="")
+    write_table(cohort / "manifest.csv", manifest)
+    write_table(cohort / "truth.csv", pd.DataFrame({"slide": ["05/01"], "x": [1], "y": [1]}))
+    found = pd.DataFrame({"slide": ["05/01.tif"], "x": [1], "y": [1]})
+    assert evaluated(cohort, found).overall.true == 1
+    with pytest.raises(TableError, match=r"slide 06/01.tif is not in"):
+        evaluated(cohort, found.assign(slide="06/01.tif"))
+
+
+def test_slides_that_may_all_be_one_case_are_not_merged(cohort: Path) -> None:
+    plain = predictions_of(cohort)
+    moved = plain.assign(slide=np.where(plain.index % 2, "a/" + plain["slide"], "b/" + plain["slide"]))
+    with pytest.raises(TableError, match=r"slides \w/s\d+ and \w/s\d+ both may be s\d+"):
+        evaluated(cohort, moved)
 
 
 @pytest.mark.parametrize(

@@ -244,9 +244,9 @@ def test_two_names_of_one_slide_are_refused(cohort: Path) -> None:
     path = scores(files_named(cohort), grade=2, count=3)
     table = pd.read_csv(path)
     write_table(path, pd.concat([table, table.head(1).assign(case="x-s00.svs", grade=3)]))
-    with pytest.raises(TableError, match=r"s00 and x-s00\.svs are two names of the slide s00"):
+    with pytest.raises(TableError, match=r"slides s00 and x-s00\.svs both may be s00"):
         evaluate_grade(cohort, path)
-    with pytest.raises(TableError, match="two names of the slide s00"):
+    with pytest.raises(TableError, match="both may be s00"):
         tune_count(cohort, path, split="tune", parts=("grade",))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,50 @@ def phh3_mpp(row: Mapping[Any, Any]) -> float | None:
 def natural(name: str) -> list[Any]:
     """Sort key under which 9 comes before 10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def tails(path: str) -> list[str]:
+    """A path and its ends, longest first, whatever system it comes from.
+
+    >>> tails("part_1/05/01.tif")
+    ['part_1/05/01.tif', '05/01.tif', '01.tif']
+    """
+    parts = [part for part in re.split(r"[/\\\\]", path) if part]
+    return list(dict.fromkeys((path, *("/".join(parts[start:]) for start in range(len(parts))))))
+
+
+def without_suffix(path: str) -> str:
+    """A path or its end without the suffix of the file."""
+    return path.removesuffix(Path(path).suffix)
+
+
+def slide_names(path: str) -> list[str]:
+    """What a slide may be called, best first: its path and the ends of it, each also without suffix.
+
+    >>> slide_names("05/01.tif")
+    ['05/01.tif', '05/01', '01.tif', '01']
+    """
+    return [name for tail in tails(path) for name in (tail, without_suffix(tail)) if name]
+
+
+def rows_by_name(manifest: pd.DataFrame) -> dict[str, list[int]]:
+    """The rows of a manifest that each name of a slide may mean.
+
+    A slide goes by its case, by the names of its H&E file, and by the end of its case from two parts on
+    (`05/01` of `tupac-aux/05/01`). A case means its own row only, and files come before the ends of cases.
+    """
+    ends, files = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for row, (case, he) in enumerate(zip(manifest["case"], manifest["he"], strict=True)):
+        for name in tails(case)[:-1]:
+            ends[name].append(row)
+        for name in dict.fromkeys(slide_names(he)):
+            files[name].append(row)
+    return ends | files | {case: [row] for row, case in enumerate(manifest["case"])}
+
+
+def rows_of_slide(slide: str, names: Mapping[str, list[int]]) -> list[int]:
+    """The rows that a slide may be, by the best of its names that `rows_by_name` knows."""
+    return next((names[name] for name in slide_names(slide) if name in names), [])
 
 
 def named(names: Iterable[str]) -> str:

@@ -36,15 +36,28 @@ def convert(
     mpp: Mpp = None,
     manifest: Annotated[Path | None, typer.Option(help="Table of case, mpp, width and height.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
+    suppress_um: Annotated[
+        float | None,
+        typer.Option(
+            help="Of points of one slide and label nearer than this (um), keep the most probable.",
+            metavar="UM",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
     from metaphase.detections import convert_detections
 
-    done = convert_detections(inputs, output, to, mpp=mpp, manifest=manifest, threshold=threshold)
+    done = convert_detections(
+        inputs, output, to, mpp=mpp, manifest=manifest, threshold=threshold, suppress_um=suppress_um
+    )
+    for warning in done.warnings:
+        warn(str(warning))
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
-        print_json({"points": points, "slides": slides, "files": [str(file) for file in done.files]})
+        warnings = [warning.to_dict() for warning in done.warnings]
+        files = [str(file) for file in done.files]
+        print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
         stdout.print(f"{points:,} points of {slides:,} slides: {escape(where)}", soft_wrap=True)
@@ -71,7 +84,8 @@ def import_data(
         warn(str(warning))
     if as_json:
         files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-        print_json({**files, "labels": result.labels})
+        warnings = [warning.to_dict() for warning in result.warnings]
+        print_json({**files, "labels": result.labels, "warnings": warnings})
     else:
         counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
         stdout.print(f"{escape(str(result.truth_path))}: {counts}", soft_wrap=True)

@@ -10,6 +10,7 @@ from metaphase.detections.files import (
     read_detections,
     write_detections,
 )
+from metaphase.detections.formats.contract import reading_cautions
 from metaphase.detections.matching import Method, match, pairs_within
 from metaphase.detections.table import (
     COLUMNS,
@@ -39,5 +40,6 @@ __all__ = [
     "match",
     "pairs_within",
     "read_detections",
+    "reading_cautions",
     "write_detections",
 ]

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from metaphase.base.cautions import Cautions
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.tables import TableError, read_manifest
+from metaphase.base.tables import TableError, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
-from metaphase.detections.formats.contract import Format, ReadContext, Resolution, WriteContext, load_json
+from metaphase.detections.formats.contract import (
+    Format,
+    ReadContext,
+    Resolution,
+    WriteContext,
+    keep_cautions,
+    load_json,
+    other_archive,
+    reading_cautions,
+)
 from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
+from metaphase.detections.suppression import suppress
 from metaphase.detections.table import COLUMNS, DetectionSet, file_stem, slide_of_stem
 
 # ---- all formats in one table ----
@@ -41,25 +53,26 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
         return joined([read_detections(file, mpp=mpp) for file in detection_files(path)], path)
     if not path.is_file():
         raise TableError("no such file or folder", path=path, next_step="check the path")
-    return format_of(path).read(path, ReadContext(slide or slide_of_stem(path.stem), mpp))
+    stem = path.name[: len(path.name) - len(_ending(path))]
+    return format_of(path).read(path, ReadContext(slide or slide_of_stem(stem), mpp))
 
 
 def detection_files(path: Path) -> list[Path]:
     """The files that `read_detections` reads: those of a known format in a folder, or the file itself."""
     if not path.is_dir():
         return [path]
-    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    endings = {ending for known in FORMATS for ending in (*known.suffixes, *known.packed)}
+    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not other_archive(file))
     if not files:
         raise TableError("holds no file of a known format", path=path, next_step="check the folder")
     return files
 
 
 def format_of(path: Path) -> Format:
-    """The format of a file, by its suffix and, for JSON, by what it holds."""
-    suffix = path.suffix.lower()
-    candidates = [known for known in FORMATS if suffix in known.suffixes]
-    if suffix == ".json":
+    """The format of a file, by its ending and, for JSON, by what it holds."""
+    ending = _ending(path)
+    candidates = [known for known in FORMATS if ending in (*known.suffixes, *known.packed)]
+    if ending == ".json":
         content = load_json(path)
         candidates = [known for known in FORMATS if known.holds(content)]
     if not candidates:
@@ -71,11 +84,18 @@ def format_of(path: Path) -> Format:
     return candidates[0]
 
 
+def _ending(path: Path) -> str:
+    """The ending by which a file's format is known; compressed files have two suffixes."""
+    packed = (ending for known in FORMATS for ending in known.packed)
+    return next((ending for ending in packed if path.name.lower().endswith(ending)), path.suffix.lower())
+
+
 def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
     """Several sets as one; a slide that two of them cover is an error, for which is right is unknown."""
     _refuse_repeated(parts, source)
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
+    keep_cautions(table, parts)
     return DetectionSet(table, tuple(slide for part in parts for slide in part.slides), str(source))
 
 
@@ -196,6 +216,8 @@ class Conversion:
 
     detections: DetectionSet
     files: tuple[Path, ...]
+    warnings: Cautions = ()
+    """What the inputs hold and the output does not."""
 
 
 def convert_detections(
@@ -206,51 +228,64 @@ def convert_detections(
     mpp: float | None = None,
     manifest: str | Path | None = None,
     threshold: float | None = None,
+    suppress_um: float | None = None,
 ) -> Conversion:
     """Read files and folders of any format and write all their slides to `output`.
 
     `mpp` holds for all slides; else the manifest's columns mpp, width and height are used, for slides named
-    by case, path, file name or stem. Points below `threshold` are left out, their slides are not.
+    by case, by file, or by the end of either. Points below `threshold` are left out, and of points of one
+    slide and label nearer than `suppress_um` all but the most probable; their slides are not.
     """
-    _check(mpp, threshold)
+    _check(mpp, threshold, suppress_um)
     format_for(Path(output), format)
     stated, sizes = _stated(read_manifest(manifest)) if manifest is not None else ({}, {})
     resolution: Resolution = mpp if mpp is not None else stated
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:
         found = found.at_least(threshold)
-    return Conversion(found, tuple(write_detections(found, output, format, mpp=resolution, sizes=sizes)))
+    if suppress_um is not None:
+        found = _suppressed(found, suppress_um, WriteContext(resolution), Path(output))
+    files = write_detections(found, output, format, mpp=resolution, sizes=sizes)
+    return Conversion(found, tuple(files), reading_cautions(found))
 
 
-def _check(mpp: float | None, threshold: float | None) -> None:
+def _suppressed(
+    detections: DetectionSet, distance_um: float, context: WriteContext, output: Path
+) -> DetectionSet:
+    """The points without those that have a more probable one of their label nearer than `distance_um`."""
+    table = detections.table
+    kept = np.zeros(len(table), bool)
+    slides = table["slide"].to_numpy()
+    for rows in table.groupby(["slide", "label"], sort=False).indices.values():
+        mpp = context.mpp_of(slides[rows[0]], output, "suppression within a distance")
+        x, y, probability = (table[name].to_numpy()[rows] for name in ("x", "y", "probability"))
+        kept[rows[suppress(x * mpp, y * mpp, probability, distance_um)]] = True
+    return DetectionSet(table[kept].reset_index(drop=True), detections.slides, detections.source)
+
+
+def _check(mpp: float | None, threshold: float | None, suppress_um: float | None) -> None:
     if mpp is not None and not mpp > 0:
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
     if threshold is not None and not 0 <= threshold <= 1:
         raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
+    if suppress_um is not None and not 0 < suppress_um < math.inf:
+        raise UsageError(
+            f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
+        )
 
 
 def _stated(manifest: pd.DataFrame) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
-    """Resolution and size of the slides that have them, under every name they go by."""
-    rows = _rows_by_name(manifest)
+    """Resolution and size of the slides that have them, under every name that means one slide."""
+    names = {name: rows[0] for name, rows in rows_by_name(manifest).items() if len(rows) == 1}
     mpp, width, height = (
         manifest[name].fillna(0).tolist() if name in manifest.columns else [0.0] * len(manifest)
         for name in ("mpp", "width", "height")
     )
     return (
-        {name: float(mpp[row]) for name, row in rows.items() if mpp[row] > 0},
+        {name: float(mpp[row]) for name, row in names.items() if mpp[row] > 0},
         {
             name: (int(width[row]), int(height[row]))
-            for name, row in rows.items()
+            for name, row in names.items()
             if width[row] > 0 and height[row] > 0
         },
     )
-
-
-def _rows_by_name(manifest: pd.DataFrame) -> dict[str, int]:
-    """The row that each case, path, file name or stem means; a file name of several rows means none."""
-    owners: dict[str, set[int]] = defaultdict(set)
-    for row, he in enumerate(manifest["he"]):
-        for name in (he, Path(he).name, Path(he).stem) if he else ():
-            owners[name].add(row)
-    files = {name: rows.pop() for name, rows in owners.items() if len(rows) == 1}
-    return files | {case: row for row, case in enumerate(manifest["case"])}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,8 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.tables import TableError, named, read_manifest
-from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
+from metaphase.base.tables import TableError, named, read_manifest, rows_by_name, rows_of_slide
+from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections, reading_cautions
 from metaphase.slides import open_slide
 
 # ---- which slides are evaluated ----
@@ -51,8 +51,8 @@ class Cohort:
 
     def mpp_by_name(self) -> dict[str, float]:
         """The resolution of each slide under every name it goes by."""
-        known = self.mpp_by_case()
-        return {name: known[cases[0]] for name, cases in self._names().items() if len(cases) == 1}
+        mpp = self.manifest["mpp"].tolist()
+        return {name: mpp[rows[0]] for name, rows in rows_by_name(self.manifest).items() if len(rows) == 1}
 
     def of_split(self, split: str | None) -> Cohort:
         """The slides of one split; all for None."""
@@ -68,43 +68,32 @@ class Cohort:
         return Cohort(chosen, self.source)
 
     def renamed(self, points: DetectionSet) -> DetectionSet:
-        """The points with each slide under its case; slides are known by case, path, file name or stem."""
+        """The points with each slide under its case; slides are known as in `rows_by_name`."""
         case_of = self.case_names(points.slides, points.source)
         table = points.table.assign(slide=points.table["slide"].map(case_of).astype(object))
         return DetectionSet(table, tuple(dict.fromkeys(case_of.values())), points.source)
 
     def case_names(self, slides: Iterable[str], source: str) -> dict[str, str]:
-        """The case of each slide named in `source`; an unknown or doubtful name is an error.
-
-        So are two names of one slide: which of them is right is unknown.
-        """
-        names = self._names()
+        """The case of each slide named in `source`; an unknown or doubtful name is an error."""
+        names = rows_by_name(self.manifest)
         slide_of: dict[str, str] = {}
-        cases = {slide: self._case_of(slide, names, source) for slide in slides}
-        for slide, case in cases.items():
-            if slide_of.setdefault(case, slide) != slide:
+        for slide in dict.fromkeys(slides):
+            case = self._case_of(slide, names, source)
+            if case in slide_of:
                 raise TableError(
-                    f"{slide_of[case]} and {slide} are two names of the slide {case}",
+                    f"slides {slide_of[case]} and {slide} both may be {case} of {self.source}",
                     path=source,
-                    next_step="keep one of them, named as in the manifest",
+                    next_step="name slides by their case in the manifest",
                 )
-        return cases
+            slide_of[case] = slide
+        return {slide: case for case, slide in slide_of.items()}
 
     def mpp_by_case(self) -> dict[str, float]:
         """The resolution of each case."""
         return dict(zip(self.manifest["case"], self.manifest["mpp"], strict=True))
 
-    def _names(self) -> Mapping[str, list[str]]:
-        names: dict[str, list[str]] = defaultdict(list)
-        for case, he in zip(self.manifest["case"], self.manifest["he"], strict=True):
-            file_names = (he, Path(he).name, Path(he).stem) if he else ()
-            for name in {case, *file_names}:
-                names[name].append(case)
-        names.update({case: [case] for case in self.manifest["case"]})
-        return names
-
-    def _case_of(self, slide: str, names: Mapping[str, list[str]], source: str) -> str:
-        found = names.get(slide) or names.get(Path(slide).name) or names.get(Path(slide).stem) or []
+    def _case_of(self, slide: str, names: Mapping[str, list[int]], source: str) -> str:
+        found = [self.cases[row] for row in rows_of_slide(slide, names)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -262,7 +251,8 @@ def compare(
     found, doubts = _without_copies(predictions.of_label(MITOSIS))
     ignored = truth.table[truth.table["label"] == IGNORE].reset_index(drop=True)
     doubts += _twin_doubts(cohort, found)
-    return Comparison(cohort, mitoses, found, ignored, (*warnings, *true_doubts, *doubts))
+    read = (*reading_cautions(truth), *reading_cautions(predictions))
+    return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_doubts, *doubts))
 
 
 def _truth_files(truth: Path) -> tuple[Path, Path]:
@@ -299,11 +289,14 @@ def _twin_doubts(cohort: Cohort, points: DetectionSet) -> list[Caution]:
     twins = 0
     for slide, rows in points.table.groupby("slide", sort=False):
         places = rows[["x", "y"]].to_numpy() * mpp[str(slide)]
-        twins += len(np.unique(cKDTree(places).query_pairs(TWIN_UM, output_type="ndarray")))
+        nearer = np.nextafter(TWIN_UM, 0)
+        twins += len(np.unique(cKDTree(places).query_pairs(nearer, output_type="ndarray")))
     if not twins:
         return []
     text = (
-        f"{points.source}: {twins} detections have another one within {TWIN_UM:g} um; at most one of them "
-        "can be right, the others count as false"
+        f"{points.source}: {twins} detections have another one nearer than {TWIN_UM:g} um; at most one of "
+        "them can be right, the others count as false"
     )
-    return [Caution("close-detections", text, "suppress neighbours before comparing")]
+    command = f"metaphase convert {quote(points.source)} -o suppressed.csv --suppress-um {TWIN_UM:g}"
+    next_step = f"keep the most probable of them with `{command}` and --mpp or --manifest"
+    return [Caution("close-detections", text, next_step)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,56 +20,91 @@ from metaphase.detections.formats.contract import (
     ReadContext,
     WriteContext,
     hex_colour,
+    leaving_out,
     name_of,
     never,
     noted_probability,
     probability_note,
 )
-from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
+from metaphase.detections.table import (
+    COLUMNS,
+    IGNORE,
+    LOOKALIKE,
+    MITOSIS,
+    DetectionSet,
+    common_label,
+    detection_set,
+)
 
 ROOT = "ASAP_Annotations"
 POINTS = ("Dot", "PointSet")
 OUTLINES = ("Polygon", "Spline", "Rectangle")
-"""Shapes that stand for what they enclose; measurements and images of nothing are left out."""
-NO_GROUP = "None"
+"""Shapes that stand for what they enclose; a measurement encloses nothing."""
+NO_GROUP = ("None", "")
 
 Row = tuple[str, float, float, float | None, str]
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Dots and the points of point sets as they are, outlines by their centroid; the group is the label."""
+    """Dots and the points of point sets as they are, outlines by their centroid; the group is the label.
+
+    Of groups within groups, the innermost that names one of the common labels counts.
+    """
+    left_out: Counter[str] = Counter()
     try:
         root = ET.parse(path).getroot()
         if root.tag != ROOT:
             raise ValueError(f"it begins with {root.tag}, not with {ROOT}")
-        rows = [
-            row for drawn in root.iterfind("Annotations/Annotation") for row in _rows(drawn, context.slide)
-        ]
+        parents = {
+            group.get("Name", ""): group.get("PartOfGroup", "")
+            for group in root.iterfind("AnnotationGroups//Group")
+        }
+        drawings = root.iterfind("Annotations//Annotation")
+        rows = [row for drawn in drawings for row in _rows(drawn, parents, context.slide, left_out)]
     except (ET.ParseError, OSError, ValueError) as error:
         raise TableError(
             f"is no ASAP annotation file ({error})",
             path=path,
             next_step="save the annotations in ASAP, or give another format",
         ) from error
-    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+    found = detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+    return leaving_out(found, path, left_out)
 
 
-def _rows(drawing: ET.Element, slide: str) -> Iterator[Row]:
-    kind, group = drawing.get("Type", ""), drawing.get("PartOfGroup", NO_GROUP)
-    places = np.array([_place(corner) for corner in drawing.iterfind("Coordinates/Coordinate")])
-    if kind not in POINTS + OUTLINES or not len(places):
-        return
-    label = MITOSIS if group == NO_GROUP else group
-    probability = noted_probability(drawing.get("Name"))
-    for x, y in [_centroid(places)] if kind in OUTLINES else places.tolist():
-        yield slide, x, y, probability, label
+def _rows(
+    drawing: ET.Element, parents: Mapping[str, str], slide: str, left_out: Counter[str]
+) -> Iterator[Row]:
+    kind = drawing.get("Type", "")
+    corners = sorted(drawing.iterfind("Coordinates/Coordinate"), key=lambda one: int(one.get("Order", 0)))
+    places = np.array([_place(corner) for corner in corners])
+    if kind not in POINTS + OUTLINES:
+        left_out[f"annotations of the type {kind or 'None'}"] += 1
+    elif not len(places):
+        left_out["annotations without coordinates"] += 1
+    else:
+        label = _label(drawing.get("PartOfGroup", ""), parents)
+        probability = noted_probability(drawing.get("Name"))
+        for x, y in [_centroid(places)] if kind in OUTLINES else places.tolist():
+            yield slide, x, y, probability, label
+
+
+def _label(group: str, parents: Mapping[str, str]) -> str:
+    chain: list[str] = []
+    while group not in (*NO_GROUP, *chain):
+        chain.append(group)
+        group = parents.get(group, "")
+    known = (name for name in chain if common_label(name) in (MITOSIS, LOOKALIKE, IGNORE))
+    return next(known, chain[0] if chain else MITOSIS)
 
 
 def _place(corner: ET.Element) -> tuple[float, float]:
     x, y = corner.get("X"), corner.get("Y")
     if x is None or y is None:
         raise ValueError("a coordinate without X and Y")
-    return float(x), float(y)
+    place = float(x), float(y)
+    if not np.isfinite(place).all():
+        raise ValueError(f"a coordinate at {x}, {y}")
+    return place
 
 
 def _centroid(places: Points) -> tuple[float, float]:
@@ -90,7 +126,7 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
         place = {"X": f"{x:.{PLACE_DECIMALS}f}", "Y": f"{y:.{PLACE_DECIMALS}f}"}
         ET.SubElement(coordinates, "Coordinate", {"Order": "0"} | place)
     for label in table["label"].unique():
-        group = {"Name": name_of(label), "PartOfGroup": NO_GROUP, "Color": hex_colour(label)}
+        group = {"Name": name_of(label), "PartOfGroup": NO_GROUP[0], "Color": hex_colour(label)}
         ET.SubElement(ET.SubElement(groups, "Group", group), "Attributes")
     ET.indent(root, space=" ")
     with atomic_path(path) as temporary:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metaphase.base.tables import TableError
+from metaphase.base.tables import TableError, named
 from metaphase.detections.formats.contract import (
     MARKER_UM,
     PLACE_DECIMALS,
@@ -39,6 +39,12 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- C
         ) from error
     _refuse_corners(boxes, [images[annotation["image_id"]] for annotation in content["annotations"]], path)
     slides = tuple(str(image["file_name"]) for image in images.values())
+    if len(set(slides)) < len(slides):
+        raise TableError(
+            f"two images are called {named(slide for slide in slides if slides.count(slide) > 1)}",
+            path=path,
+            next_step="give every image a file_name of its own, with its folder",
+        )
     return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), slides, path)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import colorsys
+import gzip
 import json
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from metaphase.base.cautions import Caution, Cautions, read_cautions
 from metaphase.base.errors import OutputError
 from metaphase.base.files import write_text
-from metaphase.base.tables import TableError
+from metaphase.base.tables import TableError, slide_names
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 
 # ---- what a format gets and gives ----
@@ -28,9 +33,10 @@ Resolution = float | Mapping[str, float] | None
 
 
 def resolution_of(mpp: Resolution, slide: str) -> float | None:
-    """The resolution of one slide, None where it is unknown."""
-    value = mpp.get(slide) if isinstance(mpp, Mapping) else mpp
-    return value if value is not None and value > 0 else None
+    """The resolution of one slide by the best of its names that is known, None where none is."""
+    if isinstance(mpp, Mapping):
+        mpp = next((mpp[name] for name in slide_names(slide) if name in mpp), None)
+    return mpp if mpp is not None and mpp > 0 else None
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ class Format:
     read: Callable[[Path, ReadContext], DetectionSet]
     write: Callable[[DetectionSet, Path, WriteContext], None]
     """Writes one file whole or not at all."""
+    packed: tuple[str, ...] = ()
+    """Endings of its compressed files, which are read and not written."""
     one_slide: bool = False
     """Whether a file holds the points of one slide and does not say which."""
 
@@ -98,13 +106,33 @@ class Format:
 
 
 def load_json(path: Path) -> Any:
-    """Parsed JSON, or an error that names the file."""
+    """Parsed JSON, also of a compressed file, or an error that names the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(_unpacked(path).decode("utf-8-sig"))
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise TableError(
             f"cannot be read as JSON ({error})", path=path, next_step="check that it is complete"
         ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    suffix = path.suffix.lower()
+    if suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if len(members) != 1:
+                raise ValueError(f"it holds {len(members)} files instead of one")
+            return archive.read(members[0])
+    content = path.read_bytes()
+    return gzip.decompress(content) if suffix == ".gz" else content
+
+
+def other_archive(path: Path) -> bool:
+    """Whether a file is an archive of anything but GeoJSON: such files may lie beside detections."""
+    if path.suffix.lower() != ".zip" or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return not any(name.lower().endswith(".geojson") for name in archive.namelist())
 
 
 def save_json(path: Path, content: Any) -> None:
@@ -117,7 +145,39 @@ def never(_: Any) -> bool:
     return False
 
 
+# ---- what a file holds and the table does not ----
+
+_CAUTIONS = "reading_cautions"
+"""Attribute of a table of detections: what was left out when its file was read."""
+
+
+def leaving_out(detections: DetectionSet, path: Path, left_out: Mapping[str, int]) -> DetectionSet:
+    """The set with a caution for each kind of thing in the file that became no point, and their number."""
+    cautions = [
+        Caution("objects-left-out", f"{path.name}: {count} {kind} left out").to_dict()
+        for kind, count in left_out.items()
+        if count
+    ]
+    if cautions:
+        detections.table.attrs[_CAUTIONS] = cautions
+    return detections
+
+
+def reading_cautions(*parts: DetectionSet) -> Cautions:
+    """What was left out when the files of these sets were read."""
+    return tuple(caution for part in parts for caution in read_cautions(part.table.attrs.get(_CAUTIONS, ())))
+
+
+def keep_cautions(table: pd.DataFrame, parts: Iterable[DetectionSet]) -> None:
+    """Let a table made of several sets say what was left out of each."""
+    if cautions := reading_cautions(*parts):
+        table.attrs[_CAUTIONS] = [caution.to_dict() for caution in cautions]
+
+
 # ---- how labels look in other programs ----
+
+NO_CLASS = "unclassified"
+"""Label of an object that nobody has given a class and that is not there because somebody marked it."""
 
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
@@ -163,7 +223,7 @@ def probability_note(probability: float) -> str:
     return f"p={probability:.{NOTE_DIGITS}g}"
 
 
-def noted_probability(note: str | None) -> float | None:
-    """The probability at the end of a remark, None where there is none."""
-    found = _NOTE.search(note or "")
+def noted_probability(note: object) -> float | None:
+    """The probability at the end of a remark, None where there is none or where it is no text."""
+    found = _NOTE.search(note) if isinstance(note, str) else None
     return float(found[1]) if found else None

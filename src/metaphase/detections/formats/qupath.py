@@ -19,11 +19,13 @@ from shapely.geometry.base import BaseGeometry
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     MARKER_UM,
+    NO_CLASS,
     PLACE_DECIMALS,
     Format,
     ReadContext,
     WriteContext,
     colour_of,
+    leaving_out,
     load_json,
     name_of,
     resolution_of,
@@ -32,6 +34,11 @@ from metaphase.detections.formats.contract import (
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set, identities
 
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability")
+FRAMES = ("root", "tmaCore", "PathRootObject", "TMACoreObject")
+"""Objects that hold others and stand for nothing themselves, as QuPath calls and called them."""
+SEGMENTED = ("cell", "tile", "PathCellObject", "PathTileObject")
+"""Objects that a program found everywhere."""
+MULTIPOINT = shapely.GeometryType.MULTIPOINT
 MARKER_PX = 50.0
 """Width of a circle where the resolution is unknown: it only has to be seen."""
 CORNERS = 8
@@ -39,46 +46,86 @@ CORNERS = 8
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Every object by its centroid; a MultiPoint object is as many points.
+    """Every object by its centroid, those inside others too; a MultiPoint object is as many points.
 
     Other measurements and metadata become columns of their own.
     """
-    found = features(path)
-    parts, owner = shapely.get_parts([geometry for _, geometry in found], return_index=True)
-    centres = shapely.get_coordinates(shapely.centroid(parts))
-    facts = [_facts(feature.get("properties") or {}, path) for feature, _ in found]
+    everything = list(_objects(load_json(path)))
+    found = [(feature, shape) for feature, shape in _shapes(everything, path) if _kind(feature) not in FRAMES]
+    frames = sum(_kind(feature) in FRAMES for feature in everything)
+    shapes = np.array([geometry for _, geometry in found], dtype=object)
+    single = np.where(shapely.get_type_id(shapes) == MULTIPOINT, shapes, shapely.centroid(shapes))
+    parts, owner = shapely.get_parts(single, return_index=True)
+    centres = shapely.get_coordinates(parts)
+    facts = [_facts(feature, path) for feature, _ in found]
     frame = pd.DataFrame(facts, columns=None if facts else ["probability", "label"])
     frame = frame.iloc[owner].reset_index(drop=True)
     frame = frame.assign(slide=context.slide, x=centres[:, 0], y=centres[:, 1])
-    return detection_set(frame, (context.slide,), path)
+    left_out = {
+        "objects that frame others (TMA cores)": frames,
+        "objects without a shape": len(everything) - frames - len(found),
+    }
+    return leaving_out(detection_set(frame, (context.slide,), path), path, left_out)
 
 
 def features(path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
-    """The GeoJSON features of a file with their shapes; QuPath writes a collection or a bare list."""
-    content = load_json(path)
-    found = content.get("features", [content]) if isinstance(content, dict) else content
+    """The GeoJSON features of a file that have a shape, with it, and those inside them."""
+    return _shapes(list(_objects(load_json(path))), path)
+
+
+def _objects(content: Any) -> Iterator[dict[str, Any]]:
+    """Features one by one: QuPath writes a collection, a list or a single one, with others inside, and reads
+    bare shapes.
+    """
+    if isinstance(content, list):
+        for part in content:
+            yield from _objects(part)
+    elif not isinstance(content, dict):
+        yield {"geometry": content}
+    elif "features" in content:
+        yield from _objects(content["features"])
+    elif content.get("type") == "Feature" or "geometry" in content:
+        yield content
+        yield from _objects((content.get("properties") or {}).get("childObjects") or [])
+    else:
+        yield {"geometry": content}
+
+
+def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
     try:
-        return [(feature, _valid(shape(feature["geometry"]))) for feature in found]
+        return [
+            (feature, _valid(shape(feature["geometry"])))
+            for feature in found
+            if feature["geometry"] is not None
+        ]
     except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
         raise TableError(
             f"holds a feature that is no GeoJSON ({error})", path=path, next_step="export it again"
         ) from error
 
 
-def class_name(properties: dict[str, Any]) -> str | None:
-    """The class of a QuPath object, or None where it has none."""
+def _kind(feature: dict[str, Any]) -> str | None:
+    """What QuPath calls the object; its first versions said it in other places."""
+    properties = feature.get("properties") or {}
+    return properties.get("objectType") or properties.get("object_type") or feature.get("id")
+
+
+def _class_name(properties: dict[str, Any]) -> str | None:
+    """The class of a QuPath object as QuPath shows it, or None where it has none."""
     classification = properties.get("classification")
     if isinstance(classification, dict):
         names = classification.get("names") or [classification.get("name")]
-        return str(names[0]) if names[0] else None
+        return ": ".join(str(name) for name in names if name) or None
     return str(classification) if classification else None
 
 
-def _facts(properties: dict[str, Any], path: Path) -> dict[str, Any]:
+def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     """Probability, label and whatever else an object says of itself.
 
-    QuPath wrote measurements as a list of name and value before 0.4, as an object since.
+    QuPath wrote measurements as a list of name and value before 0.4, as an object since. An annotation
+    without class is a mark of a mitosis; a cell or tile without class is only an object that was found.
     """
+    properties = feature.get("properties") or {}
     measured, metadata = properties.get("measurements") or {}, properties.get("metadata") or {}
     try:
         if not isinstance(measured, dict):
@@ -94,11 +141,12 @@ def _facts(properties: dict[str, Any], path: Path) -> dict[str, Any]:
         raise TableError(
             f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
         ) from error
-    return {"probability": lowered.get(stated or ""), "label": class_name(properties) or MITOSIS} | extra
+    label = _class_name(properties) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
+    return {"probability": lowered.get(stated or ""), "label": label} | extra
 
 
 def _valid(geometry: BaseGeometry) -> BaseGeometry:
-    if geometry.is_empty:
+    if geometry.is_empty or not np.isfinite(geometry.bounds).all():
         raise ValueError("an empty shape")
     return geometry
 
@@ -162,4 +210,6 @@ def _is_geojson(content: Any) -> bool:
     return isinstance(first, dict) and first.get("type") in ("FeatureCollection", "Feature")
 
 
-GEOJSON = Format("qupath", (".geojson",), _is_geojson, read, write, one_slide=True)
+GEOJSON = Format(
+    "qupath", (".geojson",), _is_geojson, read, write, packed=(".geojson.gz", ".zip"), one_slide=True
+)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,28 +13,22 @@ import pandas as pd
 
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
-from metaphase.base.tables import TableError
+from metaphase.base.tables import TableError, as_text, named, require_numbers
 from metaphase.detections.formats.contract import (
+    NO_CLASS,
     Format,
     ReadContext,
     WriteContext,
     hex_colour,
+    leaving_out,
     name_of,
     never,
     noted_probability,
     ordered,
     probability_note,
 )
-from metaphase.detections.table import DetectionSet, detection_set, identities
+from metaphase.detections.table import COLUMNS, DetectionSet, detection_set, identities
 
-_COORDINATES = """
-SELECT a.uid AS annotation, s.filename AS slide, c.name AS label, {note} AS note,
-    p.coordinateX AS x, p.coordinateY AS y
-FROM Annotations a
-JOIN Annotations_coordinates p ON p.annoId = a.uid
-JOIN Slides s ON s.uid = a.slide
-LEFT JOIN Classes c ON c.uid = a.agreedClass
-"""
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -57,32 +53,93 @@ No journal: a file that is not finished is thrown away whole.
 SPOT = 1
 """SlideRunner's number for an annotation that is a point."""
 PERSON = 1
-NO_CLASS = "unclassified"
-"""Label of an annotation whose observers have not agreed on a class."""
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- the database names its slides
     """Every annotation that is not deleted, by the centre of its coordinates, with its agreed class."""
+    slides = listed_slides(path)
     with database(path) as connection:
-        columns = {row[1] for row in connection.execute("PRAGMA table_info(Annotations)")}
-        only_kept = " WHERE COALESCE(a.deleted, 0) = 0" if "deleted" in columns else ""
-        note = "a.description" if "description" in columns else "NULL"
-        corners = pd.read_sql_query(_COORDINATES.format(note=note) + only_kept, connection)
-    slides = tuple(slide_sizes(path)["filename"])
-    by_annotation = corners.groupby("annotation", sort=True)
-    table = by_annotation[["slide", "label"]].first()
-    low, high = by_annotation[["x", "y"]].min(), by_annotation[["x", "y"]].max()
-    table[["x", "y"]] = (low + high) / 2
-    table["label"] = table["label"].fillna(NO_CLASS)
-    notes = corners.drop_duplicates("annotation").set_index("annotation")["note"]
-    table["probability"] = [noted_probability(notes[number]) for number in table.index]
-    return detection_set(table.reset_index(), slides, path)
+        drawn = _rows(connection, "Annotations", "uid slide deleted agreedClass description")
+        corners = _rows(connection, "Annotations_coordinates", "annoId coordinateX coordinateY")
+        classes = _rows(connection, "Classes", "uid name").set_index("uid")["name"]
+    require_numbers(corners, ("coordinateX", "coordinateY"), path)
+    places = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"}).astype({"x": float, "y": float})
+    by_annotation = places.groupby("annoId")[["x", "y"]]
+    centres = (by_annotation.min() + by_annotation.max()) / 2
+    drawn = drawn[drawn["deleted"].fillna(0) == 0].set_index("uid").sort_index()
+    table = drawn.join(centres.dropna()).assign(
+        slide=drawn["slide"].map(slides["slide"]),
+        label=drawn["agreedClass"].map(classes).fillna(NO_CLASS),
+        probability=drawn["description"].astype(object).map(noted_probability),
+    )
+    placed, listed = table["x"].notna(), table["slide"].notna()
+    left_out = {
+        "annotations without coordinates": int((~placed).sum()),
+        "annotations of slides that it does not list": int((placed & ~listed).sum()),
+    }
+    found = detection_set(table.loc[placed & listed, list(COLUMNS)], tuple(slides["slide"]), path)
+    return leaving_out(found, path, left_out)
 
 
-def slide_sizes(path: Path) -> pd.DataFrame:
-    """The slides of a database: `filename, width, height`."""
+def listed_slides(path: Path) -> pd.DataFrame:
+    """The slides of a database by their number: `slide, filename, directory, width, height`.
+
+    `slide` is the name, which no other slide of the database has: the file's, and where files of several
+    folders have the same, as much of the end of their folders before it as tells them apart.
+    """
     with database(path) as connection:
-        return pd.read_sql_query("SELECT filename, width, height FROM Slides ORDER BY uid", connection)
+        found = (
+            _rows(connection, "Slides", "uid filename directory width height").set_index("uid").sort_index()
+        )
+    found[["filename", "directory"]] = found[["filename", "directory"]].apply(as_text)
+    if (found["filename"] == "").any():
+        raise TableError(
+            f"slide {found.index[found['filename'] == ''][0]} has no file name",
+            path=path,
+            next_step="complete the table Slides, or remove the slide in SlideRunner",
+        )
+    found.insert(0, "slide", _names(found["filename"], found["directory"]))
+    repeated = found["slide"][found["slide"].duplicated()]
+    if len(repeated):
+        raise TableError(
+            f"lists more than one slide {named(repeated)}, and their directories do not tell them apart",
+            path=path,
+            next_step="give them different directories in the table Slides, or remove the copies",
+        )
+    return found
+
+
+def _names(files: Iterable[str], directories: Iterable[str]) -> list[str]:
+    """A name for each slide; slides that nothing tells apart keep the same one."""
+    paths = [(*folders(directory), file) for file, directory in zip(files, directories, strict=True)]
+    together: dict[str, list[int]] = defaultdict(list)
+    for number, path in enumerate(paths):
+        together[path[-1]].append(number)
+    names = [path[-1] for path in paths]
+    for numbers in together.values():
+        for length in range(1, max(len(paths[number]) for number in numbers) + 1):
+            ends = ["/".join(paths[number][-length:]) for number in numbers]
+            if len(set(ends)) == len(ends):
+                for number, end in zip(numbers, ends, strict=True):
+                    names[number] = end
+                break
+    return names
+
+
+def folders(directory: str) -> list[str]:
+    """The folders of a path of any system, outermost first.
+
+    >>> folders("D:\\\\tupac\\\\05"), folders("/data/tupac/05/"), folders("")
+    (['D:', 'tupac', '05'], ['data', 'tupac', '05'], [])
+    """
+    return [part for part in re.split(r"[/\\]", directory) if part not in ("", ".")]
+
+
+def _rows(connection: sqlite3.Connection, table: str, columns: str) -> pd.DataFrame:
+    """Columns of a table; those that its version of SlideRunner did not have yet are empty."""
+    there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+    chosen = ", ".join(name if name in there else f"NULL AS {name}" for name in columns.split())
+    return pd.read_sql_query(f"SELECT {chosen} FROM {table}", connection)
 
 
 @contextmanager
@@ -121,7 +178,8 @@ def _named_tables(detections: DetectionSet, context: WriteContext) -> dict[str, 
     """Slides and classes; SlideRunner fills in sizes and folders when it opens the slides."""
     sizes = [context.sizes.get(slide, (None, None)) for slide in detections.slides]
     slides = pd.DataFrame(sizes, columns=["width", "height"], dtype=object)
-    slides = slides.assign(uid=range(1, len(slides) + 1), filename=list(detections.slides), directory="")
+    slides[["directory", "filename"]] = _places(detections.slides)
+    slides = slides.assign(uid=range(1, len(slides) + 1))
     labels = _class_ids(detections)
     classes = pd.DataFrame(
         {
@@ -131,6 +189,19 @@ def _named_tables(detections: DetectionSet, context: WriteContext) -> dict[str, 
         }
     )
     return {"Slides": slides, "Classes": classes}
+
+
+def _places(slides: Sequence[str]) -> list[tuple[str, str]]:
+    """Directory and file of each slide, where they read back as its name; else the name is the file."""
+    together: dict[str, list[str]] = defaultdict(list)
+    for slide in slides:
+        together[slide.rpartition("/")[2]].append(slide)
+    places = {slide: ("", slide) for slide in slides}
+    for file, names in together.items():
+        directories = [name.rpartition("/")[0] for name in names]
+        if _names([file] * len(names), directories) == names:
+            places |= {name: (folder, file) for name, folder in zip(names, directories, strict=True)}
+    return [places[slide] for slide in slides]
 
 
 def _spot_tables(detections: DetectionSet) -> dict[str, pd.DataFrame]:

@@ -54,6 +54,8 @@ class Collector:
 
     prefix: str
     """Put before every name, so that cases of different data sets never collide."""
+    patients: str = ""
+    """Put before every patient; the prefix, unless other data sets show the same patients."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     points: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[Caution] = field(default_factory=list)
@@ -61,7 +63,7 @@ class Collector:
     def image(self, name: str, path: Path | None, *, patient: str | None = None, **facts: Any) -> None:
         """Note an image; a later call for the same name changes nothing."""
         row = {"case": self.prefix + name, "he": "" if path is None else str(path.resolve())}
-        row["patient"] = self.prefix + (patient or name)
+        row["patient"] = (self.patients or self.prefix) + (patient or name)
         self.rows.setdefault(name, row | facts)
 
     def point(self, name: str, x: float, y: float, label: str, **facts: Any) -> None:

@@ -157,7 +157,7 @@ def read_midog_crops(folder: Path) -> Dataset:
     require_columns(frame, ("image", "slide", "tumor", "scanner", "origin"), table)
     images = images_by_stem(folder)
     side = _side(images, folder)
-    collector = Collector("midog-crop/")
+    collector = Collector("midog-crop/", patients="midog/")
     columns = ("image", "slide", "tumor", "scanner", "origin")
     for image, slide, tumour, scanner, origin in zip(*(frame[name] for name in columns), strict=True):
         stem = Path(image).stem
@@ -175,7 +175,7 @@ def read_tupac_crops(folder: Path) -> Dataset:
     """Crops `case_region_number.jpg`, each with a look-alike in its middle."""
     images = images_by_stem(folder)
     side = _side(images, folder)
-    collector = Collector("tupac-crop/")
+    collector = Collector("tupac-crop/", patients="tupac-aux/")
     for stem, path in images.items():
         collector.image(stem, path, patient=stem.split("_")[0], mpp=MPP, width=side, height=side)
         collector.point(stem, side / 2, side / 2, LOOKALIKE)

@@ -16,6 +16,7 @@ from metaphase.base.tables import TableError, named, read_manifest, read_table, 
 from metaphase.detections import detection_set
 from metaphase.evaluation.cohort import fill_geometry
 from metaphase.evaluation.datasets.contract import Adapter, Dataset
+from metaphase.evaluation.datasets.databases import read_ccmct, read_cmc, read_sliderunner
 from metaphase.evaluation.datasets.fields import (
     read_atypia14,
     read_brecahad,
@@ -29,8 +30,7 @@ from metaphase.evaluation.datasets.midog import read_midog
 from metaphase.evaluation.datasets.tupac import (
     read_alternative,
     read_auxiliary,
-    read_ccmct,
-    read_cmc,
+    read_paper_auxiliary,
     read_slides,
 )
 
@@ -57,14 +57,16 @@ def _case_truth(path: Path, case: str) -> pd.DataFrame:
 ADAPTERS: tuple[Adapter, ...] = (
     Adapter("tupac", "training_ground_truth.csv, TUPAC-TR-*.svs", read_slides),
     Adapter("tupac-aux", "NN/MM.csv (row,column), NN/MM.tif", read_auxiliary),
+    Adapter("tupac-aux-paper", "the same; only the paper's 50 cases, 24 to 73", read_paper_auxiliary),
     Adapter("tupac-alternative", "NN/MM.csv below (non)mitoses folders, or SQLite", read_alternative),
-    Adapter("midog", "MIDOG*.json, NNN.tiff", read_midog),
+    Adapter("midog", "MIDOG*.json, or MIDOG*.sqlite, NNN.tiff", read_midog),
     Adapter("icpr2012", "one CSV an image: x1,y1,x2,y2,... a mitosis", read_icpr2012),
     Adapter("mitos-atypia14", "*_mitosis.csv, *_not_mitosis.csv, frames/x40/*.tiff", read_atypia14),
     Adapter("midesec", "mitoses.csv (image,x,y,label), or one CSV an image", read_midesec),
     Adapter("brecahad", "groundTruth/Case_*.json, images/Case_*.tif", read_brecahad),
     Adapter("ccmct", "a SlideRunner SQLite database, slides", read_ccmct),
     Adapter("cmc", "a SlideRunner SQLite database, slides", read_cmc),
+    Adapter("sliderunner", "any SlideRunner SQLite database, slides", read_sliderunner),
     Adapter("midog-crops", "patches.csv, crops", read_midog_crops),
     Adapter("tupac-crops", "crops of look-alikes", read_tupac_crops),
     Adapter("simulated", "manifest.csv, CASE/truth.csv", read_simulated),

@@ -1,7 +1,8 @@
-"""MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, with corners instead of sizes."""
+"""MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, with corners for sizes, or one database."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from metaphase.base.cautions import Caution
 from metaphase.base.tables import TableError, named
 from metaphase.detections import common_label
 from metaphase.detections.formats.contract import load_json
+from metaphase.detections.formats.sliderunner import SLIDERUNNER, listed_slides
 from metaphase.evaluation.datasets.contract import Collector, Dataset, images_by_stem
+from metaphase.evaluation.datasets.databases import note_points
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,17 @@ UNLABELLED = range(151, 201)
 
 
 def read_midog(folder: Path) -> Dataset:
-    """`MIDOG*.json` (or the file itself) and the images it names."""
-    path = _json(folder)
-    content = load_json(path)
+    """`MIDOG*.json` or a SlideRunner database (or the file itself), and the images it names."""
+    path = _source(folder)
     images = images_by_stem(folder if folder.is_dir() else folder.parent)
     collector = Collector("midog/")
+    if path.suffix.lower() in SLIDERUNNER.suffixes:
+        slides = listed_slides(path).rename(columns={"filename": "file_name"}).to_dict("records")
+        names = {slide["slide"]: _note_image(collector, slide, images) for slide in slides}
+        labelled = {slide: name for slide, name in names.items() if name is not None}
+        skipped = note_points(collector, path, labelled)
+        return _finished(collector, path, len(names) - len(labelled), skipped)
+    content = load_json(path)
     try:
         names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
         classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
@@ -56,25 +65,27 @@ def read_midog(folder: Path) -> Dataset:
             path=path,
             next_step="it needs images, categories and annotations with image_id and bbox",
         ) from error
-    left_out = [str(image["file_name"]) for image in content["images"] if names[image["id"]] is None]
-    if left_out:
-        collector.warnings.append(
-            Caution("unlabelled-images", f"{len(left_out)} images published without labels are left out")
-        )
+    return _finished(collector, path, sum(name is None for name in names.values()), skipped)
+
+
+def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -> Dataset:
+    if unlabelled:
+        text = f"{unlabelled} images published without labels are left out"
+        collector.warnings.append(Caution("unlabelled-images", text))
     if skipped:
-        collector.warnings.append(
-            Caution("annotations-left-out", f"{skipped} annotations of images left out are left out too")
-        )
+        text = f"{skipped} annotations of images left out are left out too"
+        collector.warnings.append(Caution("annotations-left-out", text))
     return collector.dataset(path)
 
 
-def _json(folder: Path) -> Path:
+def _source(folder: Path) -> Path:
+    """The file given, or the only MIDOG*.json of the folder, or else its only MIDOG*.sqlite."""
     if folder.is_file():
         return folder
-    found = sorted(folder.rglob("MIDOG*.json"))
+    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
     if len(found) != 1:
         raise TableError(
-            f"holds {len(found)} files MIDOG*.json"
+            f"holds {len(found)} files MIDOG*.json or MIDOG*.sqlite"
             + (f": {named(path.name for path in found)}" if found else ""),
             path=folder,
             next_step="name the file itself instead of its folder",
@@ -82,7 +93,7 @@ def _json(folder: Path) -> Path:
     return found[0]
 
 
-def _note_image(collector: Collector, image: dict[str, Any], images: dict[str, Path]) -> str | None:
+def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str, Path]) -> str | None:
     stem = Path(str(image["file_name"])).stem
     number = int(stem) if stem.isdigit() else 0
     if number in UNLABELLED:

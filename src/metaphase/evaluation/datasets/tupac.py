@@ -1,30 +1,33 @@
-"""Data sets kept as SlideRunner databases: CCMCT, CMC, TUPAC alternative labels."""
+"""TUPAC16: whole slides with grade and score, regions with mitoses, and the alternative labels of these."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from metaphase.base.cautions import Caution
-from metaphase.base.tables import TableError, named
-from metaphase.detections import LOOKALIKE, MITOSIS, read_detections
-from metaphase.detections.formats.sliderunner import SLIDERUNNER, slide_sizes
-from metaphase.evaluation.datasets.contract import (
-    Collector,
-    Dataset,
-    images_below,
-    images_by_stem,
-    number_rows,
-)
-
-# ---- TUPAC16: regions with mitoses (auxiliary) ----
+from metaphase.base.tables import TableError, named, without_suffix
+from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet
+from metaphase.detections.formats.sliderunner import folders, listed_slides
+from metaphase.evaluation.datasets.contract import Collector, Dataset, images_below, number_rows
+from metaphase.evaluation.datasets.databases import beside, note_points, only_database
 
 MPP = 0.25
 """As published for all regions."""
 TUMOUR = "human breast cancer"
 SLIDE_CENTRE = "TCGA"
+AUXILIARY, ALTERNATIVE = "tupac-aux/", "tupac-alternative/"
+"""Before the cases of the original and of the alternative labels; the patients are those of the first."""
+PAPER_CASES = range(24, 74)
+"""TUPAC-aux-train of the paper: 50 cases of two hospitals, one region each; cases 1 to 23 are AMIDA13's."""
 _REGION = re.compile(r"(?:^|/)(\d\d)/(\d\d)$")
+_STITCHED = re.compile(r"(?:^|/)(\d\d)(_stitched\d*)?$")
+"""All regions of one case in one image; a case with one region only may lie alone under its number."""
 _SLIDE = "TUPAC-TR-{:03}"
+
+
+# ---- regions with mitoses (auxiliary) ----
 
 
 def read_auxiliary(folder: Path) -> Dataset:
@@ -32,27 +35,128 @@ def read_auxiliary(folder: Path) -> Dataset:
 
     A region without a file has no mitosis. Files below a folder named nonmitoses hold look-alikes.
     """
-    collector = Collector("tupac-aux/")
-    for name, path in images_below(folder).items():
-        if region := _REGION.search(name):
-            _note_region(collector, region, path)
+    collector = Collector(AUXILIARY)
+    _note_images(collector, folder)
     if not collector.rows:
         collector.warnings.append(
             Caution("no-region-images", "no region images were found: regions without mitoses are not known")
         )
-    for path in sorted(folder.rglob("*.csv")):
-        region = _REGION.search(path.with_suffix("").as_posix())
-        if region:
-            _note_region(collector, region, None)
-            _note_points(collector, region, path)
+    _note_files(collector, folder)
     return collector.dataset(folder)
 
 
+def read_paper_auxiliary(folder: Path) -> Dataset:
+    """The auxiliary regions on which the paper reports: `PAPER_CASES` only, named as in the whole set."""
+    whole = read_auxiliary(folder)
+    patients = {f"{AUXILIARY}{case:02}" for case in PAPER_CASES}
+    manifest = whole.manifest[whole.manifest["patient"].isin(patients)].reset_index(drop=True)
+    if not len(manifest):
+        raise TableError("holds no case from 24 to 73", path=folder, next_step="unpack the other parts too")
+    warnings = list(whole.warnings)
+    missing = sorted(patients - set(manifest["patient"]))
+    if missing:
+        text = f"{len(missing)} of the paper's {len(patients)} cases are not there: {named(missing)}"
+        warnings.append(Caution("cases-missing", text, "unpack the other parts too"))
+    table = whole.truth.table
+    kept = table[table["slide"].isin(manifest["case"])].reset_index(drop=True)
+    truth = DetectionSet(kept, tuple(manifest["case"]), whole.truth.source)
+    return Dataset(manifest, truth, tuple(warnings))
+
+
 def read_alternative(folder: Path) -> Dataset:
-    """The alternative labels of Bertram et al. 2020: the CSV files, or one SlideRunner database."""
+    """The alternative labels of Bertram et al. 2020: the CSV files, or one SlideRunner database.
+
+    Their CSV files name every region, those without mitoses too.
+    """
+    collector = Collector(ALTERNATIVE, patients=AUXILIARY)
     if folder.is_dir() and any(folder.rglob("[0-9][0-9]/[0-9][0-9].csv")):
-        return read_auxiliary(folder)
-    return read_databases(folder, "tupac-alternative/", tumour=TUMOUR)
+        _note_images(collector, folder)
+        _note_files(collector, folder)
+        return collector.dataset(folder)
+    return _read_region_database(collector, folder)
+
+
+def _note_images(collector: Collector, folder: Path) -> None:
+    for name, path in images_below(folder).items():
+        if region := _REGION.search(name):
+            _note_region(collector, "/".join(region.groups()), path)
+
+
+def _note_files(collector: Collector, folder: Path) -> None:
+    seen: dict[tuple[str, str], Path] = {}
+    for path in sorted(folder.rglob("*.csv")):
+        region = _REGION.search(path.with_suffix("").as_posix())
+        if not region:
+            continue
+        name, label = "/".join(region.groups()), _label_of(path)
+        other = seen.setdefault((name, label), path)
+        if other is not path:
+            raise TableError(
+                f"region {name} has labels here and in {other}",
+                path=path,
+                next_step="keep one set of labels in the folder",
+            )
+        _note_region(collector, name, None)
+        for numbers in number_rows(path):
+            if len(numbers) < 2:
+                raise TableError("a line has one number", path=path, next_step="lines are row,column")
+            row, column = numbers[:2]
+            collector.point(name, column, row, label)
+
+
+def _read_region_database(collector: Collector, folder: Path) -> Dataset:
+    """Regions `NN/MM.tif` by directory and file, or all regions of a case stitched to `NN_stitched1.tif`."""
+    path = only_database(folder)
+    images: dict[str, Path] = {}
+    for place, image in images_below(beside(folder)).items():
+        images.setdefault(_region_name(place) or place, image)
+    slides = listed_slides(path)
+    names: dict[str, str] = {}
+    for row in slides.to_dict("records"):
+        name = _region_name(without_suffix("/".join((*folders(row["directory"]), row["filename"]))))
+        if name is None or name in names.values():
+            problem = "is there twice" if name else "is no region NN/MM.tif and no NN_stitched1.tif"
+            raise TableError(
+                f"slide {row['slide']} {problem}",
+                path=path,
+                next_step="read it with `metaphase data import sliderunner`",
+            )
+        names[row["slide"]] = name
+        size = {"width": row["width"] or None, "height": row["height"] or None}
+        _note_region(collector, name, images.get(name), **size)
+    note_points(collector, path, names)
+    return collector.dataset(path)
+
+
+def _region_name(path: str) -> str | None:
+    """`NN/MM`, or `NN_stitched1`; from case 24 on there is one region a case, which may be called `NN`."""
+    if region := _REGION.search(path):
+        return "/".join(region.groups())
+    stitched = _STITCHED.search(path)
+    if stitched is None or not (stitched[2] or int(stitched[1]) in PAPER_CASES):
+        return None
+    return stitched[1] + stitched[2] if stitched[2] else f"{stitched[1]}/01"
+
+
+def _note_region(collector: Collector, name: str, path: Path | None, **facts: Any) -> None:
+    case = name[:2]
+    centre, scanner = _centre(int(case))
+    facts |= {"centre": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP}
+    collector.image(name, path, patient=case, **facts)
+
+
+def _label_of(path: Path) -> str:
+    return LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
+
+
+def _centre(case: int) -> tuple[str, str]:
+    """Cases 1 to 23 are those of AMIDA13, the others come from two more hospitals."""
+    if case not in PAPER_CASES:
+        return "UMC Utrecht", "Aperio ScanScope XT"
+    return ("centre 2" if case <= 48 else "centre 3"), "Leica SCN400"
+
+
+# ---- whole slides with grade and proliferation score ----
 
 
 def read_slides(folder: Path) -> Dataset:
@@ -87,81 +191,3 @@ def read_slides(folder: Path) -> Dataset:
     if not slides:
         collector.warnings.append(Caution("no-slides", "no slide was found: the manifest names cases only"))
     return collector.dataset(folder)
-
-
-def _note_region(collector: Collector, region: re.Match[str], path: Path | None) -> None:
-    case, _ = region.groups()
-    centre, scanner = _centre(int(case))
-    collector.image(
-        "/".join(region.groups()),
-        path,
-        patient=case,
-        centre=centre,
-        scanner=scanner,
-        tumour=TUMOUR,
-        mpp=MPP,
-    )
-
-
-def _note_points(collector: Collector, region: re.Match[str], path: Path) -> None:
-    label = LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
-    for numbers in number_rows(path):
-        if len(numbers) < 2:
-            raise TableError("a line has one number", path=path, next_step="lines are row,column")
-        row, column = numbers[:2]
-        collector.point("/".join(region.groups()), column, row, label)
-
-
-def _centre(case: int) -> tuple[str, str]:
-    """Cases 1 to 23 are those of AMIDA13, the others come from two more hospitals."""
-    if case <= 23:
-        return "UMC Utrecht", "Aperio ScanScope XT"
-    return ("centre 2" if case <= 48 else "centre 3"), "Leica SCN400"
-
-
-# ---- data sets kept as SlideRunner databases ----
-
-
-def read_ccmct(folder: Path) -> Dataset:
-    """Canine cutaneous mast cell tumour: one SQLite database and the slides."""
-    return read_databases(folder, "ccmct/", tumour="canine cutaneous mast cell tumour")
-
-
-def read_cmc(folder: Path) -> Dataset:
-    """Canine mammary carcinoma: one SQLite database and the slides."""
-    return read_databases(folder, "cmc/", tumour="canine mammary carcinoma")
-
-
-def read_databases(folder: Path, prefix: str, tumour: str) -> Dataset:
-    """A database given itself, or the only one below the folder, with the slides found beside it.
-
-    The published variants (MEL, HEAEL, ODAEL) differ in their labels, so that one must be chosen.
-    """
-    path = _database(folder)
-    images = images_by_stem(path.parent if folder.is_file() else folder)
-    collector = Collector(prefix)
-    sizes = slide_sizes(path)
-    for name, width, height in zip(sizes["filename"], sizes["width"], sizes["height"], strict=True):
-        stem = Path(name).stem
-        collector.image(stem, images.get(stem), tumour=tumour, width=width or None, height=height or None)
-    found = read_detections(path).table
-    for slide, x, y, label in zip(found["slide"], found["x"], found["y"], found["label"], strict=True):
-        collector.point(Path(slide).stem, x, y, label)
-    if not images:
-        collector.warnings.append(
-            Caution("no-slides", "no slide was found beside the database", "give --mpp")
-        )
-    return collector.dataset(path)
-
-
-def _database(folder: Path) -> Path:
-    if folder.is_file():
-        return folder
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
-    if len(found) != 1:
-        raise TableError(
-            f"holds {len(found)} databases" + (f": {named(path.name for path in found)}" if found else ""),
-            path=folder,
-            next_step="name the database itself instead of its folder",
-        )
-    return found[0]
