@@ -113,3 +113,15 @@ def test_interval_covers_the_count_of_an_average_section(peak: float) -> None:
     covered = np.mean([low <= expected <= high for low, high in intervals])
     assert 0.85 <= covered <= 1
     assert np.mean(np.diff(intervals)) < 1.2 * expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 40])
+def test_the_interval_holds_its_own_count(size: int) -> None:
+    """Nothing found says nothing against nothing being there: 0 to 3.7, the exact interval of a Poisson 0."""
+    points = np.random.default_rng(0).uniform(0, 50, (size, 2))
+    score = count_slide(table(points), mpp=MPP)
+    low, high = score.count_interval
+    assert low <= score.count <= high
+    if size == 0:
+        assert low == 0
+        assert high == pytest.approx(stats.chi2.ppf(0.975, 2) / 2, rel=0.1)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from skimage import measure
 
-from metaphase.detections.suppression import suppress
+from metaphase.detections.suppression import components, suppress
 
 POINTS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from([0.2, 0.5, 0.9, 1.0])), max_size=60
@@ -50,3 +51,23 @@ def test_points_exactly_at_the_distance_stay() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_points(count: int) -> None:
     assert len(suppress(np.zeros(count), np.zeros(count), np.ones(count), 10.0)) == count
+
+
+# ---- touching points as one
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 12), st.floats(0.8, 1.0)),
+        unique_by=lambda point: point[:2], max_size=60,
+    ),
+    st.sampled_from([1.0, 4.0, 7.3]),
+)  # fmt: skip
+def test_components_are_those_of_scikit_image(points: list[tuple[int, int, float]], step: float) -> None:
+    column, row, probability = np.array(points, float).reshape(-1, 3).T
+    image = np.zeros((13, 13))
+    image[row.astype(int), column.astype(int)] = probability
+    regions = measure.regionprops(measure.label(image > 0, connectivity=2), image)
+    expected = sorted((one.centroid[1] * step, one.centroid[0] * step, one.intensity_max) for one in regions)
+    found = sorted(zip(*components(column * step, row * step, probability, step), strict=True))
+    np.testing.assert_allclose(np.array(found).reshape(-1, 3), np.array(expected).reshape(-1, 3), atol=1e-9)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from metaphase.base.arrays import Floats
@@ -174,6 +175,29 @@ def threshold_of_several(
         return float("nan"), float("nan")
     best = int(np.nanargmax(f1))
     return float(thresholds[best]), float(f1[best])
+
+
+def threshold_for_false(
+    parts: Sequence[Marked], most_per_mm2: float, least: float = 0.0
+) -> tuple[float, float]:
+    """The lowest threshold, from `least` on, with at most so many false detections per mm2, and how many.
+
+    The number is the mean over patients, whatever they gave: one with much tissue does not speak for all.
+    """
+    every = np.unique(np.concatenate([part.probability for part in parts]))
+    thresholds = np.unique([least, *every[every >= least], 1.0])
+    false = pd.concat([pd.DataFrame(slide_counts(part, thresholds)[1]) for part in parts])
+    area = np.concatenate([part.area_mm2 for part in parts])
+    patients = np.array([name for part in parts for name in part.patients], object)
+    by_patient = false.groupby(patients).sum().div(pd.Series(area).groupby(patients).sum(), axis=0)
+    rates = by_patient.mean(axis=0).to_numpy(np.float64)
+    fine = np.flatnonzero(rates <= most_per_mm2)
+    if not len(fine):
+        raise UsageError(
+            f"there are {rates[-1]:.1f} false detections per mm2 even at a threshold of 1",
+            next_step=f"allow more than {most_per_mm2:g}",
+        )
+    return float(thresholds[fine[0]]), float(rates[fine[0]])
 
 
 def _mean_recall(fields: Marked, crops: Sequence[Marked], thresholds: Floats) -> Floats:

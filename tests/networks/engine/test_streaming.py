@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from skimage import measure
 
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.engine import (
@@ -19,10 +20,13 @@ from metaphase.networks.engine import (
     inside,
     plan_detection,
 )
+from metaphase.networks.engine.engine import PeakMethod
 from metaphase.slides import ArraySlide, MaskGrid
 from tests.networks.engine.networks_made import darkness_network, plain_probabilities, random_network, texture
 
 CLOSE = PeakConfig(floor=0.2, suppress_um=3.0)
+HIGH = 0.98
+"""Here the map of a random network falls into many components."""
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +45,13 @@ def sorted_points(points: Detections) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tile_px", [96, 180, 300])
-@pytest.mark.parametrize("smooth_um", [0.0, 2.5])
-def test_detections_do_not_depend_on_the_tiling(engine: Engine, tile_px: int, smooth_um: float) -> None:
+@pytest.mark.parametrize(("smooth_um", "method"), [(0.0, "maxima"), (2.5, "maxima"), (0.0, "components")])
+def test_detections_do_not_depend_on_the_tiling(
+    engine: Engine, tile_px: int, smooth_um: float, method: PeakMethod
+) -> None:
     slide = ArraySlide(texture(310, 361), 0.25)
-    config = dataclasses.replace(CLOSE, smooth_um=smooth_um)
+    floor = CLOSE.floor if method == "maxima" else HIGH
+    config = dataclasses.replace(CLOSE, floor=floor, smooth_um=smooth_um, method=method)
     whole = sorted_points(find_detections(engine, slide, config))
     tiled = sorted_points(find_detections(engine, slide, config, tile_px=tile_px))
     assert len(whole) > (20 if smooth_um == 0 else 2)
@@ -62,6 +69,18 @@ def test_detections_equal_those_of_one_large_map(engine: Engine) -> None:
         for x, y, p in zip(result.points.x, result.points.y, result.points.probability, strict=True):
             row, column = round(y / 4) + 1, round(x / 4) + 1
             assert math.isclose(expected[row - 1 : row + 2, column - 1 : column + 2].max(), p, abs_tol=1e-4)
+
+
+def test_components_are_those_of_the_whole_map(engine: Engine) -> None:
+    image = texture(300, 340)
+    framed = cv2.copyMakeBorder(image, 50, 60, 50, 60, cv2.BORDER_CONSTANT, value=(255, 255, 255))
+    expected = plain_probabilities(random_network(), framed).numpy()[:75, :85]
+    regions = measure.regionprops(measure.label(expected >= HIGH, connectivity=2), expected)
+    config = PeakConfig(floor=HIGH, suppress_um=0.0, method="components")
+    found = sorted_points(find_detections(engine, ArraySlide(image, 0.25), config, tile_px=120))
+    wanted = np.array(sorted((*(4 * np.array(one.centroid)), one.intensity_max) for one in regions))
+    assert len(wanted) > 10
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
 def test_smoothing_does_not_move_a_detection(dark: Engine) -> None:

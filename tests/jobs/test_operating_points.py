@@ -1,0 +1,162 @@
+"""Mitoses are listed at one operating point and counted at another; every route names the one it uses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import read_table, table_attributes
+from metaphase.evaluation import evaluate_mitoses
+from metaphase.evaluation.operating_points import save_point
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
+from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.networks.cards import parse_card
+from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+from metaphase.networks.points import PAPER_POINTS, UNTUNED, OperatingPoint, points_of
+from metaphase.slides import SlideSource
+from tests.jobs.conftest import tiny_model
+
+MITOSES = OperatingPoint(
+    name="mitoses", delta=0.7, metric="F1", value=0.7, cases=("he",), source="our fields"
+)
+TABLES = ("candidates", "detections")
+COUNT = OperatingPoint(name="count", delta=0.9, theta1=3.0, theta2=9.0, source="our graded slides")
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A model whose card holds both points."""
+    model = tiny_model(tmp_path / "models" / "own.safetensors")
+    for point in (MITOSES, COUNT):
+        save_point(model.with_suffix(".json"), point)
+    return model
+
+
+def detect(he_slide: Path, folder: Path, model: Path, **settings: object) -> SlideOutcome:
+    ready = ReadyDetector(load_detector([model]), EngineConfig(device="cpu"))
+    config = DetectionConfig(tile_px=256, **settings)  # type: ignore[arg-type]
+    return detect_slide(CohortSlide("he", SlideSource(he_slide)), folder, ready, config)
+
+
+def test_detect_lists_at_one_point_and_counts_at_the_other(
+    tmp_path: Path, he_slide: Path, tuned: Path
+) -> None:
+    outcome = detect(he_slide, tmp_path / "out", tuned)
+    candidates, listed = (
+        read_table(tmp_path / "out" / f"{name}.parquet") for name in ("candidates", "detections")
+    )
+    assert 0 < listed["counted"].sum() < len(listed) < len(candidates)
+    assert (listed["probability"] >= 0.7).all()
+    assert (candidates["counted"] == (candidates["probability"] >= 0.9)).all()
+    summary = outcome.summary
+    assert summary["mitoses"] == len(listed)
+    assert summary["score"]["detections"] == listed["counted"].sum()
+    assert summary["threshold"] == summary["score"]["config"]["threshold"] == 0.9
+    assert [summary["score"]["config"][name] for name in ("theta1", "theta2")] == [3.0, 9.0]
+    stated = summary["operating_points"]
+    assert (stated["mitoses"]["delta"], stated["count"]["theta2"]) == (0.7, 9.0)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "our graded slides" in page
+    assert "1 up to 3, 2 up to 9, 3 above" in page
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_score_uses_the_point_for_counts_of_the_table(
+    tmp_path: Path, he_slide: Path, tuned: Path, name: str
+) -> None:
+    summary = detect(he_slide, tmp_path / "out", tuned).summary
+    table = tmp_path / "out" / f"{name}.parquet"
+    point = count_point([table])
+    assert (point.delta, point.theta1, point.theta2) == (0.9, 3.0, 9.0)
+    assert "our graded slides" in point.source
+    ((count,),) = count_cohort(read_cases([table], slide=he_slide), [point]).results.values()
+    assert (count.count, count.grade) == (summary["score"]["count"], summary["score"]["grade"])
+    assert (count.config.theta1, count.config.theta2) == (3.0, 9.0)
+
+
+def test_a_card_tells_how_to_count_tables_that_state_nothing(tmp_path: Path, tuned: Path) -> None:
+    (tmp_path / "points.csv").write_text("slide,x,y,probability\na,1,1,0.9\n")
+    files, card = [tmp_path / "points.csv"], tuned.with_suffix(".json")
+    assert count_point(files).numbers == UNTUNED.count.numbers
+    assert (
+        count_point(files, card).numbers | {"delta": 0.9, "theta1": 3.0} == count_point(files, card).numbers
+    )
+    high, higher = count_points(files, card, [0.8, 0.95], theta2=12.0)
+    assert (high.delta, higher.delta, higher.theta1, higher.theta2) == (0.8, 0.95, 3.0, 12.0)
+    with pytest.raises(UsageError, match="threshold is 7"):
+        count_points(files, card, [7.0])
+
+
+def test_one_point_stands_in_for_the_other_and_says_so() -> None:
+    both = points_of({"mitoses": MITOSES})
+    assert both.count.delta == both.mitoses.delta == 0.7
+    assert "that for mitoses" in both.count.source
+    assert (both.count.theta1, both.count.theta2) == (6.0, 20.0)
+    assert points_of({"count": COUNT}).mitoses.delta == 0.9
+    assert points_of({}) == UNTUNED
+
+
+def test_what_the_user_gives_holds_for_both(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    summary = detect(he_slide, tmp_path / "out", tuned, threshold=0.5, theta1=1.0).summary
+    stated = summary["operating_points"]
+    assert stated["mitoses"]["delta"] == stated["count"]["delta"] == 0.5
+    assert (stated["count"]["theta1"], stated["count"]["theta2"]) == (1.0, 9.0)
+    assert stated["count"]["source"] == "delta, theta1 given by the user"
+    with pytest.raises(UsageError, match="theta1 is 30"):
+        detect(he_slide, tmp_path / "other", tuned, theta1=30.0)
+
+
+def test_evaluation_uses_and_guards_the_point_that_tables_state(
+    tmp_path: Path, he_slide: Path, tuned: Path
+) -> None:
+    detect(he_slide, tmp_path / "out", tuned)
+    found = read_table(tmp_path / "out" / "candidates.parquet")
+    truth = found.head(3)[["x", "y"]].assign(slide="he", label="mitosis")
+    truth.to_csv(tmp_path / "truth.csv", index=False)
+    with pytest.raises(UsageError, match="used to tune the operating point mitoses: he"):
+        evaluate_mitoses(tmp_path / "truth.csv", tmp_path / "out" / "candidates.parquet", mpp=0.25)
+    untested = MITOSES.model_copy(update={"cases": ("another",)})
+    save_point(tuned.with_suffix(".json"), untested)
+    detect(he_slide, tmp_path / "out", tuned)
+    result = evaluate_mitoses(tmp_path / "truth.csv", tmp_path / "out" / "candidates.parquet", mpp=0.25)
+    assert result.threshold == 0.7
+    assert result.settings["operating_point"] == "mitoses, our fields"
+
+
+def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    usual, paper = (
+        detect(he_slide, tmp_path / name, tuned, paper=name == "paper") for name in ("usual", "paper")
+    )
+    stated = paper.summary["operating_points"]
+    assert (stated["mitoses"]["delta"], stated["count"]["delta"]) == (0.919, 0.970)
+    assert (stated["count"]["theta1"], stated["count"]["theta2"]) == (6, 20)
+    assert (stated["count"]["suppress_um"], stated["count"]["smooth_um"]) == (25.0, 0.0)
+    assert "the paper's" in stated["count"]["source"]
+    assert DetectionConfig(paper=True).peaks(load_detector([tuned])) == PAPER_PEAKS
+    assert (PAPER_PEAKS.floor, PAPER_PEAKS.method) == (0.8, "components")
+    assert (read_table(tmp_path / "paper" / "candidates.parquet")["probability"] >= 0.8).all()
+    assert usual.summary["operating_points"]["count"]["delta"] == 0.9
+    again = detect(he_slide, tmp_path / "paper", tuned, paper=True)
+    assert again.resumed
+
+
+def test_run_and_tune_write_points_that_a_card_can_hold(tuned: Path) -> None:
+    card = parse_card(tuned.with_suffix(".json"))
+    assert set(card.thresholds) >= {"mitoses", "count"}
+    assert json.loads(tuned.with_suffix(".json").read_text())["thresholds"]["count"]["theta1"] == 3.0
+    assert PAPER_POINTS.mitoses.delta == 0.919
+
+
+def test_tables_carry_their_points(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    detect(he_slide, tmp_path / "out", tuned)
+    for name in TABLES:
+        stated = table_attributes(tmp_path / "out" / f"{name}.parquet")["operating_points"]
+        assert stated["model"] == "tiny"
+        assert stated["mitoses"]["cases"] == ["he"]
+    assert isinstance(read_table(tmp_path / "out" / "detections.parquet"), pd.DataFrame)
