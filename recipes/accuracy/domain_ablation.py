@@ -722,7 +722,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=5, help="networks of an ensemble")
     parser.add_argument("--gamma", type=float, default=1.0)
     parser.add_argument("--normalisation", default="none", choices=("none", "batch"))
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--samples", type=int, default=28_160, help="patches an epoch")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--blank-px", type=float, default=0.0, help="control: blank middles of this radius")

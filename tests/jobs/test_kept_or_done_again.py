@@ -232,8 +232,8 @@ def test_experiments_hold_no_slide_in_memory(tmp_path: Path, monkeypatch: pytest
         opened.append(weakref.ref(slide))
         return slide
 
-    monkeypatch.setattr(SlideSource, "open", remembered)
     workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
+    monkeypatch.setattr(SlideSource, "open", remembered)
     shutil.rmtree(workspace / "detections")
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
     slides = [*job.chain.slides("validation"), *job.chain.slides("test")]
@@ -256,7 +256,8 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "stages"),
     [
-        ({"counting": CountConfig(theta1=3.0)}, ["count", "report"]),
+        ({"theta1": 3.0}, ["count", "export", "report"]),
+        ({"counting": CountConfig(draws=10)}, ["count", "report"]),
         ({"threshold": 0.8}, ["count", "export", "report"]),
         ({"formats": ("qupath", "csv", "asap")}, ["export"]),
         ({"tile_px": 128}, []),
@@ -300,12 +301,13 @@ def test_no_file_of_an_earlier_run_speaks_of_another_operating_point(
 
 def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
     detect(he_slide, tmp_path, model)
-    outcome = detect(he_slide, tmp_path, model, replace(CONFIG, counting=CountConfig(theta1=3.0)))
+    outcome = detect(he_slide, tmp_path, model, replace(CONFIG, theta1=3.0))
     said = [state.explanation for state in outcome.states]
     assert said[0] == "search: kept"
     assert said[1] == "count: done (config.theta1 was 6 and is 3)"
-    assert said[2] == "export: kept"
-    assert said[3] == "report: done (count is made anew)"
+    assert said[2].startswith("export: done (points.count.theta1 was 6 and is 3")
+    assert said[3].startswith("report: done (points.count.theta1 was 6 and is 3")
+    assert said[3].endswith("count is made anew)")
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:

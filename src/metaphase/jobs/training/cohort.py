@@ -89,7 +89,7 @@ def read_reference(section: ReferenceSection, cohort: pd.DataFrame) -> pd.DataFr
     they become `ignore`.
     """
     if section.source == "simulated":
-        points = pd.concat([_truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
+        points = pd.concat([truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
     else:
         points = read_points(section.table, cohort["case"])
     points = points[points["case"].isin(set(cohort["case"])) & (points["label"] != LOOKALIKE)]
@@ -126,7 +126,8 @@ def _repeat_of(row: dict[Any, Any]) -> int:
     return int(times)
 
 
-def _truth_of(row: dict[Any, Any]) -> pd.DataFrame:
+def truth_of(row: dict[Any, Any]) -> pd.DataFrame:
+    """The mitoses of a simulated slide, from the truth beside it."""
     truth = read_table(Path(str(row["he"])).parent / "truth.parquet")
     found = truth[truth["category"] == "mitosis"]
     return pd.DataFrame({"case": row["case"], "x": found["x_he"], "y": found["y_he"], "label": MITOSIS})
