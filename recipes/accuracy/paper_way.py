@@ -3,8 +3,8 @@
 python recipes/accuracy/paper_way.py --folder WORK
 
 Slides of the laboratory that the bundled model `simulated` was trained on, none of them seen in training.
-Every other case tunes, the others test. Both ways are tuned by the paper's procedure on the same cases; beside
-it stands what the points do that come with them: the card's, and the paper's deltas. Slides stay in WORK.
+Every other case tunes, the others test. Both ways are tuned by the paper's procedure on the same cases;
+beside it stands what the points do that come with them: the card's, and the paper's deltas.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from metaphase.detections import (
     detection_set,
     joined,
     read_detections,
-    reading_cautions,
     write_detections,
 )
 from tests.detections.published import (
@@ -43,7 +42,7 @@ def points(found: DetectionSet) -> list[list[Any]]:
 
 
 def left_out(found: DetectionSet) -> list[str]:
-    return [caution.text for caution in reading_cautions(found)]
+    return [caution.text for caution in found.warnings]
 
 
 # ---- SlideRunner ----

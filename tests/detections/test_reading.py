@@ -191,3 +191,25 @@ def test_bad_files_are_named_with_the_reason(tmp_path: Path, name: str, text: st
 )
 def test_labels_of_other_tools(name: str, label: str) -> None:
     assert common_label(name) == label
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("kind", ["coco", "grand-challenge"])
+def test_a_point_without_a_place_is_no_slide_without_findings(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "points.json"
+    if kind == "coco":
+        content = {
+            "images": [{"id": 1, "file_name": "a.svs"}],
+            "categories": [{"id": 1, "name": "mitotic figure"}],
+            "annotations": [
+                {"id": 1, "image_id": 1, "category_id": 1, "bbox": [float("nan")] * 2 + [50, 50]}
+            ],
+        }
+    else:
+        points = [{"point": [NAN, NAN, 0.25], "probability": 0.9, "name": "mitotic figure"}]
+        content = {"type": "Multiple points", "version": {"major": 1, "minor": 0}, "points": points}
+    path.write_text(json.dumps(content))
+    with pytest.raises(TableError, match=r"no finite place|nan"):
+        read_detections(path, mpp=0.25)

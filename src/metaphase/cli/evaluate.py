@@ -309,6 +309,8 @@ def export(
         detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
         config=StudyConfig(detections=count, seed=seed), paper=paper,
     )  # fmt: skip
+    for warning in study.warnings:
+        warn(str(warning))
     stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
 
 

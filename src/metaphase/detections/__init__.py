@@ -10,7 +10,6 @@ from metaphase.detections.files import (
     read_detections,
     write_detections,
 )
-from metaphase.detections.formats.contract import reading_cautions
 from metaphase.detections.matching import Method, match, pairs_within
 from metaphase.detections.table import (
     COLUMNS,
@@ -40,6 +39,5 @@ __all__ = [
     "match",
     "pairs_within",
     "read_detections",
-    "reading_cautions",
     "write_detections",
 ]

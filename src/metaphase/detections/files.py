@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,8 @@ from metaphase.detections.formats.contract import (
     ReadContext,
     Resolution,
     WriteContext,
-    keep_cautions,
     load_json,
     other_archive,
-    reading_cautions,
 )
 from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
@@ -95,8 +93,8 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
     _refuse_repeated(parts, source)
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
-    keep_cautions(table, parts)
-    return DetectionSet(table, tuple(slide for part in parts for slide in part.slides), str(source))
+    slides = tuple(slide for part in parts for slide in part.slides)
+    return DetectionSet(table, slides, str(source), tuple(told for part in parts for told in part.warnings))
 
 
 def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
@@ -133,7 +131,7 @@ def write_detections(
     chosen = format_for(path, format)
     context = WriteContext(mpp, sizes or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
-    detections = DetectionSet(detections.table, covered, detections.source)
+    detections = replace(detections, slides=covered)
     if path.suffix.lower() in chosen.suffixes:
         _refuse_several(detections, path, chosen)
         chosen.write(detections, path, context)
@@ -246,7 +244,7 @@ def convert_detections(
     if suppress_um is not None:
         found = _suppressed(found, suppress_um, WriteContext(resolution), Path(output))
     files = write_detections(found, output, format, mpp=resolution, sizes=sizes)
-    return Conversion(found, tuple(files), reading_cautions(found))
+    return Conversion(found, tuple(files), found.warnings)
 
 
 def _suppressed(
@@ -260,7 +258,7 @@ def _suppressed(
         mpp = context.mpp_of(slides[rows[0]], output, "suppression within a distance")
         x, y, probability = (table[name].to_numpy()[rows] for name in ("x", "y", "probability"))
         kept[rows[suppress(x * mpp, y * mpp, probability, distance_um)]] = True
-    return DetectionSet(table[kept].reset_index(drop=True), detections.slides, detections.source)
+    return detections.with_table(table[kept])
 
 
 def _check(mpp: float | None, threshold: float | None, suppress_um: float | None) -> None:

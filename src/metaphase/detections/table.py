@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
 
+from metaphase.base.cautions import Cautions
 from metaphase.base.tables import TableError, as_text, named, require_columns, require_numbers
 
 # ---- the detection table ----
@@ -48,25 +49,33 @@ class DetectionSet:
     """All slides covered, those without a single point included."""
     source: str = field(default="detections", compare=False)
     """Where the points came from, for messages."""
+    warnings: Cautions = field(default=(), compare=False)
+    """What a file held that became no point."""
+
+    def with_table(self, table: pd.DataFrame) -> DetectionSet:
+        """Other points of the same slides and source."""
+        return replace(self, table=table.reset_index(drop=True))
 
     def of_label(self, label: str) -> DetectionSet:
         """The points of one label; the slides covered stay the same."""
-        kept = self.table[self.table["label"] == label].reset_index(drop=True)
-        return DetectionSet(kept, self.slides, self.source)
+        return self.with_table(self.table[self.table["label"] == label])
 
     def at_least(self, threshold: float) -> DetectionSet:
         """The points from a probability on; the slides covered stay the same."""
-        kept = self.table[self.table["probability"] >= threshold].reset_index(drop=True)
-        return DetectionSet(kept, self.slides, self.source)
+        return self.with_table(self.table[self.table["probability"] >= threshold])
 
 
 def detection_set(
-    frame: pd.DataFrame, slides: tuple[str, ...] = (), source: str | Path = "detections"
+    frame: pd.DataFrame,
+    slides: tuple[str, ...] = (),
+    source: str | Path = "detections",
+    *,
+    markers: bool = False,
 ) -> DetectionSet:
     """Check a table of points and bring it into the common form.
 
-    A missing probability is 1, a missing label is mitosis. A row that names a slide and leaves x and y empty
-    says that the slide was looked at and nothing was found.
+    A missing probability is 1, a missing label is mitosis. With `markers`, a row that names a slide and
+    leaves x and y empty says that the slide was looked at and nothing was found; else it is an error.
     """
     require_columns(frame, ("slide", "x", "y"), source)
     require_numbers(frame, ("x", "y", "probability"), source)
@@ -79,7 +88,7 @@ def detection_set(
     )
     covered = tuple(dict.fromkeys((*slides, *table["slide"])))
     table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
-    marker = (table["x"].isna() & table["y"].isna()).to_numpy()
+    marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
     _check(table[~marker], source)
     return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source))
 

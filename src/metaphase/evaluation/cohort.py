@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import TableError, named, read_manifest, rows_by_name, rows_of_slide
-from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections, reading_cautions
+from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
 from metaphase.slides import open_slide
 
 # ---- which slides are evaluated ----
@@ -71,7 +71,7 @@ class Cohort:
         """The points with each slide under its case; slides are known as in `rows_by_name`."""
         case_of = self.case_names(points.slides, points.source)
         table = points.table.assign(slide=points.table["slide"].map(case_of).astype(object))
-        return DetectionSet(table, tuple(dict.fromkeys(case_of.values())), points.source)
+        return replace(points, table=table, slides=tuple(dict.fromkeys(case_of.values())))
 
     def case_names(self, slides: Iterable[str], source: str) -> dict[str, str]:
         """The case of each slide named in `source`; an unknown or doubtful name is an error."""
@@ -251,7 +251,7 @@ def compare(
     found, doubts = _without_copies(predictions.of_label(MITOSIS))
     ignored = truth.table[truth.table["label"] == IGNORE].reset_index(drop=True)
     doubts += _twin_doubts(cohort, found)
-    read = (*reading_cautions(truth), *reading_cautions(predictions))
+    read = (*truth.warnings, *predictions.warnings)
     return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_doubts, *doubts))
 
 
@@ -269,7 +269,7 @@ def _within(cohort: Cohort, points: DetectionSet) -> DetectionSet:
     """The points on slides of the cohort."""
     cases = set(cohort.cases)
     table = points.table[points.table["slide"].isin(cases)].reset_index(drop=True)
-    return DetectionSet(table, tuple(slide for slide in points.slides if slide in cases), points.source)
+    return replace(points, table=table, slides=tuple(slide for slide in points.slides if slide in cases))
 
 
 def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[Caution]]:
@@ -280,7 +280,7 @@ def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[Caution]]:
     if not copies:
         return points, []
     text = f"{points.source}: {copies} exact duplicates were merged (the most probable of each kept)"
-    return DetectionSet(kept, points.slides, points.source), [Caution("duplicates", text)]
+    return points.with_table(kept), [Caution("duplicates", text)]
 
 
 def _twin_doubts(cohort: Cohort, points: DetectionSet) -> list[Caution]:

@@ -16,6 +16,7 @@ import pandas as pd
 from PIL import Image
 from scipy.stats import binomtest
 
+from metaphase.base.cautions import Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
@@ -186,6 +187,8 @@ class ObserverStudy:
     key_path: Path
     """Not for the observer."""
     key: pd.DataFrame
+    warnings: Cautions = ()
+    """What the files held that became no point."""
 
 
 def export_observers(
@@ -220,7 +223,8 @@ def export_observers(
             "the key would lie in the observer's folder", path=key_path, next_step="keep it somewhere else"
         )
     cohort = load_cohort(manifest, mpp)
-    points = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS).table
+    read = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
+    points = read.table
     counted = points["probability"] >= _least(detections, threshold, paper)
     others = points[~counted] if distractors is None else _distractors(distractors, cohort)
     planned = plan_study(points[counted], others, config)
@@ -228,7 +232,7 @@ def export_observers(
     write_table(output / ANSWERS, pd.DataFrame({"item": planned["item"], "answer": ""}))
     write_text(output / "README.txt", _README)
     write_table(key_path, planned)
-    return ObserverStudy(output, key_path, planned)
+    return ObserverStudy(output, key_path, planned, read.warnings)
 
 
 def _least(detections: str | Path, threshold: float | None, paper: bool) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase.base.batch import Batch, BatchWatch, run_batch
-from metaphase.base.cautions import unique
+from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
@@ -33,6 +33,8 @@ class CountedCase:
     tissue: TissueSource
     """What says where that is: the mask that `metaphase detect` left beside the table, or the manifest."""
     area_mm2: float | None
+    warnings: Cautions = ()
+    """What the files of its points held that became no point."""
 
 
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
@@ -122,6 +124,7 @@ def _lined_up(
                 slide=seen if seen.is_file() else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
+                warnings=points.warnings,
             )
         )
     return cases
@@ -153,7 +156,7 @@ def count_cohort(
         for point, one in zip(points, settings, strict=True):
             count = count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one)
             doubts = background_doubt(count, point.false_per_mm2)
-            yield replace(count, warnings=unique((*doubts, *count.warnings)))
+            yield replace(count, warnings=unique((*doubts, *count.warnings, *case.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         mask = None

@@ -15,7 +15,7 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -329,7 +329,7 @@ def given_points(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
             next_step="name the cases in a column slide; an empty x and y says that nothing was found",
         )
     own = found.table[found.table["slide"].isin(names)].reset_index(drop=True)
-    return DetectionSet(own, (pair.case,), found.source)
+    return replace(found, table=own, slides=(pair.case,))
 
 
 def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | None:

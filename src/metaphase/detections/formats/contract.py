@@ -9,13 +9,11 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from metaphase.base.cautions import Caution, Cautions, read_cautions
+from metaphase.base.cautions import Caution
 from metaphase.base.errors import OutputError
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, slide_names
@@ -147,34 +145,16 @@ def never(_: Any) -> bool:
 
 # ---- what a file holds and the table does not ----
 
-_CAUTIONS = "reading_cautions"
-"""Attribute of a table of detections: what was left out when its file was read."""
-
 
 def leaving_out(detections: DetectionSet, path: Path, left_out: Mapping[str, int]) -> DetectionSet:
     """The set with a caution for each kind of thing in the file that became no point, and their number."""
-    cautions = [
-        Caution("objects-left-out", f"{path.name}: {count} {kind} left out").to_dict()
+    cautions = (
+        Caution("objects-left-out", f"{path.name}: {count} {kind} left out")
         for kind, count in left_out.items()
         if count
-    ]
-    if cautions:
-        detections.table.attrs[_CAUTIONS] = cautions
-    return detections
+    )
+    return replace(detections, warnings=(*detections.warnings, *cautions))
 
-
-def reading_cautions(*parts: DetectionSet) -> Cautions:
-    """What was left out when the files of these sets were read."""
-    return tuple(caution for part in parts for caution in read_cautions(part.table.attrs.get(_CAUTIONS, ())))
-
-
-def keep_cautions(table: pd.DataFrame, parts: Iterable[DetectionSet]) -> None:
-    """Let a table made of several sets say what was left out of each."""
-    if cautions := reading_cautions(*parts):
-        table.attrs[_CAUTIONS] = [caution.to_dict() for caution in cautions]
-
-
-# ---- how labels look in other programs ----
 
 NO_CLASS = "unclassified"
 """Label of an object that nobody has given a class and that is not there because somebody marked it."""

@@ -31,10 +31,10 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     source = next((name for name in SLIDE_COLUMNS if name in frame.columns), None)
     if source is None:
         frame["slide"] = context.slide
-        return detection_set(frame, (context.slide,), path)
+        return detection_set(frame, (context.slide,), path, markers=True)
     if source != "slide":
         frame = frame.rename(columns={source: "slide"})
-    return detection_set(frame, (), path)
+    return detection_set(frame, (), path, markers=True)
 
 
 def _refuse_no_probability(frame: pd.DataFrame, path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from metaphase.base.cautions import Caution
 from metaphase.base.tables import TableError, named, tails, without_suffix
-from metaphase.detections import read_detections, reading_cautions
+from metaphase.detections import read_detections
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
 from metaphase.evaluation.datasets.contract import Collector, Dataset, images_below
 
@@ -62,7 +62,7 @@ def note_points(collector: Collector, path: Path, names: Mapping[str, str]) -> i
         if slide in names:
             collector.point(names[slide], x, y, label)
             noted += 1
-    collector.warnings.extend(reading_cautions(found))
+    collector.warnings.extend(found.warnings)
     return len(found.table) - noted
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metaphase.base.cautions import Caution
 from metaphase.base.tables import TableError, named, without_suffix
-from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet
+from metaphase.detections import LOOKALIKE, MITOSIS
 from metaphase.detections.formats.sliderunner import folders, listed_slides
 from metaphase.evaluation.datasets.contract import Collector, Dataset, images_below, number_rows
 from metaphase.evaluation.datasets.databases import beside, note_points, only_database
@@ -59,7 +60,7 @@ def read_paper_auxiliary(folder: Path) -> Dataset:
         warnings.append(Caution("cases-missing", text, "unpack the other parts too"))
     table = whole.truth.table
     kept = table[table["slide"].isin(manifest["case"])].reset_index(drop=True)
-    truth = DetectionSet(kept, tuple(manifest["case"]), whole.truth.source)
+    truth = replace(whole.truth, table=kept, slides=tuple(manifest["case"]))
     return Dataset(manifest, truth, tuple(warnings))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,7 +199,7 @@ def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
             path=path,
             next_step="give a file with the points of the PHH3 slide alone",
         )
-    return DetectionSet(found.table[named].reset_index(drop=True), (stem,), found.source)
+    return replace(found.with_table(found.table[named]), slides=(stem,))
 
 
 def _write_points(folder: Path, table: pd.DataFrame) -> None:
