@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +29,8 @@ OBJECTIVE_TIMES_MPP = (6.0, 14.0)
 MAX_THUMBNAIL_SOURCE_PX = 64_000_000
 """Without a level this small, stain is guessed from sampled fields and not from a thumbnail."""
 SAMPLED_FIELDS, FIELD_PX = 6, 256
+FIELDS_OVERLAP = 4
+"""On little tissue, fields are judged until they cover it this many times."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: i
     rows, columns = np.nonzero(tissue.mask)
     if not len(rows):
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
-    chosen = np.random.default_rng(seed).choice(len(rows), min(fields, len(rows)), replace=False)
+    enough = math.ceil(FIELDS_OVERLAP * tissue.area_mm2 / (FIELD_PX * WORKING_MPP / 1000) ** 2)
+    chosen = np.random.default_rng(seed).choice(len(rows), min(fields, len(rows), enough), replace=False)
     reach = FIELD_PX / 2 * WORKING_MPP / slide.mpp
     xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - reach
     ys = tissue.y + (rows[chosen] + 0.5) * tissue.scale - reach

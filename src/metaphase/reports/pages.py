@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -38,14 +39,7 @@ def render(template: str, script: str = "", **content: Any) -> str:
 
     Values are escaped, missing ones are errors, and the page's policy allows just that script.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("metaphase.reports"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, count=count_text, probability=probability_text)
+    environment = _environment()
     source, allowed = "", ""
     if script:
         source = environment.get_template(script).render().strip()
@@ -55,6 +49,20 @@ def render(template: str, script: str = "", **content: Any) -> str:
     return environment.get_template(template).render(
         script=source, policy=policy, version=__version__, **content
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Once a process: a compiled template serves all pages."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("metaphase.reports"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, count=count_text, probability=probability_text)
+    return environment
 
 
 def number(value: Any, digits: int = 3) -> str:

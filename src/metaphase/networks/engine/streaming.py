@@ -67,11 +67,14 @@ def plan_detection(
     """Tiles of one size over the slide, their outputs on one lattice of 4 px from the slide's first pixel on.
 
     With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
+    By default tiles have the size that runs fastest, or that of a slide that is smaller.
     """
     border = BORDER + smoothing_reach(_sigma(config, mpp))
     lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
     if tile_px is None:
-        tile_px = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
+        best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
+        longest = max(slide.bounds.width, slide.bounds.height) * slide.mpp / mpp
+        tile_px = min(best, OUTPUT_STRIDE_PX * math.ceil(longest / OUTPUT_STRIDE_PX))
     if tile_px % OUTPUT_STRIDE_PX or tile_px < OUTPUT_STRIDE_PX:
         raise UsageError(
             f"tiles of {tile_px} px do not join without a seam",
