@@ -376,6 +376,18 @@ def test_the_papers_way_knows_nothing_below_its_floor(cohort: Path) -> None:
     assert strict.value <= free.value
 
 
+def test_a_point_says_how_far_its_delta_depends_on_the_patients(cohort: Path) -> None:
+    sure = tune_count(cohort, counted(cohort, {0.5: 9, 0.8: 9, 0.97: 0.01}), split="tune").delta_range
+    unsure = tune_count(cohort, counted(cohort, {0.5: 3, 0.8: 3, 0.97: 3}), split="tune").delta_range
+    assert sure == (0.97, 0.97)
+    assert unsure is not None
+    assert unsure[0] < unsure[1]
+    mitoses = tune_mitoses(cohort, cohort / "predictions.csv", split="tune")
+    assert mitoses.delta_range is not None
+    low, high = mitoses.delta_range
+    assert low <= mitoses.delta <= high
+
+
 def test_points_of_a_card_share_one_search(tmp_path: Path) -> None:
     path = tmp_path / "card.json"
     save_point(path, OperatingPoint(name="mitoses", delta=0.9, suppress_um=15.0))

@@ -272,11 +272,16 @@ def _cell(value: Any) -> str:
 def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     reached = {tuned.metric: tuned.value, "quadratic kappa": tuned.kappa}
     known = {name: value for name, value in reached.items() if value is not None}
-    values = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
+    values: dict[str, Any] = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
     if as_json:
-        print_json(values)
-    else:
-        stdout.print(", ".join(f"{name} {_cell(value)}" for name, value in values.items()))
+        print_json(values | {"delta_range": tuned.delta_range})
+        return
+    stdout.print(", ".join(f"{name} {_cell(value)}" for name, value in values.items()))
+    if tuned.delta_range is not None:
+        low, high = tuned.delta_range
+        stdout.print(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients", soft_wrap=True)
+    elif tuned.metric:
+        warn("too few patients to tell how far delta depends on them: tune on more")
 
 
 # ---- `metaphase observers`: let people judge detections, blind ----

@@ -29,12 +29,21 @@ from metaphase.evaluation.grades import (
     with_values,
 )
 from metaphase.evaluation.marks import MatchingConfig
-from metaphase.evaluation.metrics import best_threshold, curve
+from metaphase.evaluation.metrics import (
+    BootstrapConfig,
+    best_threshold,
+    curve,
+    drawn_rates,
+    draws,
+    thinned,
+)
 from metaphase.evaluation.mitoses import load_marked
 from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
 from metaphase.networks.points import SHARED_BY_POINTS, OperatingPoint
 
 CountPart = Literal["proliferation", "grade"]
+DRAWS, STEPS = BootstrapConfig(samples=200), 400
+"""Of patients, to see how far delta depends on them, and the thresholds that are tried in each."""
 COUNT_PARTS: tuple[CountPart, ...] = ("proliferation", "grade")
 
 
@@ -73,10 +82,18 @@ def tune_mitoses(
             path=comparison.cohort.source,
             next_step="tune on slides with truths and detections",
         )
+    steps = thinned(curve(marked), STEPS).threshold
+    drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
     made = stated_point(detection_files(Path(predictions)), "mitoses")
     search = {} if made is None else {name: getattr(made[1], name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
-        name="mitoses", delta=delta, **search, metric="F1", value=value, **_chosen_on(comparison.cohort)
+        name="mitoses",
+        delta=delta,
+        delta_range=_range(drawn, steps),
+        **search,
+        metric="F1",
+        value=value,
+        **_chosen_on(comparison.cohort),
     )
     return _saved(card, point)
 
@@ -110,7 +127,12 @@ def tune_count(
         scores = cohort.manifest["proliferation"].to_numpy(np.float64)
         delta, value = delta_for_spearman(at.__getitem__, list(at), scores)
         known = OperatingPoint(
-            name="count", delta=delta, metric="Spearman", value=value, **_chosen_on(cohort)
+            name="count",
+            delta=delta,
+            delta_range=_drawn_range(at, scores, cohort),
+            metric="Spearman",
+            value=value,
+            **_chosen_on(cohort),
         )
     if "grade" in parts:
         cohort, _ = with_grades(everyone)
@@ -231,6 +253,27 @@ def _graded(
     }
     told = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": before.source or here["source"]}
     return OperatingPoint.model_validate(dict(before) | joint | told)
+
+
+def _drawn_range(at: dict[float, Floats], scores: Floats, cohort: Cohort) -> tuple[float, float] | None:
+    """Where delta lies when the patients are drawn anew."""
+    deltas = np.array(sorted(at, reverse=True))
+    counts = np.stack([at[delta] for delta in deltas])
+    rows = [
+        [spearman(np.repeat(scores, often), np.repeat(count, often)) for count in counts]
+        for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
+    ]
+    return _range(np.array(rows).reshape(-1, len(deltas)), deltas)
+
+
+def _range(drawn: Floats, thresholds: Floats) -> tuple[float, float] | None:
+    """Of the best thresholds (the highest of equals) of all draws (draws, thresholds), the middle 95 %."""
+    known = drawn[~np.isnan(drawn).all(axis=1)] if drawn.size else drawn
+    if not known.size:
+        return None
+    best = thresholds[np.nanargmax(known, axis=1)]
+    low, high = np.quantile(best, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _chosen_on(cohort: Cohort) -> dict[str, Any]:

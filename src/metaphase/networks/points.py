@@ -33,6 +33,8 @@ class OperatingPoint(BaseModel):
     """Its key in the card."""
     delta: Share
     """Least probability that counts."""
+    delta_range: tuple[Share, Share] | None = None
+    """Where delta lay in 95 % of the draws of patients: how much it depends on who was in the tuning set."""
     suppress_um: Amount | None = None
     """Of two detections nearer than this, the weaker one goes."""
     smooth_um: Amount | None = None
