@@ -17,7 +17,6 @@ import pandas as pd
 
 from metaphase.base.tables import read_manifest, write_table
 from metaphase.counting import CountConfig, counts_table
-from metaphase.detections.table import PAPER_DELTA
 from metaphase.evaluation import (
     MatchingConfig,
     evaluate_grade,
@@ -100,7 +99,7 @@ def main() -> None:
     for way, paper in (("default", False), ("paper", True)):
         folder, config = options.folder / way, DetectionConfig(paper=paper)
         detect_cohort(cohort_slides(manifest), folder, ready, config)
-        floor = PAPER_DELTA if paper else config.floor
+        floor = config.peaks(ready.detector).floor
         used = config.points(ready.detector)
         odds = np.linspace(np.log(floor / (1 - floor)), np.log(0.9999 / 0.0001), STEPS)
         deltas = [*np.round(1 / (1 + np.exp(-odds)), 6).tolist(), used.count.delta]

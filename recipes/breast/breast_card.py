@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 from breast_accuracy import OTHER, SEVERAL, UNLABELLED, parts_of
-from breast_cohort import VALIDATION_PATIENT
+from breast_cohort import VALIDATION_PATIENT, held_out_slides
 
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
@@ -64,9 +64,11 @@ def _of_source(centres: pd.Series[str], key: str) -> pd.Series[bool]:
     return centres.str.startswith("midog-") if key == "midog" else centres == key
 
 
-def point_of(measured: dict[str, Any], cohort: Path) -> OperatingPoint:
+def point_of(measured: dict[str, Any], cohort: Path, data: Path) -> OperatingPoint:
     """The threshold of several laboratories, and all images that had a part in it."""
     slides, here = parts_of(cohort), measured["at"][SEVERAL]
+    crops = pd.read_csv(data / "midog-mitoses" / "patches.csv").groupby(["tumor", "scanner"])
+    midog = [f"midog/{Path(name).stem}" for _, group in crops for name in sorted(held_out_slides(group))]
     return OperatingPoint(
         name="mitoses",
         delta=here["threshold"],
@@ -74,17 +76,18 @@ def point_of(measured: dict[str, Any], cohort: Path) -> OperatingPoint:
         metric="F1",
         value=here["validation_f1"],
         cases=tuple(slides.loc[slides["split"] != OTHER, "case"]),
-        patients=(VALIDATION_PATIENT,),
+        patients=(VALIDATION_PATIENT, *midog),
+        laboratories=("ICPR 2012", "MIDOG++"),
         source="ICPR 2012, patient 04, and MIDOG++ crops left out; the F1 is that of the fields",
         false_per_mm2=here["false_per_mm2"][UNLABELLED],
     )
 
 
-def additions_of(measured: dict[str, Any], cohort: Path) -> CardAdditions:
+def additions_of(measured: dict[str, Any], cohort: Path, data: Path) -> CardAdditions:
     """What the model learned from, what it was measured on, what it may be used for."""
     return CardAdditions(
         data=data_of(cohort),
-        thresholds={"mitoses": point_of(measured, cohort)},
+        thresholds={"mitoses": point_of(measured, cohort, data)},
         metrics={"real test": measured},
         known_failures=FAILURES,
         intended_use=USE,
@@ -98,10 +101,11 @@ def main() -> None:
     )
     parser.add_argument("--measured", type=Path, required=True)
     parser.add_argument("--cohort", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("-o", "--output", type=Path, required=True, help="card to write")
     options = parser.parse_args()
     measured = json.loads(options.measured.read_text(encoding="utf-8"))
-    additions = additions_of(measured, options.cohort)
+    additions = additions_of(measured, options.cohort, options.data)
     write_text(options.output, additions.model_dump_json(indent=2, exclude_unset=True) + "\n")
 
 

@@ -89,10 +89,15 @@ def mosaics(data: Path, folder: Path) -> list[tuple[str, Cohort]]:
         return [(split, job.result()) for split, job in jobs]
 
 
+def held_out_slides(group: pd.DataFrame) -> set[str]:
+    """Slides of one tumour and scanner whose crops only test."""
+    slides = np.random.default_rng(0).permutation(sorted(group["slide"].unique()))
+    return set(slides[: round(HELD_OUT_SHARE * len(slides))])
+
+
 def _crops_of(source: Path, folder: Path, group: pd.DataFrame, split: str) -> Cohort:
     """The crops of one tumour and scanner whose slides are of one split."""
-    slides = np.random.default_rng(0).permutation(sorted(group["slide"].unique()))
-    held_out = set(slides[: round(HELD_OUT_SHARE * len(slides))])
+    held_out = held_out_slides(group)
     chosen = group[group["slide"].isin(held_out) == (split == "test")].sort_values(["slide", "image"])
     crops = [_pixels(source / image) for image in chosen["image"]]
     whole = [number for number, crop in enumerate(crops) if (crop.max(axis=2) < BLACK).mean() < BLACK_SHARE]

@@ -42,7 +42,7 @@ def points(found: DetectionSet) -> list[list[Any]]:
 
 
 def left_out(found: DetectionSet) -> list[str]:
-    return [caution.text for caution in found.warnings]
+    return [caution.text for caution in found.warnings if caution.code == "objects-left-out"]
 
 
 # ---- SlideRunner ----

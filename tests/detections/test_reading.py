@@ -213,3 +213,17 @@ def test_a_point_without_a_place_is_no_slide_without_findings(tmp_path: Path, ki
     path.write_text(json.dumps(content))
     with pytest.raises(TableError, match=r"no finite place|nan"):
         read_detections(path, mpp=0.25)
+
+
+def test_objects_without_a_probability_among_others_are_told(tmp_path: Path) -> None:
+    objects = [
+        {"type": "Feature", "geometry": {"type": "Point", "coordinates": [x, 1]},
+         "properties": {"measurements": measured}}
+        for x, measured in ((1, {"probability": 0.3}), (2, {}))
+    ]  # fmt: skip
+    (tmp_path / "s.geojson").write_text(json.dumps(objects))
+    found = read_detections(tmp_path / "s.geojson")
+    assert found.table["probability"].tolist() == [0.3, 1.0]
+    assert [one.text for one in found.warnings] == [
+        "s.geojson: 1 of 2 points state no probability and count as certain"
+    ]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.tables import TableError
+from metaphase.base.tables import TableError, table_attributes
 from metaphase.detections import (
     FORMATS,
     DetectionSet,
@@ -260,3 +260,14 @@ def test_conversion_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         convert_detections([tmp_path / "a.csv"], tmp_path / "c.csv", mpp=0)
     with pytest.raises(UsageError, match="--to"):
         convert_detections([tmp_path / "absent.csv"], tmp_path / "c.json")
+
+
+def test_suppression_is_told_to_who_tunes_on_it(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"slide": "a", "x": [0.0, 10.0], "y": 0.0, "probability": [0.9, 0.8], "label": "mitosis"}
+    )
+    table.attrs["operating_points"] = {"model": "m", "mitoses": {"delta": 0.5, "suppress_um": 2.0}}
+    table.to_parquet(tmp_path / "in.parquet")
+    convert_detections([tmp_path / "in.parquet"], tmp_path / "out.parquet", mpp=0.25, suppress_um=7.5)
+    stated = table_attributes(tmp_path / "out.parquet")["operating_points"]
+    assert stated["mitoses"]["suppress_um"] == 7.5

@@ -411,3 +411,38 @@ def test_points_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, floa
     (tmp_path / "card.json").write_text(json.dumps({"thresholds": {"count": wrong}}))
     with pytest.raises(TableError, match="operating point"):
         load_point(tmp_path / "card.json", "count")
+
+
+@pytest.mark.parametrize("section", [[], {"count": [1]}, {"grade": {"delta": 0.9}}])
+def test_a_spoilt_section_of_points_is_told(tmp_path: Path, section: object) -> None:
+    card = tmp_path / "card.json"
+    card.write_text(json.dumps({"thresholds": section}))
+    for use in (
+        lambda: load_point(card, "count"),
+        lambda: save_point(card, OperatingPoint(name="count", delta=1)),
+    ):
+        with pytest.raises(TableError, match="operating points are no good"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"threshold": 90.0}, "column threshold holds 90"), ({"count": -1}, "column count holds -1")],
+)  # fmt: skip
+def test_counts_that_cannot_be_are_refused(cohort: Path, changes: dict[str, float], told: str) -> None:
+    path = scores(cohort, **{"count": 3, "threshold": 0.9} | changes)
+    with pytest.raises(TableError, match=told):
+        tune_count(cohort, path, split="tune")
+    with pytest.raises(TableError, match=r"no threshold reaches 0\.95"):
+        tune_count(cohort, scores(cohort, count=3, threshold=0.9), split="tune", floor=0.95)
+
+
+def test_a_table_that_carries_its_point_is_not_tested_on_its_tuning_cases(cohort: Path) -> None:
+    table = pd.read_csv(scores(cohort, count=np.arange(40), grade=2))
+    point = {"delta": 0.9, "cases": ["s01"]}
+    table.attrs["operating_points"] = {"model": "m", "count": point}
+    write_table(cohort / "scores.parquet", table)
+    for evaluate in (evaluate_grade, evaluate_proliferation):
+        with pytest.raises(UsageError, match="used to tune the operating point count: s01"):
+            evaluate(cohort, cohort / "scores.parquet")
+        evaluate(cohort, cohort / "scores.parquet", split="test", bootstrap=FEW)

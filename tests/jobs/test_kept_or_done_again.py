@@ -419,7 +419,9 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
         assert list(counts[0].count_interval) == summary["score"]["count_interval"]
     counted = json.loads((tmp_path / "he" / "count.json").read_text())
     assert counted["count"] == summary["score"]["count"]
-    assert "the paper's" in count_point([tmp_path / "he" / "detections.geojson"]).source
+    assert count_point([tmp_path / "he" / "detections.geojson"]) == point
+    moved = Path(shutil.copy(tmp_path / "he" / "detections.geojson", tmp_path / "he.geojson"))
+    assert "the paper's" in count_point([moved]).source
 
 
 def test_score_sees_the_tissue_and_the_scale_that_detect_saw(

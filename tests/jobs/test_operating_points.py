@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import read_table, table_attributes
-from metaphase.evaluation import evaluate_mitoses
-from metaphase.evaluation.operating_points import save_point
+from metaphase.evaluation import MatchingConfig, evaluate_mitoses
+from metaphase.evaluation.operating_points import load_points, save_point
+from metaphase.images.tissue import TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
 from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
-from metaphase.networks.points import PAPER_POINTS, UNTUNED, OperatingPoint, points_of
-from metaphase.slides import SlideSource
+from metaphase.networks.engine import Engine, EngineConfig, find_detections
+from metaphase.networks.points import PAPER_POINTS, UNTUNED, OperatingPoint, changed_point, points_of
+from metaphase.slides import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 
 MITOSES = OperatingPoint(
@@ -93,6 +96,48 @@ def test_a_card_tells_how_to_count_tables_that_state_nothing(tmp_path: Path, tun
         count_points(files, card, [7.0])
 
 
+def test_points_of_one_card_are_searched_alike(tmp_path: Path, tuned: Path) -> None:
+    """A point for counts that was tuned from a table of counts states no search: the other point's holds."""
+    save_point(tuned.with_suffix(".json"), MITOSES.model_copy(update={"suppress_um": 12.5, "smooth_um": 1.0}))
+    save_point(tuned.with_suffix(".json"), COUNT)
+    used = load_detector([tuned]).points
+    assert (used.suppress_um, used.smooth_um) == (12.5, 1.0)
+    assert (used.mitoses.suppress_um, used.mitoses.smooth_um) == (12.5, 1.0)
+    nested = tmp_path / "nested.json"
+    entry = {"parameters": {"delta": 0.9, "suppress_um": 12.5, "smooth_um": 1.0}}
+    nested.write_text(json.dumps({"thresholds": {"mitoses": entry}}))
+    save_point(nested, OperatingPoint(name="mitoses", delta=0.8))
+    assert load_points(nested).mitoses.numbers == {"delta": 0.8, "suppress_um": 12.5, "smooth_um": 1.0}
+
+
+def test_every_file_of_a_result_gives_its_count(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    summary = detect(he_slide, tmp_path / "out", tuned, formats=("csv", "qupath")).summary
+    for name in ("search.parquet", "candidates.parquet", "detections.parquet", "detections.csv"):
+        point = count_point([tmp_path / "out" / name])
+        cases = read_cases([tmp_path / "out" / name], slide=he_slide)
+        ((count,),) = count_cohort(cases, [point]).results.values()
+        assert count.count == summary["score"]["count"]
+    moved = Path(shutil.copy(tmp_path / "out" / "detections.csv", tmp_path / "moved.csv"))
+    with pytest.raises(UsageError, match="column counted says what was counted"):
+        count_point([moved])
+
+
+def test_where_more_is_counted_than_listed_both_are_told(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    save_point(tuned.with_suffix(".json"), MITOSES.model_copy(update={"delta": 0.95}))
+    summary = detect(he_slide, tmp_path / "out", tuned).summary
+    table = read_table(tmp_path / "out" / "detections.parquet")
+    assert table["listed"].sum() == summary["mitoses"] < len(table) == table["counted"].sum()
+
+
+def test_a_changed_point_claims_no_merit_of_the_old_one() -> None:
+    point = COUNT.model_copy(update={"metric": "Spearman", "value": 0.7, "kappa": 0.6, "false_per_mm2": 3.0})
+    stricter = changed_point(point, delta=0.95)
+    assert (stricter.metric, stricter.value, stricter.kappa, stricter.false_per_mm2) == ("", None, None, None)
+    regraded = changed_point(point, theta1=1.0)
+    assert (regraded.value, regraded.kappa, regraded.false_per_mm2) == (0.7, None, 3.0)
+    assert regraded.source == "our graded slides; theta1 given by the user"
+
+
 def test_one_point_stands_in_for_the_other_and_says_so() -> None:
     both = points_of({"mitoses": MITOSES})
     assert both.count.delta == both.mitoses.delta == 0.7
@@ -108,6 +153,8 @@ def test_what_the_user_gives_holds_for_both(tmp_path: Path, he_slide: Path, tune
     assert stated["mitoses"]["delta"] == stated["count"]["delta"] == 0.5
     assert (stated["count"]["theta1"], stated["count"]["theta2"]) == (1.0, 9.0)
     assert stated["count"]["source"] == "delta, theta1 given by the user"
+    with pytest.raises(UsageError, match=r"a threshold of 0\.05, and nothing below 0\.1 is kept"):
+        detect(he_slide, tmp_path / "low", tuned, threshold=0.05)
     with pytest.raises(UsageError, match="theta1 is 30"):
         detect(he_slide, tmp_path / "other", tuned, theta1=30.0)
 
@@ -119,8 +166,12 @@ def test_evaluation_uses_and_guards_the_point_that_tables_state(
     found = read_table(tmp_path / "out" / "candidates.parquet")
     truth = found.head(3)[["x", "y"]].assign(slide="he", label="mitosis")
     truth.to_csv(tmp_path / "truth.csv", index=False)
-    with pytest.raises(UsageError, match="used to tune the operating point mitoses: he"):
-        evaluate_mitoses(tmp_path / "truth.csv", tmp_path / "out" / "candidates.parquet", mpp=0.25)
+    for threshold in (None, 0.5):
+        with pytest.raises(UsageError, match="used to tune the operating point mitoses: he"):
+            evaluate_mitoses(
+                tmp_path / "truth.csv", tmp_path / "out" / "candidates.parquet", mpp=0.25,
+                matching=MatchingConfig(threshold=threshold),
+            )  # fmt: skip
     untested = MITOSES.model_copy(update={"cases": ("another",)})
     save_point(tuned.with_suffix(".json"), untested)
     detect(he_slide, tmp_path / "out", tuned)
@@ -138,9 +189,20 @@ def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
     assert (stated["count"]["theta1"], stated["count"]["theta2"]) == (6, 20)
     assert (stated["count"]["suppress_um"], stated["count"]["smooth_um"]) == (25.0, 0.0)
     assert "the paper's" in stated["count"]["source"]
+    assert stated["search"] == {"method": "components", "floor": 0.8}
+    assert usual.summary["operating_points"]["search"] == {"method": "maxima", "floor": 0.1}
     assert DetectionConfig(paper=True).peaks(load_detector([tuned])) == PAPER_PEAKS
     assert (PAPER_PEAKS.floor, PAPER_PEAKS.method) == (0.8, "components")
-    assert (read_table(tmp_path / "paper" / "candidates.parquet")["probability"] >= 0.8).all()
+    found = read_table(tmp_path / "paper" / "candidates.parquet")
+    with open_slide(he_slide) as slide:
+        tissue = TissueSource().of(slide)
+        engine = Engine(load_detector([tuned]).networks, EngineConfig(device="cpu"))
+        expected = find_detections(engine, slide, PAPER_PEAKS, mask=tissue.grid)
+    np.testing.assert_allclose(found[["x", "y"]], np.column_stack([expected.x, expected.y]), atol=0.01)
+    with pytest.raises(UsageError, match="nothing below 0"):
+        detect(he_slide, tmp_path / "low", tuned, paper=True, threshold=0.5)
+    with pytest.raises(UsageError, match=r"a floor of 0\.3 with --paper"):
+        DetectionConfig(paper=True, floor=0.3)
     assert usual.summary["operating_points"]["count"]["delta"] == 0.9
     again = detect(he_slide, tmp_path / "paper", tuned, paper=True)
     assert again.resumed

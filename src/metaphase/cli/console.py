@@ -86,7 +86,7 @@ def warn(message: str) -> None:
 def told_point(point: Mapping[str, Any]) -> str:
     """An operating point in a line."""
     thetas = "" if point.get("theta1") is None else f", grades at {point['theta1']:g} and {point['theta2']:g}"
-    return f"from {point['delta']:.4g}{thetas} ({point.get('source') or 'of the card'})"
+    return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
 def print_json(value: Any) -> None:

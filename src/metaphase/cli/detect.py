@@ -78,7 +78,9 @@ def detect(
         float | None,
         typer.Option(help="Average probabilities over this distance first; by default the model's own."),
     ] = None,
-    floor: Annotated[float, typer.Option(help="Weakest peaks that are kept in candidates.parquet.")] = 0.1,
+    floor: Annotated[
+        float | None, typer.Option(help="Weakest peaks that are kept in candidates.parquet; by default 0.1.")
+    ] = None,
     paper: Paper = False,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,

@@ -98,7 +98,7 @@ def mitoses(
     )  # fmt: skip
     if output is not None:
         write_mitosis_report(result, output)
-    _show(result.table(), result.warnings, output, as_json)
+    _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
 
 
 @evaluate.command()
@@ -129,7 +129,7 @@ def grade(
     )
     if output is not None:
         write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json)
+    _show(result.table(), result.warnings, output, as_json, "", result.settings)
 
 
 @evaluate.command()
@@ -160,7 +160,7 @@ def proliferation(
     )
     if output is not None:
         write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json)
+    _show(result.table(), result.warnings, output, as_json, "", result.settings)
 
 
 @tune.command("mitoses")
@@ -246,21 +246,32 @@ def _tune_count(
 
 def _floor(paper: bool) -> float:
     """The paper knows no detection below it."""
-    from metaphase.detections.table import PAPER_DELTA
+    from metaphase.detections.table import PAPER_FLOOR
 
-    return PAPER_DELTA if paper else 0.0
+    return PAPER_FLOOR if paper else 0.0
 
 
-def _show(table: pd.DataFrame, warnings: Cautions, output: Path | None, as_json: bool) -> None:
+def _show(
+    table: pd.DataFrame,
+    warnings: Cautions,
+    output: Path | None,
+    as_json: bool,
+    threshold: str,
+    settings: dict[str, Any],
+) -> None:
     for warning in warnings:
         warn(str(warning))
+    point = settings["operating_point"] or ("no operating point" if threshold else "")
     if as_json:
-        print_json(table.to_dict(orient="records"))
+        print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
         return
     shown = Table("", *(str(group) for group in table["group"]), box=None)
     for name in table.columns.drop(["by", "group"]):
         shown.add_row(str(name), *map(_cell, table[name]))
     stdout.print(shown)
+    if point:
+        told = f"{threshold} ({point})" if threshold else f"operating point {point}"
+        stdout.print(told, markup=False, highlight=False, soft_wrap=True)
     if output is not None:
         stdout.print(str(output / "index.html"), markup=False)
 
@@ -276,12 +287,17 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     if as_json:
         print_json(values | {"delta_range": tuned.delta_range})
         return
-    stdout.print(", ".join(f"{name} {_cell(value)}" for name, value in values.items()))
+    stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
         stdout.print(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients", soft_wrap=True)
     elif tuned.metric:
         warn("too few patients to tell how far delta depends on them: tune on more")
+
+
+def _told(value: Any) -> str:
+    """A tuned number, exact enough to be typed again."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # ---- `metaphase observers`: let people judge detections, blind ----

@@ -44,7 +44,7 @@ Thresholds = Annotated[
     ),
 ]
 Card = Annotated[
-    Path | None, typer.Option(help="Model card whose operating point is used, where the tables state none.")
+    Path | None, typer.Option(help="Model card whose operating point is used, whatever the tables state.")
 ]
 Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilities; 0 for none.")]
 
@@ -66,8 +66,8 @@ def score(
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
-    from metaphase.counting import CountConfig, counts_table
-    from metaphase.jobs.counting import count_cohort, count_points, read_cases
+    from metaphase.counting import CountConfig
+    from metaphase.jobs.counting import count_cohort, count_points, read_cases, stated_counts
 
     points = count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
     config = CountConfig(draws=draws)
@@ -79,7 +79,7 @@ def score(
         for caution in unique(caution for count in several for caution in count.warnings):
             warn(f"{name}: {caution}")
     if output is not None:
-        write_table(output, counts_table(counts))
+        write_table(output, stated_counts(counts, points))
     if as_json:
         print_json([{"case": name, **count.to_dict()} for name, count in counts])
     elif counts:

@@ -14,7 +14,7 @@ from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
-from metaphase.detections.table import PAPER_DELTA, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -33,7 +33,7 @@ class CountConfig:
     percentile: float = 95.0
     """Which percentile of the counts at non-empty positions is the slide's count; 100 is their maximum."""
 
-    threshold: float = PAPER_DELTA
+    threshold: float = PAPER_FLOOR
     """Detections at or above this probability count."""
 
     theta1: float = PAPER_THETA1

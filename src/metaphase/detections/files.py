@@ -29,7 +29,7 @@ from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
 from metaphase.detections.suppression import suppress
-from metaphase.detections.table import COLUMNS, DetectionSet, file_stem, slide_of_stem
+from metaphase.detections.table import COLUMNS, OPERATING_POINTS, DetectionSet, file_stem, slide_of_stem
 
 # ---- all formats in one table ----
 
@@ -258,7 +258,11 @@ def _suppressed(
         mpp = context.mpp_of(slides[rows[0]], output, "suppression within a distance")
         x, y, probability = (table[name].to_numpy()[rows] for name in ("x", "y", "probability"))
         kept[rows[suppress(x * mpp, y * mpp, probability, distance_um)]] = True
-    return detections.with_table(table[kept])
+    left = detections.with_table(table[kept])
+    for point in left.table.attrs.get(OPERATING_POINTS, {}).values():
+        if isinstance(point, dict) and "suppress_um" in point:
+            point["suppress_um"] = max(point["suppress_um"], distance_um)
+    return left
 
 
 def _check(mpp: float | None, threshold: float | None, suppress_um: float | None) -> None:

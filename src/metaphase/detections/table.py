@@ -15,21 +15,23 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 
-from metaphase.base.cautions import Cautions
+from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.tables import TableError, as_text, named, require_columns, require_numbers
 
 # ---- the detection table ----
 
-PAPER_DELTA = 0.8
-"""Least probability of a mitosis where nothing was tuned; the paper's floor."""
+PAPER_FLOOR = 0.8
+"""The paper keeps nothing below this probability; here it serves where nothing was tuned."""
 PAPER_SUPPRESS_UM = 25.0
 """The paper's d: 100 px of 0.25 um."""
 PAPER_THETA1, PAPER_THETA2 = 6.0, 20.0
 """The paper's: counts up to the first are grade 1, counts above the second grade 3."""
 OPERATING_POINTS = "operating_points"
 """Attribute of a table of detections: the model and the operating points at which it was made."""
-COUNTED = "counted"
-"""Column of a table of detections: whether one enters the count."""
+LISTED, COUNTED = "listed", "counted"
+"""Columns of a table of detections: whether one is a mitosis at that point, and enters the count."""
+SUMMARY = "summary.json"
+"""File beside the detections of a slide that says all about them."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
 CERTAIN = 1.0
@@ -90,7 +92,8 @@ def detection_set(
     table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
     marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
     _check(table[~marker], source)
-    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source))
+    doubts = _doubts(frame[~marker], source)
+    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source), doubts)
 
 
 def common_label(name: str) -> str:
@@ -111,6 +114,15 @@ def _probability(frame: pd.DataFrame) -> pd.Series[float]:
     if "probability" not in frame.columns:
         return pd.Series(CERTAIN, index=frame.index, dtype=float)
     return pd.to_numeric(frame["probability"]).astype(float).fillna(CERTAIN)
+
+
+def _doubts(frame: pd.DataFrame, source: str | Path) -> Cautions:
+    """A warning where some points state a probability and others do not."""
+    missing = int(frame["probability"].isna().sum()) if "probability" in frame.columns else 0
+    if missing in (0, len(frame)):
+        return ()
+    text = f"{Path(source).name}: {missing} of {len(frame)} points state no probability and count as certain"
+    return (Caution("no-probability", text),)
 
 
 def _labels(frame: pd.DataFrame) -> pd.Series[str]:

@@ -28,7 +28,7 @@ from metaphase.counting.specimen import grade_of
 from metaphase.evaluation.cohort import MANIFEST_NAME, Cohort
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
 from metaphase.evaluation.mitoses import group_values
-from metaphase.evaluation.operating_points import load_point, refuse_reuse
+from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
 from metaphase.networks.points import OperatingPoint
 
 # ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
@@ -129,8 +129,10 @@ def load_pairs(
     cohort, warnings = with_values(everyone.of_split(split), true_column)
     known = {case for case, value in given.items() if not np.isnan(value)}
     cohort, left_out = _predicted_only(cohort, known, str(predictions), skip_missing)
-    if point is not None:
-        refuse_reuse(point, cohort)
+    stated = stated_point([Path(predictions)], "count")
+    for tuned in (point, None if stated is None else stated[1]):
+        if tuned is not None:
+            refuse_reuse(tuned, cohort)
     predicted = np.array([given[case] for case in cohort.cases])
     return ScorePairs(
         cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings + left_out
@@ -143,6 +145,16 @@ def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
     if "threshold" not in frame.columns:
         frame = frame.assign(threshold=np.nan)
     frame = _finite(frame, "threshold", path)
+    for name, fine, range_text in (
+        ("threshold", frame["threshold"].isna() | frame["threshold"].between(0, 1), "from 0 to 1"),
+        ("count", frame["count"].isna() | (frame["count"] >= 0), "of at least 0"),
+    ):
+        if not fine.all():
+            raise TableError(
+                f"column {name} holds {frame[name][~fine].iloc[0]:g}",
+                path=path,
+                next_step=f"give numbers {range_text}",
+            )
     _refuse_repeated(frame, ["case", "threshold"], path)
     return frame[["case", "threshold", "count"]]
 
@@ -184,7 +196,7 @@ def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Pat
     here = is_same_threshold(stated, point.delta) | stated.isna()
     if not here.any():
         raise TableError(
-            f"has no row at the card's delta of {point.delta:g} (its thresholds: {named(_short(stated))})",
+            f"has no row at the card's delta of {point.delta:g} (its thresholds: {told_thresholds(stated)})",
             path=path,
             next_step=f"count with `metaphase score --threshold {point.delta!r}`",
         )
@@ -196,8 +208,9 @@ def is_same_threshold(thresholds: pd.Series[float], delta: float) -> npt.NDArray
     return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
 
 
-def _short(values: pd.Series[float]) -> list[str]:
-    return [f"{value:g}" for value in sorted(values.dropna().unique())]
+def told_thresholds(values: pd.Series[float]) -> str:
+    """Different thresholds for a message."""
+    return named(f"{value:g}" for value in sorted(values.dropna().unique()))
 
 
 def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) -> None:
@@ -425,7 +438,10 @@ def _settings(
     bootstrap: BootstrapConfig,
     point: OperatingPoint | None,
 ) -> dict[str, Any]:
-    used = {} if point is None else {f"point_{name}": value for name, value in point.numbers.items()}
+    used: dict[str, Any] = {"operating_point": None}
+    if point is not None:
+        used = {"operating_point": f"count, {point.source or 'of the card'}"}
+        used |= {f"point_{name}": value for name, value in point.numbers.items()}
     return used | {
         "truth": str(truth),
         "predictions": str(predictions),

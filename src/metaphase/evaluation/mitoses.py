@@ -98,9 +98,10 @@ def evaluate_mitoses(
     comparison, marked = load_marked(
         truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
     )
+    for tuned in _points_of(card, predictions):
+        refuse_reuse(tuned, comparison.cohort)
     point = _point(card, predictions, matching)
     if point is not None:
-        refuse_reuse(point, comparison.cohort)
         matching = replace(matching, threshold=point.delta)
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
     sources["operating_point"] = None if point is None else f"mitoses, {point.source or 'of the card'}"
@@ -217,7 +218,11 @@ def _point(
         if card is not None:
             raise UsageError("both a threshold and a model card are given", next_step="give one of them")
         return None
-    if card is not None:
-        return load_point(card, "mitoses")
+    return next(iter(_points_of(card, predictions)), None)
+
+
+def _points_of(card: str | Path | None, predictions: str | Path) -> list[OperatingPoint]:
+    """The points for single mitoses that belong to the predictions: the card's first, then the stated one."""
     stated = stated_point(detection_files(Path(predictions)), "mitoses")
-    return None if stated is None else stated[1]
+    given = [] if card is None else [load_point(card, "mitoses")]
+    return given if stated is None else [*given, stated[1]]

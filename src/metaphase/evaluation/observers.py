@@ -16,7 +16,7 @@ import pandas as pd
 from PIL import Image
 from scipy.stats import binomtest
 
-from metaphase.base.cautions import Cautions
+from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
@@ -227,12 +227,16 @@ def export_observers(
     points = read.table
     counted = points["probability"] >= _least(detections, threshold, paper)
     others = points[~counted] if distractors is None else _distractors(distractors, cohort)
+    doubts = read.warnings
+    if not len(others) and config.distractors is None:
+        text = "nothing is mixed in among the detections: the observer knows what every patch is"
+        doubts += (Caution("no-distractors", text, "give candidates.parquet, --distractors, or --paper"),)
     planned = plan_study(points[counted], others, config)
     _write_patches(planned, cohort, output / PATCHES, config)
     write_table(output / ANSWERS, pd.DataFrame({"item": planned["item"], "answer": ""}))
     write_text(output / "README.txt", _README)
     write_table(key_path, planned)
-    return ObserverStudy(output, key_path, planned, read.warnings)
+    return ObserverStudy(output, key_path, planned, doubts)
 
 
 def _least(detections: str | Path, threshold: float | None, paper: bool) -> float:

@@ -6,7 +6,7 @@ Also the rule that chooses a threshold for laboratories of which most gave crops
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, named, table_attributes
-from metaphase.detections.table import OPERATING_POINTS
+from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.evaluation.cohort import Cohort
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import f1_of_counts, ratio, slide_counts
@@ -27,7 +27,8 @@ from metaphase.networks.points import (
     OperatingPoint,
     OperatingPoints,
     PointName,
-    Points,
+    UsedPoints,
+    plain_point,
     points_of,
     refuse_two_searches,
 )
@@ -40,56 +41,43 @@ _POINTS: TypeAdapter[dict[PointName, OperatingPoint]] = TypeAdapter(OperatingPoi
 def save_point(path: str | Path, point: OperatingPoint) -> None:
     """Put a point into the card's thresholds section; the rest of the card stays as it is.
 
-    So do numbers of the point that are not stated now, such as how far apart detections are kept. Points
-    that would need two searches of a slide are refused.
+    So do the numbers of its search that are not stated now. Points that would need two searches of a slide
+    are refused.
     """
     path = Path(path)
     card = _load(path) if path.exists() else {}
-    section = card.setdefault(SECTION, {})
-    kept = {name: section.get(point.name, {}).get(name) for name in SHARED_BY_POINTS}
-    stated = point.model_dump(mode="json", exclude_none=True)
-    section[point.name] = {name: value for name, value in kept.items() if value is not None} | stated
+    points = _points_in(card, path)
+    if before := points.get(point.name):
+        kept = {name: getattr(before, name) for name in SHARED_BY_POINTS if getattr(point, name) is None}
+        point = point.model_copy(update=kept)
+    points[point.name] = point
     try:
-        refuse_two_searches(_POINTS.validate_python(section))
-    except ValidationError as error:
-        raise TableError(
-            f"its operating points are no good ({error.errors()[0]['msg']})",
-            path=path,
-            next_step="correct the section thresholds, or tune all of them again",
-        ) from error
+        refuse_two_searches(points)
     except ValueError as error:
         raise TableError(
             str(error),
             path=path,
             next_step="detect with the card's own --suppress-um and --smooth-um, or tune both points again",
         ) from error
+    card[SECTION] = {name: plain_point(each) for name, each in points.items()}
     write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_point(path: str | Path, name: PointName) -> OperatingPoint:
     """The point of that name in a card."""
-    entry = _load(Path(path)).get(SECTION, {}).get(name)
-    try:
-        return OperatingPoint.model_validate(entry | {"name": name})
-    except (TypeError, ValidationError) as error:
+    found = _points_in(_load(Path(path)), path).get(name)
+    if found is None:
         raise TableError(
             f"the model card has no operating point for {name}",
             path=path,
             next_step=f"run `metaphase evaluate tune {name}` on a tuning set first",
-        ) from error
+        )
+    return found
 
 
-def load_points(path: str | Path) -> Points:
+def load_points(path: str | Path) -> UsedPoints:
     """Both points of a card, complete; a card that holds none is an error."""
-    section = _load(Path(path)).get(SECTION, {})
-    try:
-        points = _POINTS.validate_python(section)
-    except ValidationError as error:
-        raise TableError(
-            f"its operating points are no good ({error.errors()[0]['msg']})",
-            path=path,
-            next_step="tune again (`metaphase evaluate tune`)",
-        ) from error
+    points = _points_in(_load(Path(path)), path)
     if not points.keys() & {"mitoses", "count"}:
         raise TableError(
             "the model card has no operating point for mitoses or count",
@@ -99,17 +87,30 @@ def load_points(path: str | Path) -> Points:
     return points_of(points)
 
 
-def stated_point(tables: Iterable[Path], name: PointName) -> tuple[str, OperatingPoint] | None:
-    """The model and the operating point that tables of `metaphase detect` carry; None where none does.
+def _points_in(card: Mapping[str, Any], path: str | Path) -> dict[PointName, OperatingPoint]:
+    try:
+        return _POINTS.validate_python(card.get(SECTION, {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TableError(
+            f"its operating points are no good ({'.'.join(map(str, first['loc']))}: {first['msg']})",
+            path=path,
+            next_step=f"correct the section {SECTION}, or tune again (`metaphase evaluate tune`)",
+        ) from error
 
-    Tables of different models or points, or of which only some state one, are refused.
+
+def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, OperatingPoint] | None:
+    """The model and the operating point that results of `metaphase detect` carry; None where none does.
+
+    A Parquet table carries them itself; of other files in the folder of a slide, its summary tells. Tables of
+    different models or points, or of which only some state one, are refused.
     """
     found = {json.dumps(_stated_in(path, name), sort_keys=True) for path in tables}
     if len(found) > 1:
         told = "; ".join(sorted(_told(json.loads(one)) for one in found))
         raise UsageError(
             f"the tables were made at different operating points ({told})",
-            path=next(iter(tables), None),
+            path=tables[0],
             next_step="take them apart, or give one --threshold for all",
         )
     stated = json.loads(found.pop()) if found else None
@@ -117,16 +118,34 @@ def stated_point(tables: Iterable[Path], name: PointName) -> tuple[str, Operatin
 
 
 def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
-    stated = table_attributes(table).get(OPERATING_POINTS)
-    if not isinstance(stated, dict) or not isinstance(stated.get(name), dict):
+    attributes = table_attributes(table)
+    stated: Any = attributes.get(OPERATING_POINTS) or _summary_beside(table).get(OPERATING_POINTS)
+    if stated is None and not attributes.keys() & {"operating_point"}:
         return None
-    return {"model": str(stated.get("model", "")), "point": stated[name] | {"name": name}}
+    try:
+        point = OperatingPoint.model_validate(stated[name] | {"name": name})
+        return {"model": str(stated["model"]), "point": point.model_dump(mode="json") | {"name": name}}
+    except (TypeError, KeyError, ValidationError) as error:
+        raise TableError(
+            f"states no operating point for {name} that can be read",
+            path=table,
+            next_step="run `metaphase detect` again, which costs seconds, or give --threshold",
+        ) from error
+
+
+def _summary_beside(table: Path) -> dict[str, Any]:
+    """What the summary of a slide's folder says; nothing where there is none."""
+    try:
+        content = json.loads((table.parent / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _told(stated: dict[str, Any] | None) -> str:
     if stated is None:
         return "none stated"
-    return f"{stated['point'].get('delta'):g} of the model {stated['model']}"
+    return f"{stated['point']['delta']:g} of the model {stated['model']}"
 
 
 def refuse_reuse(tuned: OperatingPoint, cohort: Cohort) -> None:

@@ -25,6 +25,7 @@ from metaphase.evaluation.grades import (
     read_cohort,
     read_counts,
     spearman,
+    told_thresholds,
     with_grades,
     with_values,
 )
@@ -119,7 +120,12 @@ def tune_count(
     everyone = whole.of_split(split)
     refuse_test_slides(everyone)
     table = read_counts(counts, whole)
-    table = table[table["threshold"].isna() | (table["threshold"] >= floor)]
+    kept = table["threshold"].isna() | (table["threshold"] >= floor)
+    if not kept.any():
+        raise TableError(
+            f"no threshold reaches {floor:g}", path=counts, next_step="count at higher thresholds, too"
+        )
+    table = table[kept]
     known = _known_point(card)
     if "proliferation" in parts:
         cohort, _ = with_values(everyone, "proliferation")
@@ -221,7 +227,7 @@ def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Pat
         stated = table["threshold"].dropna()
         if len(stated) and not is_same_threshold(stated, known.delta).any():
             raise TableError(
-                f"has no counts at the count's delta of {known.delta:g} (it has {_listed(stated)})",
+                f"has no counts at the count's delta of {known.delta:g} (it has {told_thresholds(stated)})",
                 path=path,
                 next_step=f"count with `metaphase score --threshold {known.delta!r}`, or tune both",
             )
@@ -236,10 +242,6 @@ def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Pat
     return float(different[0])
 
 
-def _listed(thresholds: pd.Series[float]) -> str:
-    return named(f"{value:g}" for value in sorted(thresholds.unique()))
-
-
 def _graded(
     known: OperatingPoint | None, delta: float, found: tuple[float, float, float], cohort: Cohort
 ) -> OperatingPoint:
@@ -251,7 +253,12 @@ def _graded(
         name: tuple(dict.fromkeys((*getattr(before, name), *here[name])))
         for name in ("cases", "patients", "laboratories")
     }
-    told = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": before.source or here["source"]}
+    told = {
+        "theta1": theta1,
+        "theta2": theta2,
+        "kappa": kappa,
+        "source": "; ".join(dict.fromkeys(filter(None, (before.source, here["source"])))),
+    }
     return OperatingPoint.model_validate(dict(before) | joint | told)
 
 

@@ -12,12 +12,14 @@ import pandas as pd
 from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
-from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
+from metaphase.base.tables import read_table
+from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, counts_table
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
+from metaphase.detections.table import COUNTED, OPERATING_POINTS
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point
 from metaphase.images.tissue import TissueMask, TissueSource
-from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point
+from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.slides import SlideSource
 
 
@@ -38,16 +40,29 @@ class CountedCase:
 
 
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
-    """The operating point to count at: a card's, else that which tables of `metaphase detect` carry, else the
-    paper's floor."""
+    """The operating point to count at: that of a card which is given, else that which results of `metaphase
+    detect` carry, else the paper's floor. Tables that say what was counted, and not where, are refused."""
     if card is not None:
-        return load_points(card).count
+        point = load_points(card).count
+        return point.model_copy(update={"source": f"of {card.name}: {point.source}".rstrip(": ")})
     stated = stated_point([table for file in files for table in detection_files(file)], "count")
     if stated is None:
+        _refuse_counted(files)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, for the files state none"})
     model, point = stated
     told = f"of the model {model}" + (f": {point.source}" if point.source else "")
     return point.model_copy(update={"source": told})
+
+
+def _refuse_counted(files: Sequence[Path]) -> None:
+    """Refuse a table that was counted at a point which it does not tell any more."""
+    for table in (table for file in files for table in detection_files(file)):
+        if table.suffix.lower() == ".csv" and COUNTED in read_table(table).columns:
+            raise UsageError(
+                f"its column {COUNTED} says what was counted, and nothing says from which probability on",
+                path=table,
+                next_step="give --card or --threshold, or the Parquet table of the same results",
+            )
 
 
 def count_points(
@@ -75,6 +90,14 @@ def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
     if point.theta1 is None or point.theta2 is None:
         return config
     return replace(config, theta1=point.theta1, theta2=point.theta2)
+
+
+def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
+    """The table of counts; one at a single operating point carries it, with the cases it was tuned on."""
+    table = counts_table(counts)
+    if len(points) == 1:
+        table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
+    return table
 
 
 def read_cases(

@@ -31,7 +31,7 @@ from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.detections import FORMATS, DetectionSet, write_detections
-from metaphase.detections.table import COUNTED, OPERATING_POINTS
+from metaphase.detections.table import COUNTED, LISTED, OPERATING_POINTS, SUMMARY
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
@@ -41,10 +41,10 @@ from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
-from metaphase.networks.points import PAPER_POINTS, Points
+from metaphase.networks.points import PAPER_POINTS, UsedPoints
 from metaphase.reports.slide import ReportInput, write_slide_report
 
-SEARCH, COUNT, SUMMARY = "search.parquet", "count.json", "summary.json"
+SEARCH, COUNT = "search.parquet", "count.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT = "report.html"
 ENDINGS = {form.name: form.ending for form in FORMATS}
@@ -71,11 +71,11 @@ class DetectionConfig:
     """Counts up to this are grade 1; by default the model's."""
     theta2: float | None = None
     """Counts above this are grade 3; by default the model's."""
-    floor: float = 0.1
-    """Weakest detections that are kept."""
+    floor: float | None = None
+    """Weakest detections that are kept; by default 0.1."""
     paper: bool = False
     """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas and
-    thetas; `floor` does not apply."""
+    thetas. Nothing below 0.8 is found."""
     any_stain: bool = False
     """Search slides that look like immunohistochemistry too."""
     tile_px: int | None = None
@@ -94,28 +94,41 @@ class DetectionConfig:
             )
         if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
             raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
+        if self.paper and self.floor is not None:
+            raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
         unknown = [name for name in self.formats if name not in ENDINGS]
         if unknown:
             raise UsageError(
                 f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(ENDINGS)}"
             )
 
-    def points(self, detector: Detector) -> Points:
+    def points(self, detector: Detector) -> UsedPoints:
         """The operating points used: the model's or the paper's, with what was given in their place."""
         own = PAPER_POINTS if self.paper else detector.points
-        return own.changed(
+        used = own.changed(
             delta=self.threshold,
             suppress_um=self.suppress_um,
             smooth_um=self.smooth_um,
             theta1=self.theta1,
             theta2=self.theta2,
         )
+        if used.lowest < self._base.floor:
+            raise UsageError(
+                f"a threshold of {used.lowest:g}, and nothing below {self._base.floor:g} is kept",
+                next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
+            )
+        return used
 
     def peaks(self, detector: Detector) -> PeakConfig:
         """What becomes a detection."""
         points = self.points(detector)
-        base = PAPER_PEAKS if self.paper else PeakConfig(floor=self.floor)
-        return replace(base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+        return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def _base(self) -> PeakConfig:
+        if self.paper:
+            return PAPER_PEAKS
+        return PeakConfig() if self.floor is None else PeakConfig(floor=self.floor)
 
 
 # ---- what decides each stage, beside the stages before it ----
@@ -212,8 +225,15 @@ class _SlideJob:
         return self.model.detector
 
     @cached_property
-    def points(self) -> Points:
+    def points(self) -> UsedPoints:
         return self.config.points(self.detector)
+
+    @cached_property
+    def stated(self) -> dict[str, Any]:
+        """Model, operating points and how detections were taken, as tables and summary carry them."""
+        peaks = self.config.peaks(self.detector)
+        search = {"method": peaks.method, "floor": peaks.floor}
+        return self.detector.stated(self.points) | {"search": search}
 
     @cached_property
     def counting(self) -> CountConfig:
@@ -243,7 +263,7 @@ class _SlideJob:
 
     def stages(self) -> list[Stage]:
         """The table."""
-        stated, config, name = self.detector.stated(self.points), self.config, self.slide.name
+        stated, config, name = self.stated, self.config, self.slide.name
         searched = SlideSearched(
             self.slide.slide,
             self.slide.tissue,
@@ -312,8 +332,9 @@ class _SlideJob:
     def _export(self, _report: Report) -> Facts:
         facts, name = self._facts(), self.slide.name
         table = self._detections()
+        table[LISTED] = table["probability"] >= self.points.mitoses.delta
         table[COUNTED] = table["probability"] >= self.points.count.delta
-        table.attrs[OPERATING_POINTS] = self.detector.stated(self.points)
+        table.attrs[OPERATING_POINTS] = self.stated
         listed = table[table["probability"] >= self.points.lowest].reset_index(drop=True)
         listed.attrs = table.attrs
         write_table(self.folder / CANDIDATES, table)
@@ -332,7 +353,7 @@ class _SlideJob:
             detections=self._detections(),
             score=count,
             card=self.detector.card,
-            points=self.detector.stated(self.points),
+            points=self.stated,
             warnings=(*background_doubt(count, self.points.count.false_per_mm2), *self._slide_doubts(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
@@ -359,7 +380,7 @@ class _SlideJob:
             **{key: facts[key] for key in about},
             "threshold": self.counting.threshold,
             "mitoses": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
-            OPERATING_POINTS: self.detector.stated(self.points),
+            OPERATING_POINTS: self.stated,
             "score": count,
             "warnings": [doubt.to_dict() for doubt in doubts],
             "model": self.detector.card,

@@ -32,11 +32,11 @@ from metaphase.networks.engine import (
     Engine,
     EngineConfig,
     PeakConfig,
+    as_detections,
     check_count,
     detect_tiles,
     find_detections,
     plan_detection,
-    settled,
 )
 from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
 
@@ -126,7 +126,7 @@ class TileSearch:
 
     def _table(self, peaks: Peaks, name: str) -> pd.DataFrame:
         peaks = peaks[self.tissue.contains(peaks[:, :2])]
-        found = settled(Detections(*peaks.T), self.peaks, self.plan, self.slide.mpp)
+        found = as_detections(Detections(*peaks.T), self.peaks, self.plan, self.slide.mpp)
         columns = {"x": found.x, "y": found.y, "probability": found.probability}
         return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})
 

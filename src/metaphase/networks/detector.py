@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from metaphase.base.errors import ModelError
-from metaphase.detections.table import PAPER_DELTA
+from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
     DETECTORS,
     ModelCard,
@@ -21,9 +21,9 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
-from metaphase.networks.points import Points, plain_point, points_of
+from metaphase.networks.points import UsedPoints, plain_point, points_of
 
-PAPER_PEAKS = PeakConfig(floor=PAPER_DELTA, method="components")
+PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
 
 
@@ -45,7 +45,7 @@ class Detector:
         return self.cards[0].mpp
 
     @property
-    def points(self) -> Points:
+    def points(self) -> UsedPoints:
         """Those tuned on slides with this very model. A card with one of them has it stand in for the other;
         an ensemble, and a card without any, gets the paper's floor."""
         return points_of(self.cards[0].thresholds if len(self.cards) == 1 else {})
@@ -60,7 +60,7 @@ class Detector:
         """What decides its answers."""
         return tuple(card.identity for card in self.cards)
 
-    def stated(self, points: Points) -> dict[str, Any]:
+    def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
         return {
             "model": self.name,

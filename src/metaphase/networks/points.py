@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.errors import UsageError
-from metaphase.detections.table import PAPER_DELTA, PAPER_SUPPRESS_UM, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import PAPER_FLOOR, PAPER_SUPPRESS_UM, PAPER_THETA1, PAPER_THETA2
 
 # ---- one point ----
 
@@ -105,7 +105,7 @@ def refuse_two_searches(points: Mapping[PointName, OperatingPoint]) -> None:
 
 
 @dataclass(frozen=True)
-class Points:
+class UsedPoints:
     """The operating points that a slide is read at, complete: every number that applies is stated."""
 
     mitoses: OperatingPoint
@@ -128,9 +128,9 @@ class Points:
         """Probabilities are averaged over this distance first."""
         return self.count.smooth_um or 0.0
 
-    def changed(self, **numbers: float | None) -> Points:
+    def changed(self, **numbers: float | None) -> UsedPoints:
         """With some numbers given by the user."""
-        return Points(changed_point(self.mitoses, **numbers), changed_point(self.count, **numbers))
+        return UsedPoints(changed_point(self.mitoses, **numbers), changed_point(self.count, **numbers))
 
 
 OPTIONS = {"delta": "threshold"}
@@ -138,7 +138,7 @@ OPTIONS = {"delta": "threshold"}
 
 
 def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPoint:
-    """The point with those numbers that it has and the user gave; how many are false there is not known then.
+    """The point with those numbers that it has and the user gave; how good it is, is not known then.
 
     Thetas alone change nothing about the detections.
     """
@@ -147,8 +147,11 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
     if not mine:
         return point
     told: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
-    if mine.keys() - {"theta1", "theta2"}:
-        told["false_per_mm2"] = None
+    if mine.keys() <= {"theta1", "theta2"}:
+        told |= {"source": f"{point.source}; {told['source']}" if point.source else told["source"]}
+        told |= {"kappa": None}
+    else:
+        told |= dict.fromkeys(("false_per_mm2", "value", "kappa", "delta_range")) | {"metric": ""}
     try:
         return OperatingPoint.model_validate(dict(point) | told)
     except ValidationError as error:
@@ -159,10 +162,10 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
         ) from error
 
 
-def _points(mitoses: float, count: float, source: str) -> Points:
+def _points(mitoses: float, count: float, source: str) -> UsedPoints:
     """Two deltas with the paper's distances and thetas."""
     search: dict[str, Any] = {"suppress_um": PAPER_SUPPRESS_UM, "smooth_um": 0.0, "source": source}
-    return Points(
+    return UsedPoints(
         OperatingPoint(name="mitoses", delta=mitoses, **search),
         OperatingPoint(name="count", delta=count, theta1=PAPER_THETA1, theta2=PAPER_THETA2, **search),
     )
@@ -170,8 +173,8 @@ def _points(mitoses: float, count: float, source: str) -> Points:
 
 PAPER_POINTS = _points(0.919, 0.970, "the paper's, tuned there for its own network")
 """Chosen on TUPAC-aux-train (mitoses) and TUPAC-train (count, grade, score)."""
-UNTUNED = _points(PAPER_DELTA, PAPER_DELTA, "the paper's floor, for the card holds none")
-"""Where a card says nothing."""
+UNTUNED = _points(PAPER_FLOOR, PAPER_FLOOR, "the paper's floor, for no operating point was tuned for it")
+"""For an ensemble, and where a card says nothing."""
 
 
 def plain_point(point: OperatingPoint) -> dict[str, Any]:
@@ -179,10 +182,10 @@ def plain_point(point: OperatingPoint) -> dict[str, Any]:
     return point.model_dump(mode="json", exclude_none=True)
 
 
-def points_of(thresholds: Mapping[PointName, OperatingPoint]) -> Points:
+def points_of(thresholds: Mapping[PointName, OperatingPoint]) -> UsedPoints:
     """What a card comes to: one point stands in for the other, the paper's floor for both."""
     mitoses, count = thresholds.get("mitoses"), thresholds.get("count")
-    return Points(_completed(mitoses, count, UNTUNED.mitoses), _completed(count, mitoses, UNTUNED.count))
+    return UsedPoints(_completed(mitoses, count, UNTUNED.mitoses), _completed(count, mitoses, UNTUNED.count))
 
 
 def _completed(
@@ -192,9 +195,13 @@ def _completed(
     stated = tuned or other
     if stated is None:
         return untuned
-    told: dict[str, Any] = dict(untuned) | {
-        name: value for name, value in dict(stated).items() if value is not None and name != "name"
-    }
+    shared = {name: getattr(point, name) for point in (other, tuned) if point for name in SHARED_BY_POINTS
+              if getattr(point, name) is not None}  # fmt: skip
+    told: dict[str, Any] = (
+        dict(untuned)
+        | shared
+        | {name: value for name, value in dict(stated).items() if value is not None and name != "name"}
+    )
     if tuned is None:
         told["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"
     if untuned.theta1 is None:

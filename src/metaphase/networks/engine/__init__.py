@@ -5,12 +5,12 @@ from metaphase.networks.engine.engine import DeviceError, Engine, EngineConfig, 
 from metaphase.networks.engine.streaming import (
     Detections,
     TileResult,
+    as_detections,
     check_count,
     detect_tiles,
     find_detections,
     inside,
     plan_detection,
-    settled,
     suppress_points,
 )
 
@@ -21,12 +21,12 @@ __all__ = [
     "EngineConfig",
     "PeakConfig",
     "TileResult",
+    "as_detections",
     "check_count",
     "detect_tiles",
     "find_detections",
     "inside",
     "plan_detection",
-    "settled",
     "suppress",
     "suppress_points",
 ]

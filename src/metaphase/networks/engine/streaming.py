@@ -147,10 +147,10 @@ def find_detections(
         check_count(count, config)
         if progress is not None:
             progress(result)
-    return settled(_joined(found), config, plan, slide.mpp)
+    return as_detections(_joined(found), config, plan, slide.mpp)
 
 
-def settled(points: Detections, config: PeakConfig, plan: TilePlan, slide_mpp: float) -> Detections:
+def as_detections(points: Detections, config: PeakConfig, plan: TilePlan, slide_mpp: float) -> Detections:
     """What the points of all tiles come to: touching ones as one where asked for, double ones suppressed."""
     if config.method == "components":
         step = OUTPUT_STRIDE_PX * plan.scale
