@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import bench_of
 from metaphase.evaluation.datasets import read_dataset
 from metaphase.evaluation.marks import Marked, MatchingConfig
-from metaphase.evaluation.metrics import detection_metrics
+from metaphase.evaluation.metrics import detection_metrics, slide_counts
 from metaphase.evaluation.operating_points import load_points, save_point, threshold_for_false
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch
@@ -64,6 +65,15 @@ def told(name: str, marked: Marked, threshold: float) -> None:
     )
 
 
+def patient_recall(parts: list[Marked], threshold: float) -> float:
+    """Mean over patients with mitoses of the share that is found."""
+    found = np.concatenate([slide_counts(part, np.array([threshold]))[0][:, 0] for part in parts])
+    there = np.concatenate([part.truths for part in parts])
+    patients = np.array([name for part in parts for name in part.patients], object)
+    sums = pd.DataFrame({"found": found, "there": there}).groupby(patients).sum()
+    return float((sums["found"] / sums["there"])[sums["there"] > 0].mean())
+
+
 def main() -> None:
     """Search, choose, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -90,6 +100,7 @@ def main() -> None:
         for name, part in marked.items():
             told(name, part, threshold)
     own = manifest[manifest["split"] != TEST]
+    recall = patient_recall(chosen_on, delta)
     point = OperatingPoint(
         name="count",
         delta=delta,
@@ -103,9 +114,10 @@ def main() -> None:
         source=f"chosen for at most {options.most:g} false detections per mm2 in tumours not trained "
         "on, for no graded slide was at hand; theta1 and theta2 are the paper's",
         false_per_mm2=false,
+        recall=recall,
     )
     save_point(card, point)
-    print(f"count: delta {delta:.4f}, {false:.2f} false per mm2 in the mean of patients")
+    print(f"count: delta {delta:.4f}, in the mean of patients {false:.2f} false per mm2, recall {recall:.3f}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ MITOSES = OperatingPoint(
     name="mitoses", delta=0.7, metric="F1", value=0.7, cases=("he",), source="our fields"
 )
 TABLES = ("candidates", "detections")
-COUNT = OperatingPoint(name="count", delta=0.9, theta1=3.0, theta2=9.0, source="our graded slides")
+COUNT = OperatingPoint(
+    name="count", delta=0.9, theta1=3.0, theta2=9.0, source="our graded slides", recall=0.6, false_per_mm2=3.9
+)
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def test_detect_lists_at_one_point_and_counts_at_the_other(
     assert (stated["mitoses"]["delta"], stated["count"]["theta2"]) == (0.7, 9.0)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "our graded slides" in page
+    assert "found 60% of the mitoses and made 3.9 false detections per mm²" in page
     assert "1 up to 3, 2 up to 9, 3 above" in page
 
 

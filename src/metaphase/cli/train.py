@@ -105,6 +105,7 @@ def _point(point: OperatingPoint) -> str:
     reached = [f"{point.metric} {point.value:.3f}" if point.value is not None else ""]
     reached.append("" if point.kappa is None else f"kappa {point.kappa:.3f}")
     reached.append("" if point.false_per_mm2 is None else f"{point.false_per_mm2:.1f} false per mm2")
+    reached.append("" if point.recall is None else f"recall {point.recall:.2f}")
     told = ", ".join(filter(None, [*reached, point.source, *point.laboratories]))
     return f"{numbers} ({told})" if told else numbers
 

@@ -54,7 +54,9 @@ class OperatingPoint(BaseModel):
     source: str = ""
     """Where the numbers come from, in words."""
     false_per_mm2: Amount | None = None
-    """False detections at this point, on images that no network was trained on."""
+    """False detections at this point, on images that no network was trained on ..."""
+    recall: Share | None = None
+    """... and the share of the mitoses that is found on them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -151,7 +153,7 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
         told |= {"source": f"{point.source}; {told['source']}" if point.source else told["source"]}
         told |= {"kappa": None}
     else:
-        told |= dict.fromkeys(("false_per_mm2", "value", "kappa", "delta_range")) | {"metric": ""}
+        told |= dict.fromkeys(("false_per_mm2", "recall", "value", "kappa", "delta_range")) | {"metric": ""}
     try:
         return OperatingPoint.model_validate(dict(point) | told)
     except ValidationError as error:

@@ -164,12 +164,23 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     return (
         ("Counted from", number(config.threshold)),
         ("That threshold is", str(result.points.get("count", {}).get("source", ""))),
+        ("There the model", _merit(result.points.get("count", {}))),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
         ("Listed as mitoses from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),
     )
+
+
+def _merit(point: Mapping[str, Any]) -> str:
+    """What an operating point is known to find and to make up."""
+    recall, false = point.get("recall"), point.get("false_per_mm2")
+    parts = [
+        "" if recall is None else f"found {recall:.0%} of the mitoses",
+        "" if false is None else f"made {number(false)} false detections per mm²",
+    ]
+    return " and ".join(filter(None, parts))
 
 
 def _spread_rows(result: ReportInput) -> Rows:
