@@ -227,3 +227,12 @@ def test_objects_without_a_probability_among_others_are_told(tmp_path: Path) -> 
     assert [one.text for one in found.warnings] == [
         "s.geojson: 1 of 2 points state no probability and count as certain"
     ]
+
+
+@pytest.mark.parametrize("name", ["None", "NA", "null", "nan", "N/A"])
+def test_slides_and_labels_may_be_called_what_others_take_for_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text(f"slide,x,y,probability,label\n{name},1,2,0.5,{name}\nb,NaN,NA,,\n")
+    found = read_detections(path)
+    assert found.slides == (name, "b")
+    assert found.table[["slide", "label"]].to_numpy().tolist() == [[name, name.lower()]]

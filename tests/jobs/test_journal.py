@@ -71,3 +71,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="file"):
         TileJournal(tmp_path / "file" / "journal", "job")
+
+
+@pytest.mark.parametrize("zeros", [12, 13, 400])
+def test_zeros_at_the_end_are_no_record(tmp_path: Path, zeros: int) -> None:
+    """As a power cut may leave them: they would say that tile 0 holds nothing."""
+    path = tmp_path / "tiles.journal"
+    points = np.array([[1.0, 2.0, 0.9]])
+    with TileJournal(path, "job") as journal:
+        journal.add(0, points)
+    path.write_bytes(path.read_bytes() + bytes(zeros))
+    with TileJournal(path, "job") as journal:
+        np.testing.assert_array_equal(journal.peaks(), points)

@@ -22,6 +22,8 @@ MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "widt
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
 IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
 """Columns that are names whatever they look like: case `01` is not the number 1."""
+NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"]
+"""What stands for a missing value, but in identifiers: a slide may be called `NA`."""
 NAMED_AT_MOST = 5
 WHOLE_SLIDE = "whole"
 """What the column tissue says of a slide that is to be searched everywhere."""
@@ -42,7 +44,14 @@ def read_table(path: str | Path) -> pd.DataFrame:
         else:
             columns = pd.read_csv(path, nrows=0).columns
             names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
-            frame = pd.read_csv(path, dtype=dict.fromkeys(names, str), skipinitialspace=True)
+            missing = {name: [""] if name in names else NO_VALUE for name in columns}
+            frame = pd.read_csv(
+                path,
+                dtype=dict.fromkeys(names, str),
+                skipinitialspace=True,
+                keep_default_na=False,
+                na_values=missing,
+            )
     except pd.errors.EmptyDataError as error:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
     except (ValueError, OSError) as error:

@@ -37,7 +37,7 @@ MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
 CERTAIN = 1.0
 """Probability of a point whose source states none."""
 
-_DENIAL = re.compile(r"\bnon|\bnot\b|look.?a?like|negative|imposter|similar|ähnlich")
+_DENIAL = re.compile(r"\bnon(?!e\b)|\bnot\b|look.?a?like|negative|imposter|similar|ähnlich")
 _MITOSIS = re.compile(r"mitos|mitot")
 
 

@@ -51,7 +51,7 @@ class TileJournal:
         data = np.ascontiguousarray(points, "<f8").reshape(-1, _COLUMNS)
         raw = data.tobytes()
         with explained(self.path):
-            self._file.write(_RECORD.pack(tile, len(data), _checksum(tile, raw)) + raw)
+            self._file.write(_RECORD.pack(tile, len(data), _checksum(tile, len(data), raw)) + raw)
             self._file.flush()
         self.finished[tile] = data
 
@@ -94,11 +94,12 @@ def _records(content: bytes, start: int) -> Iterator[tuple[int, Peaks, int]]:
         body = start + _RECORD.size
         end = body + count * _COLUMNS * 8
         raw = content[body:end]
-        if end > len(content) or _checksum(tile, raw) != checksum:
+        if end > len(content) or _checksum(tile, count, raw) != checksum:
             return
         yield tile, np.frombuffer(raw, "<f8").reshape(-1, _COLUMNS), end
         start = end
 
 
-def _checksum(tile: int, raw: bytes) -> int:
-    return zlib.crc32(raw, tile)
+def _checksum(tile: int, count: int, raw: bytes) -> int:
+    """Of the whole record: bytes that are all zero, as a power cut may leave them, are none."""
+    return zlib.crc32(struct.pack("<II", tile, count) + raw)
