@@ -236,3 +236,21 @@ def test_slides_and_labels_may_be_called_what_others_take_for_nothing(tmp_path: 
     found = read_detections(path)
     assert found.slides == (name, "b")
     assert found.table[["slide", "label"]].to_numpy().tolist() == [[name, name.lower()]]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"high"', "true", "[1]"])
+@pytest.mark.parametrize("kind", ["qupath", "coco", "grand-challenge"])
+def test_a_probability_that_is_no_number_is_no_certainty(tmp_path: Path, kind: str, value: str) -> None:
+    shape = '{"type": "Point", "coordinates": [1, 1]}'
+    content = {
+        "qupath": f'[{{"type": "Feature", "geometry": {shape}, "properties": {{"measurements": '
+        f'{{"probability": {value}}}}}}}]',
+        "coco": '{"images": [{"id": 1, "file_name": "a"}], "categories": [], "annotations": '
+        f'[{{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 5, 5], "score": {value}}}]}}',
+        "grand-challenge": '{"type": "Multiple points", "version": {"major": 1, "minor": 0}, "points": '
+        f'[{{"name": "m", "point": [1, 1, 0], "probability": {value}}}]}}',
+    }[kind]
+    path = tmp_path / ("a.geojson" if kind == "qupath" else "a.json")
+    path.write_text(content)
+    with pytest.raises(TableError, match="a probability is"):
+        read_detections(path, mpp=0.25)

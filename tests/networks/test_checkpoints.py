@@ -119,3 +119,29 @@ def test_damaged_weights_never_crash(
         assert "damaged.safetensors" in str(error)  # noqa: PT017 -- both outcomes are fine, this one must be clear
     else:
         assert network(torch.zeros(1, 3, 100, 100)).shape == (1, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2}, {"optical_density": [0.2, 0.3, 0.0]}, {"optical_density": [0.2, 0.3, -1.0]},
+        {"thresholds": {"mitoses": {"delta": -5}}},
+        {"thresholds": {"mitoses": {"delta": 0.9, "smooth_um": -1}}},
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    save_model(tmp_path / "m.safetensors", build_network(SPEC), card())
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match="not a model card"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
+    network = build_network(SPEC)
+    with torch.no_grad():
+        next(network.parameters()).view(-1)[0] = value
+    save_model(tmp_path / "m.safetensors", network, card())
+    with pytest.raises(ModelError, match="no finite numbers"):
+        load_model(tmp_path / "m.safetensors")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -69,6 +69,7 @@ class NetworkIdentity:
 # ---- the model card ----
 
 MAX_CARD_BYTES = 4_000_000
+Density = Annotated[float, Field(gt=0, lt=10, allow_inf_nan=False)]
 
 
 class TrainingData(BaseModel):
@@ -87,7 +88,7 @@ class ModelCard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: int = 1
+    format: Literal[1] = 1
     name: str
     family: Family
     gamma: float = Field(ge=1 / 32, le=4)
@@ -97,7 +98,7 @@ class ModelCard(BaseModel):
     classes: tuple[str, str]
     thresholds: OperatingPoints = {}
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
-    optical_density: tuple[float, float, float] | None = None
+    optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
     recipe: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from metaphase.detections.formats.contract import (
     name_of,
     ordered,
     save_json,
+    stated_probability,
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
 
@@ -29,7 +30,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- C
     try:
         images = {image["id"]: image for image in content["images"]}
         classes = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
-        rows = [_row(annotation, images, classes) for annotation in content["annotations"]]
+        rows = [_row(annotation, images, classes, path) for annotation in content["annotations"]]
         boxes = np.array([annotation["bbox"] for annotation in content["annotations"]], float).reshape(-1, 4)
     except (KeyError, TypeError, ValueError) as error:
         raise TableError(
@@ -84,12 +85,13 @@ def _box(x: float, y: float, side: float) -> dict[str, Any]:
 
 
 def _row(
-    annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str]
+    annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path
 ) -> tuple[str, float, float, float | None, str]:
     x, y, width, height = (float(value) for value in annotation["bbox"])
     label = classes.get(annotation.get("category_id"), MITOSIS)
     slide = str(images[annotation["image_id"]]["file_name"])
-    return slide, x + width / 2, y + height / 2, annotation.get("score"), label
+    probability = stated_probability(annotation.get("score"), path)
+    return slide, x + width / 2, y + height / 2, probability, label
 
 
 def _refuse_corners(boxes: np.ndarray[Any, np.dtype[np.float64]], images: list[Any], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import gzip
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -201,6 +202,23 @@ def probability_note(probability: float) -> str:
     'p=0.973125'
     """
     return f"p={probability:.{NOTE_DIGITS}g}"
+
+
+def stated_probability(value: Any, path: Path) -> float | None:
+    """A probability as a file gives it, None where there is none; what is no number is an error."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise TableError(
+            f"a probability is {value!r}",
+            path=path,
+            next_step="give a number from 0 to 1, or none at all; NaN comes from a broken network",
+        )
+    return number
 
 
 def noted_probability(note: object) -> float | None:

@@ -15,6 +15,7 @@ from metaphase.detections.formats.contract import (
     load_json,
     name_of,
     save_json,
+    stated_probability,
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
 
@@ -28,7 +29,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     points = load_json(path).get("points") or []
     scale = UM_PER_MM / context.mpp_of(context.slide, path) if points else 0.0
     try:
-        rows = [_row(point, scale, context.slide) for point in points]
+        rows = [_row(point, scale, context.slide, path) for point in points]
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise TableError(
             f"holds a point that is not of the Grand-Challenge form ({error!r})",
@@ -52,9 +53,11 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     save_json(path, {"type": "Multiple points", "name": "detections", "points": points, "version": version})
 
 
-def _row(point: dict[str, Any], scale: float, slide: str) -> tuple[str, float, float, float | None, str]:
+def _row(
+    point: dict[str, Any], scale: float, slide: str, path: Path
+) -> tuple[str, float, float, float | None, str]:
     x, y = (float(value) * scale for value in point["point"][:2])
-    return slide, x, y, point.get("probability"), point.get("name") or MITOSIS
+    return slide, x, y, stated_probability(point.get("probability"), path), point.get("name") or MITOSIS
 
 
 def _is_multiple_points(content: Any) -> bool:

@@ -30,6 +30,7 @@ from metaphase.detections.formats.contract import (
     name_of,
     resolution_of,
     save_json,
+    stated_probability,
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set, identities
 
@@ -142,7 +143,8 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
             f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
         ) from error
     label = _class_name(properties) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
-    return {"probability": lowered.get(stated or ""), "label": label} | extra
+    probability = stated_probability(lowered.get(stated or ""), path)
+    return {"probability": probability, "label": label} | extra
 
 
 def _valid(geometry: BaseGeometry) -> BaseGeometry:
