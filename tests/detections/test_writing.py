@@ -256,7 +256,7 @@ def test_conversion_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         convert_detections([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "c.csv")
     with pytest.raises(UsageError, match="from 0 to 1"):
         convert_detections([tmp_path / "a.csv"], tmp_path / "c.csv", threshold=80)
-    with pytest.raises(UsageError, match="mpp is 0"):
+    with pytest.raises(UsageError, match="0 um/px is no resolution"):
         convert_detections([tmp_path / "a.csv"], tmp_path / "c.csv", mpp=0)
     with pytest.raises(UsageError, match="--to"):
         convert_detections([tmp_path / "absent.csv"], tmp_path / "c.json")

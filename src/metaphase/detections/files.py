@@ -30,6 +30,7 @@ from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
 from metaphase.detections.suppression import suppress
 from metaphase.detections.table import COLUMNS, OPERATING_POINTS, DetectionSet, file_stem, slide_of_stem
+from metaphase.slides.metadata import check_flag
 
 # ---- all formats in one table ----
 
@@ -266,8 +267,8 @@ def _suppressed(
 
 
 def _check(mpp: float | None, threshold: float | None, suppress_um: float | None) -> None:
-    if mpp is not None and not mpp > 0:
-        raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
+    if mpp is not None:
+        check_flag(mpp, None)
     if threshold is not None and not 0 <= threshold <= 1:
         raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
     if suppress_um is not None and not 0 < suppress_um < math.inf:

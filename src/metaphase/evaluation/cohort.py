@@ -16,6 +16,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import TableError, named, read_manifest, rows_by_name, rows_of_slide
 from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
 from metaphase.slides import open_slide
+from metaphase.slides.metadata import check_flag
 
 # ---- which slides are evaluated ----
 
@@ -130,8 +131,8 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
     An area that is not stated is that of the whole image. A slide of unknown resolution is an error:
     distances in micrometres would be a guess.
     """
-    if mpp is not None and not mpp > 0:
-        raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
+    if mpp is not None:
+        check_flag(mpp, None)
     manifest = cohort.manifest.copy()
     if not len(manifest):
         raise TableError("names no slide", path=cohort.source, next_step="there is nothing to evaluate")

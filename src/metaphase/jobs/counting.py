@@ -109,6 +109,8 @@ def read_cases(
     area_mm2: float | None = None,
 ) -> list[CountedCase]:
     """What to count: every slide that the detections cover."""
+    if area_mm2 is not None and math.isnan(area_mm2):
+        raise UsageError("the area is nan mm2", next_step="give the area of the tissue, above 0, or none")
     cohort = load_cohort(manifest, mpp) if manifest is not None else None
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
