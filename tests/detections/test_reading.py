@@ -230,12 +230,15 @@ def test_objects_without_a_probability_among_others_are_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["None", "NA", "null", "nan", "N/A"])
-def test_slides_and_labels_may_be_called_what_others_take_for_nothing(tmp_path: Path, name: str) -> None:
+def test_a_slide_may_be_called_what_others_take_for_nothing(tmp_path: Path, name: str) -> None:
     path = tmp_path / "points.csv"
-    path.write_text(f"slide,x,y,probability,label\n{name},1,2,0.5,{name}\nb,NaN,NA,,\n")
+    path.write_text(f"slide,x,y,probability,label\n{name},1,2,0.5,mitosis\nb,NaN,NA,,\n")
     found = read_detections(path)
     assert found.slides == (name, "b")
-    assert found.table[["slide", "label"]].to_numpy().tolist() == [[name, name.lower()]]
+    assert found.table["slide"].tolist() == [name]
+    path.write_text(f"slide,x,y,label\na,1,2,mitosis\na,3,4,{name}\n")
+    with pytest.raises(TableError, match=f"the label in row 2 is '{name}'"):
+        read_detections(path)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '"high"', "true", "[1]"])

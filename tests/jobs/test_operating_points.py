@@ -225,3 +225,30 @@ def test_tables_carry_their_points(tmp_path: Path, he_slide: Path, tuned: Path) 
         assert stated["model"] == "tiny"
         assert stated["mitoses"]["cases"] == ["he"]
     assert isinstance(read_table(tmp_path / "out" / "detections.parquet"), pd.DataFrame)
+
+
+def test_a_foreign_file_in_a_results_folder_is_not_the_models(
+    tmp_path: Path, he_slide: Path, tuned: Path
+) -> None:
+    detect(he_slide, tmp_path / "out", tuned)
+    (tmp_path / "out" / "other.csv").write_text("slide,x,y,probability\nhe,1,1,0.85\n")
+    assert "the paper's floor" in count_point([tmp_path / "out" / "other.csv"]).source
+
+
+def test_one_threshold_serves_tables_of_different_points(tmp_path: Path) -> None:
+    for name, delta in (("a", 0.5), ("b", 0.7)):
+        table = pd.DataFrame({"slide": [name], "x": [1.0], "y": [1.0], "probability": [0.9]})
+        table.attrs = {
+            "operating_points": {"model": name, "mitoses": {"delta": delta}, "count": {"delta": delta}}
+        }
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        table.to_parquet(tmp_path / "tables" / f"{name}.parquet")
+    (tmp_path / "truth.csv").write_text("slide,x,y\na,1,1\nb,1,1\n")
+    where = tmp_path / "truth.csv", tmp_path / "tables"
+    with pytest.raises(UsageError, match="different operating points"):
+        evaluate_mitoses(*where, mpp=0.25)
+    assert evaluate_mitoses(*where, mpp=0.25, matching=MatchingConfig(threshold=0.9)).overall.true == 2
+    broken = pd.DataFrame({"slide": ["a"], "x": [1.0], "y": [1.0], "probability": [0.9]})
+    broken.attrs = {"operating_points": {"model": "a", "count": {"delta": 7}}}
+    broken.to_parquet(tmp_path / "broken.parquet")
+    assert count_points([tmp_path / "broken.parquet"], None, [0.9])[0].delta == 0.9

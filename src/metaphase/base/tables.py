@@ -23,7 +23,9 @@ MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "widt
 IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
 """Columns that are names whatever they look like: case `01` is not the number 1."""
 NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"]
-"""What stands for a missing value, but in identifiers: a slide may be called `NA`."""
+"""What stands for a missing value ..."""
+VERBATIM = ("case", "slide", "image", "item", "label")
+"""... but in these columns: a slide may be called `NA`."""
 NAMED_AT_MOST = 5
 WHOLE_SLIDE = "whole"
 """What the column tissue says of a slide that is to be searched everywhere."""
@@ -44,7 +46,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         else:
             columns = pd.read_csv(path, nrows=0).columns
             names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
-            missing = {name: [""] if name in names else NO_VALUE for name in columns}
+            missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
             frame = pd.read_csv(
                 path,
                 dtype=dict.fromkeys(names, str),

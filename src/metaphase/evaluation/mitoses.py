@@ -218,11 +218,14 @@ def _point(
         if card is not None:
             raise UsageError("both a threshold and a model card are given", next_step="give one of them")
         return None
-    return next(iter(_points_of(card, predictions)), None)
+    if card is not None:
+        return load_point(card, "mitoses")
+    stated = stated_point(detection_files(Path(predictions)), "mitoses")
+    return None if stated is None else stated[1]
 
 
 def _points_of(card: str | Path | None, predictions: str | Path) -> list[OperatingPoint]:
-    """The points for single mitoses that belong to the predictions: the card's first, then the stated one."""
-    stated = stated_point(detection_files(Path(predictions)), "mitoses")
+    """The points for single mitoses that belong to the predictions: the card's, and those of each table."""
     given = [] if card is None else [load_point(card, "mitoses")]
-    return given if stated is None else [*given, stated[1]]
+    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
+    return [*given, *(one[1] for one in stated if one is not None)]

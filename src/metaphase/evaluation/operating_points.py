@@ -35,6 +35,8 @@ from metaphase.networks.points import (
 
 SECTION = "thresholds"
 TEST_SPLIT = "test"
+OWN_FILES = ("search", "candidates", "detections")
+"""Stems of the files with points that `metaphase detect` writes for a slide."""
 _POINTS: TypeAdapter[dict[PointName, OperatingPoint]] = TypeAdapter(OperatingPoints)
 
 
@@ -134,7 +136,9 @@ def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
 
 
 def _summary_beside(table: Path) -> dict[str, Any]:
-    """What the summary of a slide's folder says; nothing where there is none."""
+    """What the summary of a slide's folder says about its own files; nothing about others."""
+    if table.stem not in OWN_FILES:
+        return {}
     try:
         content = json.loads((table.parent / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):

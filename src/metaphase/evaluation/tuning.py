@@ -77,9 +77,9 @@ def tune_mitoses(
     )
     refuse_test_slides(comparison.cohort)
     delta, value = best_threshold(curve(marked))
-    if np.isnan(value):
+    if not value > 0:
         raise TableError(
-            "F1 is undefined on this tuning set",
+            f"F1 is {'undefined' if np.isnan(value) else '0'} on this tuning set",
             path=comparison.cohort.source,
             next_step="tune on slides with truths and detections",
         )

@@ -12,7 +12,7 @@ import pandas as pd
 from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import read_table
+from metaphase.base.tables import TableError, read_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, counts_table
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
 from metaphase.detections.table import COUNTED, OPERATING_POINTS
@@ -76,8 +76,8 @@ def count_points(
     """The points to count at: one, or one a threshold that is given."""
     try:
         own = count_point(files, card)
-    except UsageError:  # tables of several points are fine where a threshold is given for all
-        if not thresholds:
+    except (UsageError, TableError):  # what tables state does not matter where a threshold is given
+        if not thresholds or card is not None:
             raise
         own = UNTUNED.count
     deltas: Sequence[float | None] = thresholds or (None,)

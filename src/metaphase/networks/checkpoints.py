@@ -54,7 +54,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
             path=path,
             next_step="keep each .json with the .safetensors it was written with",
         ) from error
-    if not all(bool(tensor.isfinite().all()) for tensor in network.parameters()):
+    if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
         raise ModelError(
             "some weights are no finite numbers", path=path, next_step="train again, or fetch the model again"
         )

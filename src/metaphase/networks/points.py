@@ -64,7 +64,7 @@ class OperatingPoint(BaseModel):
         """Numbers may also stand in a table `parameters`."""
         if not isinstance(values, dict) or not isinstance(values.get("parameters"), dict):
             return values
-        return {key: value for key, value in values.items() if key != "parameters"} | values["parameters"]
+        return values["parameters"] | {key: value for key, value in values.items() if key != "parameters"}
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_integer_dtype, is_object_dtype
 
-from metaphase.base.tables import TableError, read_table, write_table
+from metaphase.base.tables import NO_VALUE, TableError, read_table, write_table
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
@@ -28,6 +28,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
         raise TableError("two columns differ only in case", path=path, next_step="rename one of them")
     frame.columns = lowered
     _refuse_no_probability(frame, path)
+    _refuse_no_class(frame, path)
     source = next((name for name in SLIDE_COLUMNS if name in frame.columns), None)
     if source is None:
         frame["slide"] = context.slide
@@ -47,6 +48,19 @@ def _refuse_no_probability(frame: pd.DataFrame, path: Path) -> None:
             f"{bad.sum()} of {places.sum()} points have no probability, first in row {bad.argmax() + 1}",
             path=path,
             next_step="fill the cells, or leave the column probability out where nothing is known",
+        )
+
+
+def _refuse_no_class(frame: pd.DataFrame, path: Path) -> None:
+    """`NA` may be a missing label, hence a mitosis, or the word for none: nobody should have to guess."""
+    if "label" not in frame.columns:
+        return
+    odd = frame["label"].isin([word for word in NO_VALUE if word]).to_numpy()
+    if odd.any():
+        raise TableError(
+            f"the label in row {odd.argmax() + 1} is {frame['label'].iloc[odd.argmax()]!r}",
+            path=path,
+            next_step="name the class; an empty cell is a mitosis",
         )
 
 
