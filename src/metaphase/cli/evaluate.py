@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.base.cautions import Cautions
+    from metaphase.evaluation.grades import AgreementResult
     from metaphase.evaluation.tuning import CountPart
     from metaphase.networks.points import OperatingPoint
 
@@ -115,21 +116,12 @@ def grade(
 ) -> None:
     """Is the mitotic grade right? Quadratic weighted kappa."""
     from metaphase.evaluation import BootstrapConfig, evaluate_grade
-    from metaphase.reports.evaluation import write_agreement_report
 
-    draws = BootstrapConfig(samples=bootstrap)
     result = evaluate_grade(
-        truth,
-        predictions,
-        by=by or (),
-        split=split,
-        card=card,
-        skip_missing=skip_missing,
-        bootstrap=draws,
-    )
-    if output is not None:
-        write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json, "", result.settings)
+        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
+        bootstrap=BootstrapConfig(samples=bootstrap),
+    )  # fmt: skip
+    _show_agreement(result, output, as_json)
 
 
 @evaluate.command()
@@ -146,21 +138,12 @@ def proliferation(
 ) -> None:
     """Does the score follow proliferation? Spearman correlation."""
     from metaphase.evaluation import BootstrapConfig, evaluate_proliferation
-    from metaphase.reports.evaluation import write_agreement_report
 
-    draws = BootstrapConfig(samples=bootstrap)
     result = evaluate_proliferation(
-        truth,
-        predictions,
-        by=by or (),
-        split=split,
-        card=card,
-        skip_missing=skip_missing,
-        bootstrap=draws,
-    )
-    if output is not None:
-        write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json, "", result.settings)
+        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
+        bootstrap=BootstrapConfig(samples=bootstrap),
+    )  # fmt: skip
+    _show_agreement(result, output, as_json)
 
 
 @tune.command("mitoses")
@@ -249,6 +232,14 @@ def _floor(paper: bool) -> float:
     from metaphase.detections.table import PAPER_FLOOR
 
     return PAPER_FLOOR if paper else 0.0
+
+
+def _show_agreement(result: AgreementResult, output: Path | None, as_json: bool) -> None:
+    from metaphase.reports.evaluation import write_agreement_report
+
+    if output is not None:
+        write_agreement_report(result, output)
+    _show(result.table(), result.warnings, output, as_json, "", result.settings)
 
 
 def _show(

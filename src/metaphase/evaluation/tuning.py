@@ -17,18 +17,17 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, named
 from metaphase.detections import detection_files
-from metaphase.evaluation.cohort import Cohort
-from metaphase.evaluation.grades import (
+from metaphase.evaluation.case_values import (
     GRADES,
     is_same_threshold,
-    quadratic_kappa,
     read_cohort,
     read_counts,
-    spearman,
     told_thresholds,
     with_grades,
     with_values,
 )
+from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.grades import quadratic_kappa, spearman
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
