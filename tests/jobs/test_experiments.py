@@ -137,7 +137,7 @@ def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
 def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path: Path) -> None:
     workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
-    states = run_experiments(job)
+    states = run_experiments(job, at_once=2)
     trained = {state.stage.name for state in states if state.status == "done" and "exp" in state.stage.name}
     assert {"exp1-1", "exp2-1", "test exp1-1"} <= trained
     assert {s.status for s in states if s.stage.name in ("candidates", "cnn3", "cnn4-1", "cnn5-0p04")} == {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,46 @@ def test_what_is_removed_for_other_settings_is_never_taken_for_done(
     with pytest.raises(KeyboardInterrupt):
         run_stages(Job(tmp_path, word="y").stages(renew=True), tmp_path)
     assert statuses(Job(tmp_path))[1] == "waiting", "the note went before the files"
+
+
+def joined(folder: Path, name: str, reads: tuple[str, ...], fails: str, _report: Report) -> Facts:
+    """What the stages before wrote, and the name; for stages that run in processes of their own."""
+    if name == fails:
+        raise MetaphaseError("told to fail", path=folder, next_step="do not tell")
+    text = "".join((folder / f"{read}.txt").read_text() for read in reads) + name
+    (folder / f"{name}.txt").write_text(text)
+    return {"letters": len(text)}
+
+
+def square(folder: Path, fails: str = "") -> list[Stage]:
+    """Two stages between one that they read and one that reads both."""
+    reads: dict[str, tuple[str, ...]] = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
+    return [
+        Stage(name, "", read, (f"{name}.txt",), partial(joined, folder, name, read, fails), Copied(name))
+        for name, read in reads.items()
+    ]
+
+
+def test_side_by_side_comes_to_the_same(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    stages = square(tmp_path)
+    states = run_stages(stages, tmp_path, watch=lambda now: seen.append([s.status for s in now]), at_once=2)
+    assert (tmp_path / "d.txt").read_text() == "abacd"
+    assert [state.facts["letters"] for state in states] == [1, 2, 2, 5]
+    assert ["done", "running", "running", "waiting"] in seen
+    assert {state.status for state in run_stages(stages, tmp_path, at_once=2)} == {"kept"}
+
+
+def test_side_by_side_a_failure_lets_the_others_end(tmp_path: Path) -> None:
+    with pytest.raises(MetaphaseError) as told:
+        run_stages(square(tmp_path, fails="b"), tmp_path, at_once=2)
+    assert str(told.value) == f"{tmp_path}: told to fail. Do not tell."
+    assert [state.status for state in stage_states(square(tmp_path), tmp_path)] == [
+        "kept", "interrupted", "kept", "waiting",
+    ]  # fmt: skip
+
+
+def test_an_error_travels_between_processes() -> None:
+    """Copying and pickling take an object apart in the same way."""
+    error = copy.copy(OutputError("full", path=Path("x"), next_step="make room"))
+    assert (type(error), str(error), error.path) == (OutputError, "x: full. Make room.", Path("x"))

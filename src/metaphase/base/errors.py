@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 class MetaphaseError(Exception):
@@ -15,6 +17,10 @@ class MetaphaseError(Exception):
         where = f"{path}: " if path is not None else ""
         then = f". {next_step[0].upper()}{next_step[1:]}." if next_step else "."
         super().__init__(f"{where}{problem}{then}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From a worker process it arrives as it was raised."""
+        return partial(type(self), path=self.path, next_step=self.next_step), (self.problem,)
 
 
 class UsageError(MetaphaseError):

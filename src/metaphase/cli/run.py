@@ -26,6 +26,15 @@ Seed = Annotated[
     int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run, drawn anew.")
 ]
 Status = Annotated[bool, typer.Option("--status", help="Show where it stands and why, and do nothing.")]
+AtOnce = Annotated[
+    int,
+    typer.Option(
+        "--at-once",
+        min=1,
+        max=64,
+        help="Stages to run side by side where none waits for another; a large GPU serves about 3.",
+    ),
+]
 COLOURS = {"failed": "red", "running": "cyan", "waiting": "dim", "interrupted": "yellow"}
 
 
@@ -37,6 +46,7 @@ def run(
     status: Annotated[
         bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
     ] = False,
+    at_once: AtOnce = 1,
     as_json: Json = False,
 ) -> None:
     """Train a detector: candidates, CNN3, hard negatives, ensemble, CNN5 and its test on whole slides.
@@ -55,7 +65,7 @@ def run(
     if status:
         states = stage_states(run_table(chain), workspace)
     else:
-        states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch))
+        states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch, at_once=at_once))
         write_run_page(workspace / "index.html", run_report(chain, states))
     if as_json:
         print_json([plain(state) for state in states])
@@ -137,6 +147,7 @@ def experiments(
         typer.Option("--also", help="Workspace of another seed, for the same table.", metavar="DIR"),
     ] = [],  # noqa: B006 -- typer takes defaults of lists this way
     status: Status = False,
+    at_once: AtOnce = 1,
     as_json: Json = False,
 ) -> None:
     """Train and test the networks of experiments 1 to 7 and of the table of contributions.
@@ -160,7 +171,9 @@ def experiments(
     if status:
         states = stage_states(job.stages(), job.chain.workspace)
     else:
-        states = watched(lambda report, watch: run_and_write(job, also, report=report, watch=watch))
+        states = watched(
+            lambda report, watch: run_and_write(job, also, report=report, watch=watch, at_once=at_once)
+        )
     summary, _ = summarise_job(job, also)
     if as_json:
         print_json([plain(state) for state in states])

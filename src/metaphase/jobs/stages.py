@@ -9,7 +9,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,9 +109,17 @@ def stage_rows(states: States) -> list[StageRow]:
 
 
 def run_stages(
-    stages: Sequence[Stage], workspace: str | Path, *, report: Report = silent, watch: Watch | None = None
+    stages: Sequence[Stage],
+    workspace: str | Path,
+    *,
+    report: Report = silent,
+    watch: Watch | None = None,
+    at_once: int = 1,
 ) -> States:
-    """Do the stages that are not done, in their order; an error stops the run and keeps what was done."""
+    """Do the stages that are not done, in their order; an error stops the run and keeps what was done.
+
+    `at_once` stages that do not wait for each other run side by side, each in a process of its own.
+    """
     folder, accounts = Path(workspace), _accounts(stages)
     states = list(stage_states(stages, folder))
 
@@ -117,21 +128,66 @@ def run_stages(
         if watch is not None:
             watch(tuple(states))
 
+    if at_once > 1:
+        _side_by_side(states, accounts, folder, show, report, at_once)
+        return tuple(states)
     for number, stage in enumerate(stages):
         if states[number].status == "kept":
             continue
         reason = states[number].reason
         show(number, StageState(stage, "running", reason=reason))
         try:
-            show(number, _done(stage, accounts[stage.name], folder, report, reason))
+            seconds, facts = _done(stage, accounts[stage.name], folder, report)
         except MetaphaseError:
             show(number, StageState(stage, "failed", reason=reason))
             raise
+        show(number, StageState(stage, "done", seconds, facts, reason))
     return tuple(states)
 
 
-def _done(stage: Stage, account: Account, folder: Path, report: Report, reason: str) -> StageState:
-    """Work on a stage, and leave its note."""
+def _side_by_side(
+    states: Sequence[StageState],
+    accounts: Mapping[str, Account],
+    folder: Path,
+    show: Callable[[int, StageState], None],
+    report: Report,
+    at_once: int,
+) -> None:
+    """Start every stage as soon as what it reads is done; after an error those that run may end."""
+    left = [number for number, state in enumerate(states) if state.status != "kept"]
+    running: dict[Future[tuple[float, Facts]], int] = {}
+    error: Exception | None = None
+    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
+        while running or (left and error is None):
+            unfinished = {states[number].stage.name for number in (*left, *running.values())}
+            ready = [number for number in left if unfinished.isdisjoint(states[number].stage.reads)]
+            for number in ready[: at_once - len(running)] if error is None else ():
+                stage, reason = states[number].stage, states[number].reason
+                running[pool.submit(_done, stage, accounts[stage.name], folder, silent)] = number
+                left.remove(number)
+                show(number, StageState(stage, "running", reason=reason))
+            names = [states[number].stage.name for number in running.values()]
+            report(", ".join(names), len(states) - len(left) - len(running), len(states))
+            for job in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(job)
+                stage, reason = states[number].stage, states[number].reason
+                try:
+                    show(number, StageState(stage, "done", *job.result(), reason))
+                except (MetaphaseError, BrokenProcessPool) as raised:
+                    error = error or raised
+                    show(number, StageState(stage, "failed", reason=reason))
+    if isinstance(error, BrokenProcessPool):
+        raise OutputError(
+            "a stage's process was killed",
+            path=folder,
+            next_step="run the same command again, with less at once",
+        ) from error
+    if error is not None:
+        raise error
+
+
+def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:
+    """Work on a stage, and leave its note; the seconds it took, and what it told."""
     begun, note = _begun(folder, stage), _note(folder, stage)
     with explained(note):
         note.unlink(missing_ok=True)
@@ -147,7 +203,7 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report, reason: 
         raise OutputError(f"stage {stage.name} left no {missing[0]}", path=folder, next_step="run it again")
     write_note(note, account, {"seconds": seconds, "facts": facts})
     begun.unlink(missing_ok=True)
-    return StageState(stage, "done", seconds, facts, reason)
+    return seconds, facts
 
 
 def _state(stage: Stage, account: Account, folder: Path) -> StageState:

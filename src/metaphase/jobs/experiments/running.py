@@ -177,9 +177,11 @@ def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict
     }
 
 
-def run_experiments(job: Experiments, *, report: Report = silent, watch: Watch | None = None) -> States:
+def run_experiments(
+    job: Experiments, *, report: Report = silent, watch: Watch | None = None, at_once: int = 1
+) -> States:
     """Do what is left; after each stage `watch` may write the table of what there is."""
-    return run_stages(job.stages(), job.chain.workspace, report=report, watch=watch)
+    return run_stages(job.stages(), job.chain.workspace, report=report, watch=watch, at_once=at_once)
 
 
 def _in_turns(first: list[Task], second: list[Task]) -> Iterator[Task]:

@@ -255,18 +255,27 @@ def summarise_job(job: Experiments, also: Sequence[Path] = ()) -> tuple[Summary,
 
 
 def run_and_write(
-    job: Experiments, also: Sequence[Path] = (), *, report: Report = silent, watch: Watch | None = None
+    job: Experiments,
+    also: Sequence[Path] = (),
+    *,
+    report: Report = silent,
+    watch: Watch | None = None,
+    at_once: int = 1,
 ) -> States:
     """Do what is left of the experiments, and write tables and page anew after every stage."""
+    written = 0
 
     def keep(states: States) -> None:
-        if not any(state.status == "running" for state in states):
+        nonlocal written
+        done = sum(state.status in ("done", "failed") for state in states)
+        if done > written:
+            written = done
             write_results(job.results, *summarise_job(job, also), states)
         if watch is not None:
             watch(states)
 
-    states = run_experiments(job, report=report, watch=keep)
-    keep(states)
+    states = run_experiments(job, report=report, watch=keep, at_once=at_once)
+    write_results(job.results, *summarise_job(job, also), states)
     return states
 
 

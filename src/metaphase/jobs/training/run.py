@@ -39,9 +39,11 @@ class NetworksTested(Ingredients, stage="test", uses=(SlideSearched,)):
         return cls(config.test, source_of(config, ("validation", "test")))
 
 
-def run_chain(chain: Chain, *, report: Report = silent, watch: Watch | None = None) -> States:
+def run_chain(
+    chain: Chain, *, report: Report = silent, watch: Watch | None = None, at_once: int = 1
+) -> States:
     """Do what is left of the chain from manifest to CNN5 and its test; `results.json` holds the test."""
-    return run_stages(run_table(chain), chain.workspace, report=report, watch=watch)
+    return run_stages(run_table(chain), chain.workspace, report=report, watch=watch, at_once=at_once)
 
 
 def run_table(chain: Chain) -> list[Stage]:
