@@ -1,0 +1,197 @@
+"""Networks that answer densely: teachers on ImageNet's weights; students that see 97 px, without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metaphase.networks.architectures import LEAKY_SLOPE, PixelScale, ResidualBlock, build_network
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
+
+# ---- teachers ----
+
+STRIDED = (24, 40, 80, 192)
+"""Widths of EfficientNet-Lite's stages that begin by halving the resolution; it is halved once before."""
+LAST_WIDTH = 112
+"""Stages up to this width are used: what they see is enough for a cell and its surroundings."""
+TAPS = (24, 40, 112)
+"""Widths whose last features, at strides 4, 8 and 16, come together."""
+BN_EPSILON = 1e-3
+
+
+class Inverted(nn.Module):
+    """Expand, filter each channel, project; names as in the published weights."""
+
+    def __init__(self, channels: int, inner: int, filters: int, size: int, stride: int) -> None:
+        super().__init__()
+        self.adds = stride == 1 and channels == filters
+        if inner != channels:
+            self._expand_conv = nn.Conv2d(channels, inner, 1, bias=False)
+            self._bn0 = nn.BatchNorm2d(inner, BN_EPSILON)
+        self._depthwise_conv = nn.Conv2d(inner, inner, size, stride, size // 2, groups=inner, bias=False)
+        self._bn1 = nn.BatchNorm2d(inner, BN_EPSILON)
+        self._project_conv = nn.Conv2d(inner, filters, 1, bias=False)
+        self._bn2 = nn.BatchNorm2d(filters, BN_EPSILON)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features of the block."""
+        inner = features
+        if hasattr(self, "_expand_conv"):
+            inner = functional.relu6(self._bn0(self._expand_conv(inner)))
+        inner = functional.relu6(self._bn1(self._depthwise_conv(inner)))
+        inner = self._bn2(self._project_conv(inner))
+        total: Tensor = features + inner if self.adds else inner
+        return total
+
+
+class Teacher(nn.Module):
+    """EfficientNet-Lite, its features brought together at a stride of 4 px: one logit a cell of 4 x 4 px."""
+
+    def __init__(self, weights: Mapping[str, Tensor], width: int = 96, pretrained: bool = True) -> None:
+        super().__init__()
+        self.scale = PixelScale()
+        stem = weights["_conv_stem.weight"]
+        self._conv_stem = nn.Conv2d(3, stem.shape[0], 3, 2, 1, bias=False)
+        self._bn0 = nn.BatchNorm2d(stem.shape[0], BN_EPSILON)
+        self._blocks = nn.ModuleList()
+        self.taps: dict[int, int] = {}
+        channels = stem.shape[0]
+        while f"_blocks.{len(self._blocks)}._depthwise_conv.weight" in weights:
+            number = len(self._blocks)
+            inner, _, size, _ = weights[f"_blocks.{number}._depthwise_conv.weight"].shape
+            filters = weights[f"_blocks.{number}._project_conv.weight"].shape[0]
+            if filters > LAST_WIDTH:
+                break
+            stride = 2 if filters in STRIDED and filters != channels else 1
+            self._blocks.append(Inverted(channels, inner, filters, size, stride))
+            channels = filters
+            if filters in TAPS:
+                self.taps[filters] = number
+        self.lateral = nn.ModuleList(nn.Conv2d(filters, width, 1) for filters in TAPS)
+        self.joined = nn.Sequential(
+            nn.Conv2d(width, width, 3, 1, 1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1),
+            nn.ReLU(),
+        )
+        self.head = nn.Conv2d(width, 1, 1)
+        nn.init.constant_(self.head.bias, -4.0)  # type: ignore[arg-type]
+        if pretrained:
+            self.load_state_dict(
+                {name: value for name, value in weights.items() if name in self.state_dict()}, strict=False
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, rows / 4, columns / 4)."""
+        features = functional.relu6(self._bn0(self._conv_stem(self.scale(images))))
+        found = []
+        for number, block in enumerate(self._blocks):
+            features = block(features)
+            if number in self.taps.values():
+                found.append(features)
+        total = self.lateral[-1](found[-1])
+        for lateral, tap in zip(reversed(self.lateral[:-1]), reversed(found[:-1]), strict=True):
+            total = functional.interpolate(
+                total, size=tap.shape[2:], mode="bilinear", align_corners=False
+            ) + lateral(tap)
+        logits: Tensor = self.head(self.joined(total))
+        return logits[:, 0]
+
+
+# ---- students ----
+
+
+class Subcells(nn.Module):
+    """A head whose cells of 8 px answer four times, once for each of their outputs."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.answer = nn.Conv2d(channels, 8, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (n, 2, 2 rows, 2 columns)."""
+        return functional.pixel_shuffle(self.answer(features), 2)
+
+
+def _normed(channels: int, filters: int, size: int, stride: int, dilation: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(channels, filters, size, stride, dilation=dilation, bias=False)
+    return [conv, nn.BatchNorm2d(filters), nn.LeakyReLU(LEAKY_SLOPE)]
+
+
+def _block(channels: int, filters: int) -> ResidualBlock:
+    return ResidualBlock(channels, filters, LEAKY_SLOPE)
+
+
+def coarse(a: int, b: int, c: int, d: int) -> nn.Sequential:
+    """At 0.5 um/px; most layers work at 2 um. Sees 94 px."""
+    return nn.Sequential(
+        PixelScale(), nn.AvgPool2d(2), *_normed(3, a, 3, 2), _block(a, b), *_normed(b, c, 3, 2),
+        _block(c, c), _block(c, d),
+        *_normed(d, d, 1, 1), Subcells(d),
+    )  # fmt: skip
+
+
+def fine(stem: int, a: int, b: int, c: int, d: int) -> nn.Sequential:
+    """At 0.25 um/px; most layers work at 2 um. Sees 95 px."""
+    return nn.Sequential(
+        PixelScale(), *_normed(3, stem, 5, 2), *_normed(stem, a, 3, 2), _block(a, b), *_normed(b, c, 3, 2),
+        _block(c, c), _block(c, d),
+        *_normed(d, d, 1, 1), Subcells(d),
+    )  # fmt: skip
+
+
+def half(a: int, b: int, c: int, d: int) -> nn.Sequential:
+    """At 0.5 um/px, layers at 1 um, the context 2 um apart. Sees 94 px."""
+    return nn.Sequential(
+        PixelScale(), nn.AvgPool2d(2), *_normed(3, a, 3, 1), *_normed(a, b, 3, 2),
+        _block(b, b), _block(b, c), _block(c, d),
+        *_normed(d, d, 3, 1, 2), *_normed(d, d, 3, 1, 2), nn.Conv2d(d, 2, 1),
+    )  # fmt: skip
+
+
+def residual(gamma: float) -> nn.Sequential:
+    """The shape of the detector of docs/model.md."""
+    return build_network(NetworkSpec("residual", gamma, "batch"))
+
+
+STUDENTS: dict[str, Callable[[], nn.Sequential]] = {
+    "residual-0.5": partial(residual, 0.5),
+    "half": partial(half, 32, 64, 96, 128),
+    "fine-large": partial(fine, 32, 64, 96, 160, 256),
+    "fine": partial(fine, 24, 48, 64, 96, 160),
+    "coarse-large": partial(coarse, 48, 96, 160, 256),
+    "coarse": partial(coarse, 32, 64, 96, 128),
+    "coarse-small": partial(coarse, 24, 48, 64, 96),
+    "coarse-tiny": partial(coarse, 16, 32, 48, 64),
+}
+
+
+def said(student: nn.Module, images: Tensor) -> Tensor:
+    """Logits (n, rows, columns), as many as a detector gives that sees 97 px; the first means pixel 50."""
+    rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in images.shape[2:])
+    logits: Tensor = student(images)
+    return (logits[:, 1] - logits[:, 0])[:, :rows, :columns].float()
+
+
+def multiply_adds(network: nn.Module, side: int = 512) -> float:
+    """Multiplications a pixel, layer by layer as they stand."""
+    total = 0
+
+    def count(layer: Any, _given: Any, out: Tensor) -> None:
+        nonlocal total
+        total += out[0, 0].numel() * layer.weight.numel()
+
+    hooks = [
+        layer.register_forward_hook(count) for layer in network.modules() if isinstance(layer, nn.Conv2d)
+    ]
+    with torch.no_grad():
+        network.eval()(torch.zeros(1, 3, side, side))
+    for hook in hooks:
+        hook.remove()
+    return total / side**2
