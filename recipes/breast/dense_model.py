@@ -57,7 +57,8 @@ SUPPRESS_UM, FLOOR, SEARCH_ROWS = 15.0, 0.02, 400
 TEACHER_SMOOTH_UM = 1.0
 AUGMENTATION = AugmentationConfig(
     size_px=WINDOW_PX, stain_factor=(0.85, 1.15), stain_bias=(-0.1, 0.1), scale=(0.75, 1.4),
-    colour=(0.85, 1.2), contrast=(0.85, 1.2), brightness=(0.9, 1.1), blur_sigma_px=(0.0, 1.2), noise_sigma=(0.0, 0.04),
+    colour=(0.85, 1.2), contrast=(0.85, 1.2), brightness=(0.9, 1.1), blur_sigma_px=(0.0, 1.2),
+    noise_sigma=(0.0, 0.04),
 )  # fmt: skip
 NO, YES, ANY = 0, 1, 2
 Cells = npt.NDArray[np.uint8]

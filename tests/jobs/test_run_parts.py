@@ -45,7 +45,7 @@ def test_a_network_of_a_difficult_set_sees_each_patch_as_often_as_it_was_drawn(t
 
 @given(side_px=st.floats(1, 3e5), best_px=st.integers(64, 4096))
 def test_tiles_cover_a_slide_in_fours_and_stay_near_the_best_size(side_px: float, best_px: int) -> None:
-    tile_px = even_tile_px(side_px, best_px)
+    tile_px = even_tile_px(side_px, best_px, 4)
     assert tile_px % 4 == 0
     assert tile_px <= 1.1 * best_px + 4
     tiles = -(-side_px // tile_px)

@@ -218,18 +218,18 @@ class _Search:
     def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
         """Detections of a slide's tissue, the most probable first."""
         side_px = max(slide.width, slide.height) * slide.mpp / self._mpp
-        tile_px = even_tile_px(side_px, self._engine.tile_px)
+        tile_px = even_tile_px(side_px, self._engine.tile_px, self._engine.step_px)
         found = find_detections(
             self._engine, slide, self._peaks, mpp=self._mpp, tile_px=tile_px, mask=tissue.grid
         )
         return pd.DataFrame({"x": found.x, "y": found.y, "probability": found.probability})
 
 
-def even_tile_px(side_px: float, best_px: int) -> int:
+def even_tile_px(side_px: float, best_px: int, step_px: int) -> int:
     """About `best_px`, but such that tiles, which all have one size, cover a small slide without much waste.
 
-    >>> even_tile_px(2048, 1992), even_tile_px(2048, 1016), even_tile_px(640, 1992)
-    (2048, 1024, 640)
+    >>> even_tile_px(2048, 1992, 4), even_tile_px(2048, 1016, 4), even_tile_px(642, 1992, 8)
+    (2048, 1024, 648)
     """
     tiles = max(1, math.ceil(side_px / best_px - 0.1))
-    return 4 * math.ceil(side_px / tiles / 4)
+    return step_px * math.ceil(side_px / tiles / step_px)

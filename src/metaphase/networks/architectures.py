@@ -1,11 +1,8 @@
-"""The paper's networks, and a residual detector. Builders hold the numbers; modules get finished layers.
+"""The paper's networks, and two detectors of residual blocks. Builders hold the numbers; modules get layers.
 
 Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
-convolution is valid, so on a patch of `PATCH_PX` the output is 1 x 1, and on a larger image each output
-pixel equals what the patch around it would give.
-
-It learns faster from few mitoses than the paper's chain of convolutions, and with a fifth of the parameters
-(docs/model.md). Every convolution is valid; what skips a block is cropped to what the block gives.
+convolution is valid: the first output of a patch of `PATCH_PX` is the patch's, and on a larger image each
+output equals what the patch around it would give. What skips a block is cropped to what the block gives.
 """
 
 from __future__ import annotations
@@ -61,7 +58,7 @@ def folded_block(block: ResidualBlock) -> ResidualBlock:
     return folded.eval()
 
 
-# ---- the paper's networks, and a residual detector. Builders hold the numbers ----
+# ---- the networks. Builders hold the numbers ----
 
 
 PIXEL_CENTRE, PIXEL_SPREAD = 0.5, 0.25
@@ -92,6 +89,7 @@ DETECTOR_LAYERS = (
 )
 RESIDUAL_FILTERS = (32, 64, 128, 256)
 RESIDUAL_WIDE = _Conv(256, 9, 1)
+SWIFT_FILTERS = (24, 48, 64, 96, 160)
 CLASSIFIER_FILTERS = (64, 128, 256, 512, 1024)
 CLASSIFIER_DENSE = 2048
 
@@ -118,6 +116,18 @@ class WideConv2d(nn.Conv2d):
         pixels = input.permute(0, 2, 3, 1).flatten(1)
         filters = self.weight.permute(0, 2, 3, 1).flatten(1)
         return functional.linear(pixels, filters, self.bias)[:, :, None, None]
+
+
+class Subcells(nn.Module):
+    """A head whose cells of 8 px answer four times, once for each output in them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.answer = nn.Conv2d(channels, 8, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (n, 2, 2 rows, 2 columns)."""
+        return functional.pixel_shuffle(self.answer(features), 2)
 
 
 def build_network(spec: NetworkSpec) -> nn.Sequential:
@@ -158,6 +168,22 @@ def build_residual(spec: NetworkSpec) -> nn.Sequential:
     )
 
 
+def build_swift(spec: NetworkSpec) -> nn.Sequential:
+    """A detector most of whose layers work on cells of 2 um: a fifteenth of the residual one's products."""
+    stem, first, second, third, fourth = (_width(spec, filters) for filters in SWIFT_FILTERS)
+    return nn.Sequential(
+        PixelScale(),
+        *_activated(3, _Conv(stem, 5, 2), spec.normalisation),
+        *_activated(stem, _Conv(first, 3, 2), spec.normalisation),
+        ResidualBlock(first, second, LEAKY_SLOPE),
+        *_activated(second, _Conv(third, 3, 2), spec.normalisation),
+        ResidualBlock(third, third, LEAKY_SLOPE),
+        ResidualBlock(third, fourth, LEAKY_SLOPE),
+        *_activated(fourth, _Conv(fourth, 1, 1), spec.normalisation),
+        Subcells(fourth),
+    )
+
+
 def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     """CNN1 and CNN2: five pairs of convolution and max-pooling, then two dense layers (1 x 1 here)."""
     layers: list[nn.Module] = [PixelScale()]
@@ -174,12 +200,22 @@ def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     return nn.Sequential(*layers, *dense)
 
 
-_BUILDERS = {"detector": build_detector, "residual": build_residual, "classifier": build_classifier}
+_BUILDERS = {
+    "detector": build_detector,
+    "residual": build_residual,
+    "swift": build_swift,
+    "classifier": build_classifier,
+}
 
 
 def probability(logits: Tensor) -> Tensor:
     """Probability of class 1, (N, h, w), from logits (N, 2, h, w)."""
     return torch.softmax(logits.float(), dim=1)[:, 1]
+
+
+def patch_probability(logits: Tensor) -> Tensor:
+    """Probability of class 1, (N,), from the logits of patches: their first output is theirs."""
+    return probability(logits[:, :, 0, 0])
 
 
 def parameter_count(network: nn.Module) -> int:
@@ -230,7 +266,7 @@ def _activated(channels: int, row: _Conv, normalisation: Normalisation) -> Itera
 def _convolution(
     channels: int, filters: int, size: int, stride: int, normalisation: Normalisation
 ) -> Iterable[nn.Module]:
-    kind = nn.Conv2d if size <= 3 else WideConv2d
+    kind = nn.Conv2d if size <= 5 else WideConv2d
     if normalisation == "none":
         return [kind(channels, filters, size, stride)]
     return [kind(channels, filters, size, stride, bias=False), nn.BatchNorm2d(filters)]

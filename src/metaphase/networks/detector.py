@@ -100,7 +100,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
             raise ModelError(
                 f"is a {card.family} of patches, not a detector",
                 path=path,
-                next_step="give a model of family detector or residual; `metaphase model info` tells",
+                next_step="give a model of family detector, residual or swift; `metaphase model info` tells",
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(

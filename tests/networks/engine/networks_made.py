@@ -21,13 +21,25 @@ def random_network(
 
 
 def residual_network(seed: int = 0, gamma: float = GAMMA) -> nn.Sequential:
-    """The same of residual blocks, which let the signal grow: logits are brought to a spread of 3."""
+    """The same of residual blocks."""
     network = _with_biases(NetworkSpec("residual", gamma, "batch"), seed)
+    return _spread(network, network[-1])
+
+
+def swift_network(seed: int = 0, gamma: float = 0.3) -> nn.Sequential:
+    """The same of cells of several outputs."""
+    network = _with_biases(NetworkSpec("swift", gamma, "batch"), seed)
+    return _spread(network, network[-1].answer)
+
+
+def _spread(network: nn.Sequential, head: nn.Conv2d) -> nn.Sequential:
+    """Residual blocks let the signal grow: logits are brought to a spread of 3."""
     with torch.no_grad():
         logits = network(torch.from_numpy(texture(250, 250)).permute(2, 0, 1)[None].float() / 255)
         difference = logits[:, 1] - logits[:, 0]
-        network[-1].weight *= 3 / difference.std()
-        network[-1].bias.copy_(torch.tensor([3.0, 0.0]) * difference.mean() / difference.std())
+        head.weight *= 3 / difference.std()
+        head.bias *= 3 / difference.std()
+        head.bias[: len(head.bias) // 2] += 3 * difference.mean() / difference.std()
     return network
 
 
@@ -43,7 +55,9 @@ def _with_biases(spec: NetworkSpec, seed: int) -> nn.Sequential:
             nn.init.uniform_(layer.weight, 0.5, 2)
             nn.init.normal_(layer.bias, std=0.3)
     with torch.no_grad():
-        network[-1].weight *= 4
+        for parameter in network[-1].parameters():
+            if parameter.ndim > 1:
+                parameter *= 4
     return network.eval()
 
 

@@ -120,9 +120,11 @@ def test_spoilt_weights_are_refused(name: str) -> None:
 class _Rounding(Engine):
     """Prepares networks as for a GPU, on the CPU."""
 
-    def prepared(self, network: nn.Sequential) -> tuple[Detector, str] | None:
+    rounds = True
+
+    def prepared(self, network: nn.Sequential) -> str:
         with torch.inference_mode():
-            return self._rounded(fold_detector(network))
+            return self._on_gpu(fold_detector(network))[1]
 
 
 @pytest.mark.parametrize(("precision", "words"), [("auto", "TensorFloat-32"), ("fast", "float16")])
@@ -131,11 +133,9 @@ def test_rounded_arithmetic_is_used_where_it_agrees(
 ) -> None:
     network = residual_network()
     engine = _Rounding([network], EngineConfig(device="cpu", precision=precision))  # type: ignore[arg-type]
-    prepared = engine.prepared(network)
-    assert prepared is not None
-    assert prepared[1] == words
+    assert engine.prepared(network) == words
     monkeypatch.setattr(engine_module, "TOLERANCE", 0.0)
-    assert engine.prepared(network) is None
+    assert engine.prepared(network) == "float32"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -12,7 +12,7 @@ import torch
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.provenance import account_of, fingerprint_of
-from metaphase.networks.architectures import probability
+from metaphase.networks.architectures import patch_probability
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.loop import centre_crop
@@ -63,6 +63,6 @@ class NetworkJudge:
     def _judge(self, pixels: torch.Tensor) -> npt.NDArray[np.float32]:
         images = centre_crop(pixels.to(self._device))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
-            answers = [probability(network(images)).flatten() for network in self._networks]
+            answers = [patch_probability(network(images)) for network in self._networks]
         mean: npt.NDArray[np.float32] = torch.stack(answers).mean(dim=0).cpu().numpy()
         return mean

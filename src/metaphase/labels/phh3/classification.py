@@ -23,7 +23,7 @@ from metaphase.labels.phh3.cases import (
     write_classified,
 )
 from metaphase.labels.phh3.config import Phh3Error
-from metaphase.networks.architectures import probability
+from metaphase.networks.architectures import patch_probability
 from metaphase.networks.cards import ModelCard
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.loop import centre_crop
@@ -58,7 +58,7 @@ class Classifier:
     def __call__(self, patches: RGB) -> npt.NDArray[np.float32]:
         """Probability of class 1 for each patch (n, side, side, 3)."""
         images = centre_crop(torch.from_numpy(patches).to(self.device), self.card.patch_px)
-        answers: npt.NDArray[np.float32] = probability(self.network(images)).flatten().cpu().numpy()
+        answers: npt.NDArray[np.float32] = patch_probability(self.network(images)).cpu().numpy()
         return answers
 
 

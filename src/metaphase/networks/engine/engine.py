@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -22,7 +22,14 @@ from metaphase.detections.table import PAPER_SUPPRESS_UM
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
-from metaphase.networks.engine.layers import FoldedDetector, PlainDetector, fold_detector
+from metaphase.networks.engine.layers import (
+    CELL_PX,
+    CellDetector,
+    FoldedDetector,
+    PlainDetector,
+    fold_detector,
+    has_wide,
+)
 from metaphase.networks.engine.peaks import BORDER
 
 # ---- settings of the engine and of what counts as a detection ----
@@ -39,8 +46,8 @@ class EngineConfig:
     device: str | None = field(default=None, metadata=decides())
     """`cpu`, `cuda` or `cuda:1`; None is a GPU where there is one."""
     precision: Precision = "auto"
-    """`auto`: probabilities within 1e-3 of float32; `fast`: single half precision on a GPU, about 1e-2;
-    `float32`: all arithmetic in float32 (the CPU always does that)."""
+    """`auto`: probabilities within 1e-3 of float32; `fast`: half precision, about 1e-2, on a GPU and, for a
+    `swift` detector, on a CPU; `float32`: all arithmetic in float32."""
     batch: int | None = field(default=None, metadata=decides())
     """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
     workers: int | None = field(default=None, metadata=decides())
@@ -130,40 +137,50 @@ class Engine:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
-        folded = [fold_detector(network) for network in networks]
         with torch.inference_mode(), self.active():
-            self._detectors, self.block_outputs, self.arithmetic = self._prepare(folded)
+            self._detectors, self.arithmetic = self._prepare(networks)
 
-    def _prepare(self, folded: list[FoldedDetector]) -> tuple[list[Detector], int, str]:
-        """Detectors, the outputs a side of their blocks, and the arithmetic in words."""
+    def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
+        """Each network in the form that runs fastest here, and the arithmetic in words."""
+        wide = [fold_detector(network) for network in networks if has_wide(network)]
+        prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
-            outputs = cpu_block_outputs(folded)
             workers = Workers(self.config.workers or available_cores())
-            return [CpuDetector(detector, outputs, workers) for detector in folded], outputs, "float32"
-        prepared = [self._on_gpu(detector) for detector in folded]
+            outputs = cpu_block_outputs(wide)
+            prepared = [(CpuDetector(folded, outputs, workers), "float32") for folded in wide]
+        else:
+            prepared = [self._on_gpu(folded) for folded in wide]
+        prepared += [self._of_cells(network) for network in networks if not has_wide(network)]
         arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
-        return [detector for detector, _ in prepared], GPU_OUTPUTS, arithmetic
+        return [detector for detector, _ in prepared], arithmetic
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
-        exact = self.device.type != "cuda" or self.config.precision == "float32"
-        rounded = None if exact else self._rounded(folded)
-        return rounded or (PortableDetector(folded, self.device, GPU_OUTPUTS), "float32")
-
-    def _rounded(self, folded: FoldedDetector) -> tuple[Detector, str] | None:
-        """Faster arithmetic where it runs here and agrees with plain float32, else None."""
+        exact = PortableDetector(folded, self.device, GPU_OUTPUTS)
         if folded.chain and importlib.util.find_spec("triton") is None:
-            return None
+            return exact, "float32"
+        make = self._fused if folded.chain else self._plain
+        return self._rounded(partial(make, folded), exact)
+
+    def _of_cells(self, network: nn.Sequential) -> tuple[Detector, str]:
+        """The form of a network without a wide convolution; PyTorch's own threads share it on a CPU."""
+        exact = CellDetector(network, self.device, torch.float32)
+        return self._rounded(partial(self._cells, network), exact)
+
+    def _rounded(self, make: Callable[[bool], tuple[Detector, str]], exact: Detector) -> tuple[Detector, str]:
+        """Faster arithmetic where it is wanted, runs here and agrees with plain float32."""
         fast = self.config.precision == "fast"
+        if self.config.precision == "float32" or not (self.rounds or fast):
+            return exact, "float32"
         try:
-            detector, words = self._fused(folded, fast) if folded.chain else self._plain(folded, fast)
-            difference = self._difference(detector, folded)
+            detector, words = make(fast)
+            difference = self._difference(detector, exact)
         except Exception as error:  # noqa: BLE001 -- a compiler, a driver or a small GPU may refuse in many ways
-            _log.warning("the fast GPU arithmetic does not run here (%s); using plain float32", error)
-            return None
+            _log.warning("the fast arithmetic does not run here (%s); using plain float32", error)
+            return exact, "float32"
         if not difference <= TOLERANCE * (20 if fast else 1):
-            _log.warning("%s on this GPU is off by %.2g; using plain float32", words, difference)
-            return None
+            _log.warning("%s on this device is off by %.2g; using plain float32", words, difference)
+            return exact, "float32"
         return detector, words
 
     def _fused(self, folded: FoldedDetector, fast: bool) -> tuple[Detector, str]:
@@ -178,18 +195,36 @@ class Engine:
         detector = PlainDetector(folded, self.device, torch.float16 if fast else torch.float32)
         return detector, "float16" if fast else "TensorFloat-32"
 
-    def _difference(self, detector: Detector, folded: FoldedDetector) -> float:
-        """Largest difference in logits to `PortableDetector` on a small image."""
+    def _cells(self, network: nn.Sequential, fast: bool) -> tuple[Detector, str]:
+        """PyTorch's convolutions, for a detector of cells; half precision is bfloat16 on a CPU."""
+        half, words = (
+            (torch.float16, "float16") if self.device.type == "cuda" else (torch.bfloat16, "bfloat16")
+        )
+        detector = CellDetector(network, self.device, half if fast else torch.float32, rounded=True)
+        return detector, words if fast else "TensorFloat-32"
+
+    def _difference(self, detector: Detector, exact: Detector) -> float:
+        """Largest difference in logits on a small image."""
         side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * GPU_OUTPUTS
         generator = torch.Generator().manual_seed(0)
         image = torch.randint(100, 256, (1, side, side, 3), dtype=torch.uint8, generator=generator)
         image = image.to(self.device)
-        exact = PortableDetector(folded, self.device, GPU_OUTPUTS).logits(image)
-        return float((detector.logits(image) - exact).abs().max())
+        return float((detector.logits(image) - exact.logits(image)).abs().max())
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the device has arithmetic between half precision and float32."""
+        return self.device.type == "cuda"
 
     def active(self) -> AbstractContextManager[object]:
         """Makes the engine's GPU the current one, as kernels and events expect."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
+        cells = any(isinstance(detector, CellDetector) for detector in self._detectors)
+        return CELL_PX if cells else OUTPUT_STRIDE_PX
 
     @property
     def tile_outputs(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from metaphase.base.errors import ModelError
-from metaphase.networks.architectures import LOST_PX, ResidualBlock, fold_normalisation
+from metaphase.networks.architectures import LOST_PX, ResidualBlock, Subcells, WideConv2d, fold_normalisation
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 
 # ---- memory that is used again and again ----
 
@@ -159,7 +161,7 @@ def _folded(layer: nn.Module) -> FoldedConv:
 def _other_kind() -> ModelError:
     return ModelError(
         "the engine runs detectors, and this network is of another kind",
-        next_step="use a model whose card says family 'detector' or 'residual'",
+        next_step="use a model whose card says family 'detector', 'residual' or 'swift'",
     )
 
 
@@ -248,6 +250,50 @@ def _moved(
 def _moved_conv(conv: FoldedConv, device: torch.device, dtype: torch.dtype) -> FoldedConv:
     weight = conv.weight.to(device, dtype).contiguous(memory_format=torch.channels_last)
     return FoldedConv(weight, conv.bias.to(device, dtype), conv.stride)
+
+
+# ---- a detector without a wide convolution: cells of several outputs ----
+
+CELL_PX = 2 * OUTPUT_STRIDE_PX
+"""Side of a cell."""
+
+
+def has_wide(network: nn.Sequential) -> bool:
+    """Whether a wide convolution decides a network's time, as in the paper's and the residual detector."""
+    return any(isinstance(layer, WideConv2d) for layer in network)
+
+
+class CellDetector:
+    """One `swift` network, ready to compute logits of batches of tiles by PyTorch's own convolutions.
+
+    `dtype` is that of weights and features. The head gives the logit of "yes" against "no".
+    """
+
+    def __init__(
+        self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
+    ) -> None:
+        folded = fold_normalisation(copy.deepcopy(network).double())
+        *body, head = folded
+        if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
+            raise _other_kind()
+        _check_finite(list(folded.parameters()))
+        with torch.no_grad():
+            body[0].weight /= PIXEL_MAX
+            answer = head.answer
+            difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
+            difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
+            difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
+        layers = nn.Sequential(*body, difference, nn.PixelShuffle(2)).to(device, dtype).eval()
+        self._layers = layers.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+        self._dtype, self._rounded = dtype, rounded
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
+        rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
+        with tensor_float(self._rounded):
+            pixels = image.permute(0, 3, 1, 2).to(self._dtype)
+            values: Tensor = self._layers(pixels)
+        return values[:, 0, :rows, :columns].float()
 
 
 @contextmanager

@@ -74,11 +74,11 @@ def plan_detection(
     if tile_px is None:
         best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
         longest = max(slide.bounds.width, slide.bounds.height) * slide.mpp / mpp
-        tile_px = min(best, OUTPUT_STRIDE_PX * math.ceil(longest / OUTPUT_STRIDE_PX))
-    if tile_px % OUTPUT_STRIDE_PX or tile_px < OUTPUT_STRIDE_PX:
+        tile_px = min(best, engine.step_px * math.ceil(longest / engine.step_px))
+    if tile_px % engine.step_px or tile_px < engine.step_px:
         raise UsageError(
             f"tiles of {tile_px} px do not join without a seam",
-            next_step=f"give a multiple of {OUTPUT_STRIDE_PX} px",
+            next_step=f"give a multiple of {engine.step_px} px",
         )
     touched = None if mask is None else _grown(mask, OUTPUT_STRIDE_PX * mpp / slide.mpp)
     plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=tile_px, mask=touched)

@@ -24,7 +24,7 @@ from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
 from metaphase.images.stain.augmentation import Augmentation
 from metaphase.images.stain.pixels import stained_density
-from metaphase.networks.architectures import build_network, parameter_count, probability
+from metaphase.networks.architectures import build_network, parameter_count, patch_probability
 from metaphase.networks.cards import (
     PATCH_PX,
     ModelCard,
@@ -253,7 +253,7 @@ class _Run:
         self.model.eval()
         rows = np.arange(self.team.rank, len(self.held_out.labels), self.team.size)
         answers = [
-            probability(self._logits(pixels)).flatten().cpu()
+            patch_probability(self._logits(pixels)).cpu()
             for pixels in feed_in_order(feed, rows, VALIDATION_BATCH)
         ]
         mine = torch.cat(answers).numpy() if answers else np.empty(0, np.float32)

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from metaphase.base.arrays import Integers
 from metaphase.images.stain.augmentation import StainMixer, appearance_of
-from metaphase.networks.architectures import probability
+from metaphase.networks.architectures import patch_probability
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training.data import PatchSet, rows_on
 
@@ -50,7 +50,7 @@ def teacher_answers(models: Sequence[str], device: torch.device, *, compiled: bo
     @torch.no_grad()
     def ask(images: Tensor, _rows: Integers) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
-            said = [probability(teacher(images)).flatten() for teacher in asked]
+            said = [patch_probability(teacher(images)) for teacher in asked]
         return torch.stack(said).mean(dim=0)
 
     return ask

@@ -1,0 +1,88 @@
+"""A detector of cells: several outputs each, no wide convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaphase.base.errors import ModelError, UsageError
+from metaphase.networks.architectures import build_network, patch_probability
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, NetworkSpec
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.layers import CellDetector
+from metaphase.slides import ArraySlide
+from tests.networks.engine.networks_made import residual_network, swift_network, texture
+from tests.networks.engine.test_residual import plain_logits
+
+CPU = EngineConfig(device="cpu", workers=2)
+TOLERANCE = 1e-4
+
+
+def outputs(side: int) -> int:
+    return (side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1
+
+
+@settings(max_examples=12)
+@given(height=st.integers(97, 330), width=st.integers(97, 330))
+def test_equals_the_plain_network_at_any_size(height: int, width: int) -> None:
+    image = texture(height, width, seed=height * 1000 + width)
+    expected = plain_logits(swift_network(), image)[: outputs(height), : outputs(width)]
+    found = Engine([swift_network()], CPU).logits(torch.from_numpy(image)[None])[0]
+    assert found.shape == (outputs(height), outputs(width))
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_the_first_output_of_a_patch_is_the_patchs() -> None:
+    network, image = swift_network(), texture(260, 260)
+    whole = Engine([network], CPU).logits(torch.from_numpy(image)[None])[0]
+    for row, column in ((0, 0), (4, 6), (16, 10)):  # the first of each cell
+        y, x = OUTPUT_STRIDE_PX * row, OUTPUT_STRIDE_PX * column
+        patch = torch.from_numpy(image[y : y + PATCH_PX, x : x + PATCH_PX]).permute(2, 0, 1)[None] / 255
+        with torch.inference_mode():
+            said = patch_probability(network(patch))
+        assert float(said) == pytest.approx(float(torch.sigmoid(whole[row, column])), abs=1e-4)
+
+
+def test_tile_size_changes_nothing() -> None:
+    slide = ArraySlide(texture(700, 620), mpp=0.25)
+    engine = Engine([swift_network()], CPU)
+    config = PeakConfig(floor=0.3, suppress_um=5, smooth_um=1.0)
+    whole = find_detections(engine, slide, config, tile_px=1024)
+    assert len(whole.x) > 5
+    for tile_px in (64, 136, 256):
+        tiled = find_detections(engine, slide, config, tile_px=tile_px)
+        np.testing.assert_allclose(tiled.x, whole.x, atol=1e-2)
+        np.testing.assert_allclose(tiled.probability, whole.probability, atol=1e-4)
+    with pytest.raises(UsageError, match="multiple of 8 px"):
+        find_detections(engine, slide, config, tile_px=132)
+
+
+def test_half_precision_where_it_is_asked_for() -> None:
+    image = torch.from_numpy(texture(250, 250))[None]
+    exact = Engine([swift_network()], CPU)
+    fast = Engine([swift_network()], EngineConfig(device="cpu", precision="fast"))
+    assert (exact.arithmetic, fast.arithmetic) == ("float32", "bfloat16")
+    difference = torch.sigmoid(exact.logits(image)) - torch.sigmoid(fast.logits(image))
+    assert 0 < float(difference.abs().max()) < 0.1
+
+
+def test_answers_together_with_a_detector_of_another_kind() -> None:
+    image = torch.from_numpy(texture(200, 220))[None]
+    alone = [torch.sigmoid(Engine([make()], CPU).logits(image)) for make in (swift_network, residual_network)]
+    both = torch.sigmoid(Engine([swift_network(), residual_network()], CPU).logits(image))
+    np.testing.assert_allclose(both, (alone[0] + alone[1]) / 2, atol=1e-5)
+
+
+def test_weights_that_are_no_numbers_and_other_networks_are_refused() -> None:
+    broken = swift_network()
+    with torch.no_grad():
+        broken[1].weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(ModelError, match="NaN"):
+        Engine([broken], CPU)
+    with pytest.raises(ModelError, match="another kind"):
+        CellDetector(build_network(NetworkSpec("classifier")), torch.device("cpu"), torch.float32)
+    with pytest.raises(UsageError, match="swift"):
+        NetworkSpec("swift", 1.0, "none")
