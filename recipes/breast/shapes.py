@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.networks.architectures import LEAKY_SLOPE, PixelScale, ResidualBlock, build_network
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
+from metaphase.networks.architectures import LEAKY_SLOPE, PixelScale, ResidualBlock, Subcells, build_network
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, Family, NetworkSpec
 
 # ---- teachers ----
 
@@ -107,18 +107,6 @@ class Teacher(nn.Module):
 # ---- students ----
 
 
-class Subcells(nn.Module):
-    """A head whose cells of 8 px answer four times, once for each of their outputs."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.answer = nn.Conv2d(channels, 8, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits (n, 2, 2 rows, 2 columns)."""
-        return functional.pixel_shuffle(self.answer(features), 2)
-
-
 def _normed(channels: int, filters: int, size: int, stride: int, dilation: int = 1) -> list[nn.Module]:
     conv = nn.Conv2d(channels, filters, size, stride, dilation=dilation, bias=False)
     return [conv, nn.BatchNorm2d(filters), nn.LeakyReLU(LEAKY_SLOPE)]
@@ -137,15 +125,6 @@ def coarse(a: int, b: int, c: int, d: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def fine(stem: int, a: int, b: int, c: int, d: int) -> nn.Sequential:
-    """At 0.25 um/px; most layers work at 2 um. Sees 95 px."""
-    return nn.Sequential(
-        PixelScale(), *_normed(3, stem, 5, 2), *_normed(stem, a, 3, 2), _block(a, b), *_normed(b, c, 3, 2),
-        _block(c, c), _block(c, d),
-        *_normed(d, d, 1, 1), Subcells(d),
-    )  # fmt: skip
-
-
 def half(a: int, b: int, c: int, d: int) -> nn.Sequential:
     """At 0.5 um/px, layers at 1 um, the context 2 um apart. Sees 94 px."""
     return nn.Sequential(
@@ -155,16 +134,17 @@ def half(a: int, b: int, c: int, d: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def residual(gamma: float) -> nn.Sequential:
-    """The shape of the detector of docs/model.md."""
-    return build_network(NetworkSpec("residual", gamma, "batch"))
+def packaged(family: Family, gamma: float) -> nn.Sequential:
+    """A shape that the package trains and runs."""
+    return build_network(NetworkSpec(family, gamma, "batch"))
 
 
 STUDENTS: dict[str, Callable[[], nn.Sequential]] = {
-    "residual-0.5": partial(residual, 0.5),
+    "residual-0.5": partial(packaged, "residual", 0.5),
     "half": partial(half, 32, 64, 96, 128),
-    "fine-large": partial(fine, 32, 64, 96, 160, 256),
-    "fine": partial(fine, 24, 48, 64, 96, 160),
+    "swift-1.5": partial(packaged, "swift", 1.5),
+    "swift-1": partial(packaged, "swift", 1.0),
+    "swift-0.6": partial(packaged, "swift", 0.6),
     "coarse-large": partial(coarse, 48, 96, 160, 256),
     "coarse": partial(coarse, 32, 64, 96, 128),
     "coarse-small": partial(coarse, 24, 48, 64, 96),
