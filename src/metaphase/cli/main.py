@@ -10,6 +10,7 @@ import typer
 
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.cli.bench import bench
 from metaphase.cli.console import complain
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(detect)
 app.command()(info)
+app.command()(bench)
 app.command()(tissue)
 app.command()(register)
 app.command()(simulate)
