@@ -100,6 +100,19 @@ def test_small_objects_go_by_their_area_in_um2() -> None:
     assert pruned[220, 220]
 
 
+@pytest.mark.parametrize("side_um", [60, 100, 160, 300])
+@pytest.mark.parametrize("stain", ["H&E", "PHH3"])
+def test_a_small_field_full_of_tissue_is_tissue(stain: str, side_um: int) -> None:
+    slide = draw((section(stain, shape=everywhere),), 5, width_um=800, height_um=800)
+    side = round(side_um / MPP)
+    assert segment_tissue(slide.rgb[:side, :side].copy(), MPP).mean() > 0.9
+
+
+def test_dust_in_a_small_field_of_glass_is_none() -> None:
+    rgb = painted((20, 20, 2))[:60, :60].copy()  # 0.0008 mm2 in 0.23 mm2
+    assert not segment_tissue(rgb, 8.0).any()
+
+
 def test_holes_go_by_their_area_in_um2() -> None:
     rgb = painted((150, 150, 100))
     cv2.circle(rgb, (150, 150), 30, (240, 240, 240), -1)  # 0.18 mm2

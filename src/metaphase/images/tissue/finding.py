@@ -60,6 +60,9 @@ class TissueConfig:
     min_object_um2: float = 20_000.0
     """Smaller pieces are dust or debris; 20,000 um2 is a disc 160 um across."""
 
+    min_object_share: float = 0.25
+    """A piece that fills this share of the image is no debris, however small the image."""
+
     min_hole_um2: float = 100_000.0
     """Smaller holes are filled: fat vacuoles, lumens; that is a disc 357 um across."""
 
@@ -111,7 +114,8 @@ def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
     tissue = _bridged(stained, mpp, config)
     tissue = without_small_holes(tissue, config.min_hole_um2 / mpp**2) & ~ink
     tissue = _without_threads(tissue, coloured, config.thread_um / 2 / mpp)
-    return _without_debris(tissue, coloured, config.min_object_um2 / mpp**2)
+    least_px = min(config.min_object_um2 / mpp**2, config.min_object_share * tissue.size)
+    return _without_debris(tissue, coloured, least_px)
 
 
 def _coloured(look: Appearance, config: TissueConfig) -> Mask:
