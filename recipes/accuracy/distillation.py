@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("--gammas", type=float, nargs="+", default=[0.6, 1.0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--long", type=int, help="epochs of the longer lessons; by default the students'")
+    parser.add_argument("--at-once", type=int, default=1, help="students side by side, in processes")
     parser.add_argument("--device")
     options = parser.parse_args()
     config = read_run_config(options.config)
@@ -166,19 +169,25 @@ def main() -> None:
     short, usual = config.training.epochs, students(config)[0].epochs
     path = job.results / "distillation.json"
     content = json.loads(path.read_text()) if path.is_file() else {"students": {}, "teachers": spoken(job)}
-    for seed in range(options.seeds):
-        for gamma in options.gammas:
-            for lesson in lessons(short, options.long or usual or 2 * short):
-                name = lesson.task(gamma, seed, ()).name
-                if name not in content["students"]:
-                    values = taught(job, lesson, gamma, seed)
-                    entry = {"lesson": lesson.name, "gamma": gamma, "values": values}
-                    content["students"][name] = entry
-                    write_text(path, json.dumps(content) + "\n")
-                measured = job.measured_values()
-                away = held_out_centres(measured, job.laboratories())
-                write_text(job.results / "distillation.md", table(content["students"], measured, away))
-                print(f"{name} done", flush=True)
+    wanted = {
+        lesson.task(gamma, seed, ()).name: (lesson, gamma, seed)
+        for seed in range(options.seeds)
+        for gamma in options.gammas
+        for lesson in lessons(short, options.long or usual or 2 * short)
+    }
+    left = {name: how for name, how in wanted.items() if name not in content["students"]}
+    with ProcessPoolExecutor(options.at_once, mp_context=get_context("spawn")) as pool:
+        jobs = {pool.submit(taught, job, *how): name for name, how in left.items()}
+        for done in as_completed(jobs):
+            lesson, gamma, _ = left[jobs[done]]
+            entry = {"lesson": lesson.name, "gamma": gamma, "values": done.result()}
+            content["students"][jobs[done]] = entry
+            write_text(path, json.dumps(content) + "\n")
+            measured = job.measured_values()
+            away = held_out_centres(measured, job.laboratories())
+            told = {name: content["students"][name] for name in wanted if name in content["students"]}
+            write_text(job.results / "distillation.md", table(told, measured, away))
+            print(f"{jobs[done]} done", flush=True)
     print((job.results / "distillation.md").read_text())
     print(json.dumps(content["teachers"], indent=1))
 

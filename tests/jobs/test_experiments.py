@@ -137,7 +137,7 @@ def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
 def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path: Path) -> None:
     workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
-    states = run_experiments(job, at_once=2)
+    states = run_experiments(job)
     trained = {state.stage.name for state in states if state.status == "done" and "exp" in state.stage.name}
     assert {"exp1-1", "exp2-1", "test exp1-1"} <= trained
     assert {s.status for s in states if s.stage.name in ("candidates", "cnn3", "cnn4-1", "cnn5-0p04")} == {
@@ -151,6 +151,13 @@ def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path
     assert job.laboratories()["aldgate"]["trained_on"]
     _agrees_with_the_run(measured, workspace)
     assert sum(path.stat().st_size for path in job.results.rglob("*") if path.is_file()) < 1_000_000
+
+
+def test_side_by_side_from_nothing(tmp_path: Path) -> None:
+    job = Experiments(Chain(tiny_config(), tmp_path, "cpu"))
+    states = run_experiments(job, at_once=2)
+    assert {state.status for state in states} == {"done"}
+    assert {"cnn3", "cnn4-1", "cnn4-2", "ensemble", "cnn5-0p04"} <= set(job.measured_values())
 
 
 def _agrees_with_the_run(measured: dict[str, Any], workspace: Path) -> None:

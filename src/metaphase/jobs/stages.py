@@ -54,6 +54,8 @@ class Stage:
     """All that decides the result, beside the stages it reads."""
     renew: bool = False
     """Remove what an earlier run made of other ingredients before working."""
+    after: tuple[str, ...] = ()
+    """Stages that must be done before, though not all of their results decide this one's."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _side_by_side(
     with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
         while running or (left and error is None):
             unfinished = {states[number].stage.name for number in (*left, *running.values())}
-            ready = [number for number in left if unfinished.isdisjoint(states[number].stage.reads)]
+            ready = [number for number in left if unfinished.isdisjoint(_awaited(states[number].stage))]
             for number in ready[: at_once - len(running)] if error is None else ():
                 stage, reason = states[number].stage, states[number].reason
                 running[pool.submit(_done, stage, accounts[stage.name], folder, silent)] = number
@@ -184,6 +186,10 @@ def _side_by_side(
         ) from error
     if error is not None:
         raise error
+
+
+def _awaited(stage: Stage) -> tuple[str, ...]:
+    return (*stage.reads, *stage.after)
 
 
 def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:

@@ -137,7 +137,8 @@ class Experiments:
         writes = (f"{RESULTS}/{LABORATORIES}",)
         about = "how far the test laboratories are"
         source = source_of(self.chain.config, ("train", "test"))
-        return Stage("laboratories", about, (), writes, self._compared, LaboratoriesCompared(source))
+        compared = LaboratoriesCompared(source)
+        return Stage("laboratories", about, (), writes, self._compared, compared, after=("slides",))
 
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""

@@ -118,7 +118,7 @@ def data_stages(chain: Chain) -> list[Stage]:
         Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
               chain.find_reference, ReferenceRead(config.reference.source, everything)),
         Stage("candidates", "dark places of training and validation slides", (),
-              (f"{MINING}/candidates",), chain.find_candidates, labelled),
+              (f"{MINING}/candidates",), chain.find_candidates, labelled, after=("reference",)),
         Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,
               EasySetsDrawn(mining.sets)),
         network_stage(chain, cnn3(config), ("easy set",), "CNN3, which finds the hard negatives"),
