@@ -7,7 +7,7 @@ import { Review } from "/review.js";
 import { GIVEN_UP, TileQueue, tileSource, tilesOf, touches } from "/tiles.js";
 
 const NAME_KEY = "metaphase-label/name";
-const FIELD_UM = 90; // a figure with its neighbours
+const FIELD_UM = 110; // a figure with its neighbours
 const AHEAD = 3;
 const NEAR_PX = 16;
 const PAUSE_MS = 120;
@@ -24,8 +24,7 @@ const viewer = OpenSeadragon({
   prefixUrl: "/",
   showNavigationControl: false,
   showNavigator: true,
-  navigatorPosition: "TOP_RIGHT",
-  navigatorSizeRatio: 0.16,
+  navigatorId: "map",
   animationTime: 0.35,
   springStiffness: 9,
   blendTime: 0,
