@@ -45,7 +45,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## speed and memory, as ratios within one run
+bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/stain_augmentation.py
 	$(BIN)/python benchmarks/stain_table.py
@@ -54,6 +54,7 @@ bench: $(READY)  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/counting_speed.py
+	$(BIN)/python -m benchmarks.viewing
 
 wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
