@@ -12,7 +12,9 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import read_detections
+from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
+from metaphase.jobs.detection import DetectionConfig, detect_slide
 from metaphase.jobs.results import load_result, load_results, write_cohort
 from metaphase.jobs.reviewing import (
     apply_review,
@@ -23,6 +25,9 @@ from metaphase.jobs.reviewing import (
 )
 from metaphase.jobs.training.cohort import read_points
 from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+from metaphase.slides import SlideSource
 from tests.web.results import MPP, THRESHOLD, spread_places, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 9000, 7000
@@ -146,3 +151,23 @@ def test_the_hotspot_comes_first_then_what_matters() -> None:
     assert order.index(4) < order.index(6)
     assert sorted(order) == list(range(7))
     assert review_order(table.iloc[:0], Hotspot(0.0, 0.0, radius_px, 0, 2.0), config, MPP) == []
+
+
+def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    ready = ReadyDetector(load_detector([model]), EngineConfig(device="cpu"))
+    case = CohortSlide("he", SlideSource(he_slide))
+    first = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
+    table = load_result(tmp_path).candidates
+    with PlaceLog(tmp_path) as log:
+        log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
+    reviewed = apply_review(tmp_path).summary
+    assert reviewed["score"]["detections"] == first.summary["score"]["detections"] - 1
+    kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
+    assert kept.resumed
+    assert kept.summary == reviewed
+    other = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.8, tile_px=256))
+    assert other.summary["review"] == [dict(reviewed["review"][0], of=other.summary["review"][0]["of"])]
+    above = int((table["probability"] >= 0.8).sum())
+    assert other.summary["machine"]["score"]["detections"] == above
+    assert other.summary["score"]["detections"] == above - 1
+    assert len(read_detections(tmp_path / "detections.geojson").table) == above - 1

@@ -172,6 +172,9 @@ def test_the_threshold_moves_the_count_and_density_is_a_picture(
 ) -> None:
     low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
     assert low["counted"] > high["counted"]
+    quick = count(client, slides[0], threshold=0.3, quick=True)
+    assert {**quick, "low": low["low"], "high": low["high"], "grades": low["grades"]} == low
+    assert quick["low"] is None
     picture = client.get(low["density"]["address"])
     assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"
     assert client.get("/density/none.png").status_code == 404

@@ -64,9 +64,12 @@ class SlideResult:
 
     @property
     def source(self) -> SlideSource:
-        """The slide itself; where it has moved, an error says where it was."""
+        """The slide itself, by its path from here or from a folder above; where it has moved, an error says
+        where it was."""
         stated = self.summary["mpp_source"] == "flag"
         path = Path(str(self.summary["slide"]))
+        places = (path, *(parent / path for parent in self.folder.resolve().parents))
+        path = next((place for place in places if place.is_file()), path)
         if not path.is_file():
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",

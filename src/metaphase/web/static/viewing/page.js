@@ -11,6 +11,7 @@ const FIELD_UM = 110; // a figure with its neighbours
 const AHEAD = 3;
 const NEAR_PX = 16;
 const PAUSE_MS = 120;
+const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
 const ZOOM_STEP = 1.6;
 
 const silent = () => {};
@@ -235,28 +236,40 @@ function countSoon() {
   later = setTimeout(() => refreshCount().catch(silent), PAUSE_MS);
 }
 
+// The count at once, its uncertainty a moment later.
 async function refreshCount() {
   const mine = (asking += 1);
   const own = threshold === slide.threshold;
   $("numbers").dataset.waiting = "yes";
-  const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold });
-  if (mine !== asking) return;
-  count = found;
+  for (const quick of [true, false]) {
+    const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold, quick });
+    if (mine !== asking) return;
+    count = found;
+    showCount(own);
+    redraw();
+    if (!quick) break;
+    loadDensity(found.density);
+    await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
+    if (mine !== asking) return;
+  }
   delete $("numbers").dataset.waiting;
-  showCount(own);
-  showLimit();
-  loadDensity(found.density);
-  redraw();
 }
 
 function showCount(own) {
   $("count").textContent = text(count.count);
-  $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
   $("grade").textContent = count.grade === null ? "–" : String(count.grade);
-  $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
+  if (count.grades) {
+    $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
+    $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
+  }
   $("machine").textContent = `The machine alone: ${text(count.machine)}${own ? "" : "; this is at another threshold"}`;
   $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
+  showInside(count.hotspot?.count ?? 0, count.counted);
   $("numbers").dataset.count = count.count;
+}
+
+function showInside(circle, all) {
+  $("counted").textContent = `${circle} in the circle, ${all} on the slide`;
 }
 
 function loadDensity(density) {
@@ -288,6 +301,7 @@ function showCut() {
   showLimit();
 }
 
+// The circle's content at once, before the server has found the circle anew.
 function showLimit() {
   $("limit").textContent = threshold.toFixed(3);
   const circle = count?.hotspot;
@@ -307,7 +321,7 @@ function showLimit() {
     all += 1;
     here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius;
   }
-  $("counted").textContent = `${here} in the circle, ${all} on the slide`;
+  showInside(here, all);
   $("reset").disabled = threshold === slide.threshold;
 }
 
@@ -352,7 +366,10 @@ async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
   outbox ??= new Outbox("view", observer, stateChanged);
-  review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => outbox.add(item, answer, seconds));
+  review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
+    asking += 1; // a count on its way does not know of this
+    outbox.add(item, answer, seconds);
+  });
   $("who").textContent = observer;
   $("entrance").hidden = true;
   $("work").hidden = false;
