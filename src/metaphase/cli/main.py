@@ -24,6 +24,7 @@ from metaphase.cli.score import score
 from metaphase.cli.slides import info, simulate, tissue
 from metaphase.cli.stain import stain
 from metaphase.cli.train import model, train
+from metaphase.cli.view import review, view
 
 app = typer.Typer(
     help="Whole-slide mitosis detection for breast histology.",
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(detect)
+app.command()(view)
 app.command()(info)
 app.command()(bench)
 app.command()(tissue)
@@ -43,6 +45,7 @@ app.command()(convert)
 app.command()(train)
 app.command()(run)
 app.command()(experiments)
+app.add_typer(review, name="review")
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
 app.add_typer(reference, name="reference")

@@ -30,12 +30,27 @@ from metaphase.base.files import explained, write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
-from metaphase.detections import FORMATS, DetectionSet, write_detections
-from metaphase.detections.table import COUNTED, LISTED, OPERATING_POINTS, SUMMARY
+from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections.table import COUNTED, LISTED, OPERATING_POINTS
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
+from metaphase.jobs.results import (
+    CANDIDATES,
+    COUNT,
+    DETECTIONS,
+    ENDINGS,
+    PROBABILITIES,
+    REPORT,
+    SEARCH,
+    file_of,
+    load_result,
+    review_in_force,
+    tissue_files,
+    write_summary,
+)
+from metaphase.jobs.reviewing import apply_review
 from metaphase.jobs.searching import SlideSearched, TileSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions
@@ -44,10 +59,6 @@ from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import PAPER_POINTS, UsedPoints
 from metaphase.reports.slide import ReportInput, write_slide_report
 
-SEARCH, COUNT = "search.parquet", "count.json"
-DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
-REPORT = "report.html"
-ENDINGS = {form.name: form.ending for form in FORMATS}
 MIN_TILE_PX = 64
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
 WRONG_STAIN_CONFIDENCE = 0.8
@@ -241,7 +252,7 @@ class _SlideJob:
 
     @property
     def tissue_files(self) -> tuple[str, str]:
-        return f"{self.slide.name}.tissue.png", f"{self.slide.name}.tissue.geojson"
+        return tissue_files(self.slide.name)
 
     def run(self, progress: Progress | None) -> SlideOutcome:
         """Do what is left."""
@@ -254,12 +265,7 @@ class _SlideJob:
         if stage_states(stages[:1], self.folder)[0].status == "kept":
             self._refuse_other_stain(self._facts())
         states = run_stages(stages, self.folder, report=report)
-        summary = self._summary(stages)
-        path = self.folder / SUMMARY
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_text(path, text)
-        return SlideOutcome(self.folder, summary, settled(states))
+        return SlideOutcome(self.folder, self._settled_summary(stages, states), settled(states))
 
     def stages(self) -> list[Stage]:
         """The table."""
@@ -275,7 +281,7 @@ class _SlideJob:
         exported = SlideExported(name, stated, tuple(sorted(config.formats)))
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
-        files = (CANDIDATES, DETECTIONS, *map(_file_of, config.formats))
+        files = (CANDIDATES, DETECTIONS, *map(file_of, config.formats))
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched),
@@ -342,7 +348,7 @@ class _SlideJob:
         detections = DetectionSet(listed, (name,), name)
         sizes = {name: (facts["width"], facts["height"])}
         for form in self._formats():
-            target = self.folder / _file_of(form)
+            target = self.folder / file_of(form)
             write_detections(detections, target, form, mpp=facts["mpp"], sizes=sizes)
         return {"detections": len(listed), "candidates": len(table)}
 
@@ -366,6 +372,15 @@ class _SlideJob:
 
     # -- what the stages left
 
+    def _settled_summary(self, stages: list[Stage], states: States) -> dict[str, Any]:
+        """The summary on the disk; a review that was in force is in force again."""
+        reviewed = review_in_force(self.folder)
+        if reviewed and all(state.status == "kept" for state in states):
+            return dict(load_result(self.folder).summary)
+        summary = self._summary(stages)
+        write_summary(self.folder, summary)
+        return dict(apply_review(self.folder).summary) if reviewed else summary
+
     def _summary(self, stages: list[Stage]) -> dict[str, Any]:
         """Everything about a result that a program or a reviewer may ask for, as plain values."""
         facts = self._facts()
@@ -386,7 +401,7 @@ class _SlideJob:
             "model": self.detector.card,
             **{key: facts[key] for key in how},
             "versions": {"metaphase": __version__, "python": platform.python_version()},
-            "files": list(dict.fromkeys((*files, *map(_file_of, self._formats())))),
+            "files": list(dict.fromkeys((*files, *map(file_of, self._formats())))),
         }
 
     def _facts(self) -> Facts:
@@ -397,7 +412,7 @@ class _SlideJob:
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
-        there = [name for name in ENDINGS if (self.folder / _file_of(name)).exists() and name != "parquet"]
+        there = [name for name in ENDINGS if (self.folder / file_of(name)).exists() and name != "parquet"]
         return list(dict.fromkeys((*self.config.formats, *there)))
 
     @cached_property
@@ -426,8 +441,3 @@ class _SlideJob:
 
 def _other_stain(facts: Facts) -> str:
     return f"looks like immunohistochemistry, not H&E (confidence {facts['stain_confidence']:.2f})"
-
-
-def _file_of(form: str) -> str:
-    """File of the detections in a format."""
-    return f"detections{ENDINGS[form]}"

@@ -10,22 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
-from metaphase.base.tables import read_table
-from metaphase.detections import DetectionSet, joined, write_detections
-from metaphase.detections.table import OPERATING_POINTS
 from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.detection import (
-    CANDIDATES,
-    DETECTIONS,
-    REPORT,
-    DetectionConfig,
-    SlideOutcome,
-    detect_slide,
-)
+from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.jobs.results import SlideResult, write_cohort
 from metaphase.networks.detector import ReadyDetector
-from metaphase.reports.cohort import CohortRow, write_cohort_index
-
-INDEX = "index.html"
+from metaphase.reports.cohort import CohortRow
 
 
 def detect_cohort(
@@ -47,37 +36,7 @@ def detect_cohort(
 
     batch = run_batch({slide.name: slide for slide in slides}, work, output, watch)
     if batch.outcomes:
-        rows = [_row(name, outcome) for name, outcome in batch.results.items()]
+        results = [SlideResult(one.folder, one.summary) for one in batch.results.values()]
         failed = [CohortRow(failure.name, error=failure.message) for failure in batch.failures]
-        write_cohort_index(output / INDEX, [*rows, *failed])
-    for file in (DETECTIONS, CANDIDATES):
-        if batch.results:
-            _write_cohort_table(output / file, list(batch.results.values()))
-        else:
-            (output / file).unlink(missing_ok=True)
+        write_cohort(output, results, failed)
     return batch
-
-
-def _row(name: str, outcome: SlideOutcome) -> CohortRow:
-    score = outcome.summary["score"]
-    return CohortRow(
-        name,
-        report=outcome.folder / REPORT,
-        count=score["count"],
-        count_interval=tuple(score["count_interval"]),
-        grade=score["grade"],
-        proliferation=score["proliferation"],
-        area_mm2=outcome.summary["tissue_mm2"],
-        warnings=outcome.warnings,
-    )
-
-
-def _write_cohort_table(path: Path, outcomes: Sequence[SlideOutcome]) -> None:
-    """Points of all slides as one table; slides without any are named in it too."""
-    parts = [
-        DetectionSet(read_table(outcome.folder / path.name), (str(outcome.summary["name"]),))
-        for outcome in outcomes
-    ]
-    whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINTS] = outcomes[0].summary[OPERATING_POINTS]
-    write_detections(whole, path, "parquet")

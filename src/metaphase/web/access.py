@@ -35,7 +35,7 @@ HEADERS = {
 }
 _ENTRANCE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
-    '<title>Labelling</title><a href="/">Continue</a></html>'
+    '<title>metaphase</title><a href="/">Continue</a></html>'
 )
 
 

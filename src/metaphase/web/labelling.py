@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import sqlite3
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import FastAPI
@@ -35,6 +33,7 @@ from metaphase.web.serving import (
     listening,
     picture,
     serve_quietly,
+    url_of,
 )
 
 # ---- what the browser and the server say to each other, as JSON ----
@@ -177,8 +176,6 @@ def write_answers(
 
 PORT = 8500
 TOKEN, LOCK = ".server-token", ".server-lock"
-NOWHERE = ("192.0.2.1", 9)
-"""An address that no machine has (RFC 5737): asking for the way to it sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ def serve_project(
         crops = CropMaker(project)
         app = labelling_app(project, store, crops, access)
         if ready is not None:
-            ready(Running(_url(host, listener.getsockname()[1], access.token), project))
+            ready(Running(url_of(host, listener.getsockname()[1], access.token), project))
         serve_quietly(app, listener)
         crops.close()
 
@@ -247,17 +244,3 @@ def _kept_token(project: Project) -> str:
         temporary.touch(mode=0o600)
         temporary.write_text(token + "\n", encoding="ascii")
     return token
-
-
-def _url(host: str, port: int, token: str | None) -> str:
-    name = _own_address() if host in ("0.0.0.0", "::", "") else host
-    name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + (f"?token={quote(token)}" if token else "")
-
-
-def _own_address() -> str:
-    """The address by which others on the network most likely reach this machine."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(NOWHERE)
-        return str(probe.getsockname()[0])
-    return socket.gethostname()

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from importlib.resources import files
+from urllib.parse import quote
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
@@ -20,6 +21,8 @@ from metaphase.base.errors import MetaphaseError, UsageError
 # ---- what the pages that take answers share ----
 
 LOOPBACK = "127.0.0.1"
+NOWHERE = ("192.0.2.1", 9)
+"""An address that no machine has (RFC 5737): asking for the way to it sends nothing."""
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -47,6 +50,21 @@ def serve_quietly(app: ASGIApp, listener: socket.socket) -> None:
     )  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):  # how one stops it
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def url_of(host: str, port: int, token: str | None) -> str:
+    """Where a browser reaches the server; holds the token where there is one."""
+    name = _own_address() if host in ("0.0.0.0", "::", "") else host
+    name = f"[{name}]" if ":" in name else name
+    return f"http://{name}:{port}/" + (f"?token={quote(token)}" if token else "")
+
+
+def _own_address() -> str:
+    """The address by which others on the network most likely reach this machine."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(NOWHERE)
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def _cannot_listen(error: OSError, host: str, port: int) -> MetaphaseError:

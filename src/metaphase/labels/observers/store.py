@@ -93,23 +93,15 @@ def clean_observer(name: str) -> str:
     return clean
 
 
-class AnswerStore:
-    """The answers of a project. Safe to use from several threads, and beside other processes.
+class AnswerLog:
+    """A log of answers in one file, which its owner alone may read. Safe to use from several threads, and
+    beside other processes."""
 
-    Opening checks the file, and that the items answered so far are still those of the project.
-    """
-
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._lock = threading.Lock()
         with self._explained():
-            self._connection = _connect(project.answers_path)
-        try:
-            with self._explained():
-                self._check_items()
-        except BaseException:
-            self.close()
-            raise
+            self._connection = _connect(path)
 
     def record(self, observer: str, item: str, answer: str | None, seconds: float = 0.0) -> None:
         """Write one answer, or withdraw it (None); it is on the disk when this returns."""
@@ -124,7 +116,7 @@ class AnswerStore:
                 self._check(entry)
                 name = clean_observer(entry.observer)
                 name = names.setdefault(name.casefold(), name)
-                number = self.project.by_name[entry.item].number
+                number = self._number(entry.item)
                 rows.append((entry.uuid, name, entry.item, number, entry.answer, entry.seconds, entry.time))
             before = connection.total_changes
             connection.executemany(
@@ -183,26 +175,12 @@ class AnswerStore:
             return self._connection.execute(query, values).fetchall()
 
     def _check(self, entry: Entry) -> None:
-        if entry.item not in self.project.by_name:
-            raise UsageError(f"{entry.item!r} is no item", next_step=f"name one of {ITEMS}")
-        if entry.answer is not None and entry.answer not in self.project.answer_names:
-            raise UsageError(
-                f"{entry.answer!r} is no answer", next_step=f"give {', '.join(self.project.answer_names)}"
-            )
         if not (math.isfinite(entry.seconds) and 0 <= entry.seconds <= MAX_SECONDS):
             raise UsageError(f"{entry.seconds} seconds make no sense", next_step="give 0 up to a day")
 
-    def _check_items(self) -> None:
-        """Refuse answers to items that have since left `items.csv` or moved: nobody saw the new ones."""
-        query = "SELECT DISTINCT item, number FROM log WHERE sequence IN (SELECT sequence FROM current)"
-        numbers = {item.name: item.number for item in self.project.items}
-        odd = [item for item, number in self._connection.execute(query) if numbers.get(item) != number]
-        if odd:
-            raise LabellingError(
-                f"{len(odd)} items were changed or removed after they were answered: {named(odd)}",
-                path=self.project.folder / ITEMS,
-                next_step="put back their rows (new rows may be added), or start a new project folder",
-            )
+    def _number(self, item: str) -> int:  # noqa: ARG002 -- for logs whose items have one
+        """What tells an item from another of the same name."""
+        return 0
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -219,11 +197,54 @@ class AnswerStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise _explanation(error, self.project.answers_path) from error
+            raise _explanation(error, self.path) from error
+
+
+class AnswerStore(AnswerLog):
+    """The answers of a project.
+
+    Opening checks the file, and that the items answered so far are still those of the project.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        super().__init__(project.answers_path)
+        try:
+            with self._explained():
+                self._check_items()
+        except BaseException:
+            self.close()
+            raise
+
+    def _number(self, item: str) -> int:
+        return self.project.by_name[item].number
+
+    def _check(self, entry: Entry) -> None:
+        if entry.item not in self.project.by_name:
+            raise UsageError(f"{entry.item!r} is no item", next_step=f"name one of {ITEMS}")
+        if entry.answer is not None and entry.answer not in self.project.answer_names:
+            raise UsageError(
+                f"{entry.answer!r} is no answer", next_step=f"give {', '.join(self.project.answer_names)}"
+            )
+        super()._check(entry)
+
+    def _check_items(self) -> None:
+        """Refuse answers to items that have since left `items.csv` or moved: nobody saw the new ones."""
+        query = "SELECT DISTINCT item, number FROM log WHERE sequence IN (SELECT sequence FROM current)"
+        numbers = {item.name: item.number for item in self.project.items}
+        odd = [item for item, number in self._connection.execute(query) if numbers.get(item) != number]
+        if odd:
+            raise LabellingError(
+                f"{len(odd)} items were changed or removed after they were answered: {named(odd)}",
+                path=self.project.folder / ITEMS,
+                next_step="put back their rows (new rows may be added), or start a new project folder",
+            )
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open or make the database. FULL makes each commit wait for the disk, also in WAL mode."""
+    with contextlib.suppress(OSError):  # SQLite says what is wrong; its other files take this one's mode
+        path.touch(mode=0o600, exist_ok=False)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

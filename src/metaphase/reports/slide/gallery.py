@@ -17,7 +17,10 @@ CROP_PX = 256
 HOTSPOT_MOST, ELSEWHERE_LEAST, COUNTED_MOST, BORDERLINE_MOST = 54, 9, 54, 9
 """Crops of the hotspot at most; of other places at least, however full the hotspot is; of both together,
 where the hotspot leaves room; on each side of the threshold."""
-GALLERY_BYTES = 2_000_000
+GALLERY_BYTES = 1_600_000
+CONTEXT_UM, CONTEXT_PX = 256.0, 384
+"""Side of the surroundings of a detection; the middle half of it, 128 um, is shown larger."""
+CONTEXT_BYTES = 900_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Crop:
 
     number: int
     image: str
+    context: str
+    """Its surroundings."""
     x: float
     y: float
     probability: float
@@ -79,26 +84,30 @@ def choose(points: Points) -> tuple[Choice, ...]:
 def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> tuple[Group, ...]:
     """Cut the chosen detections from the slide, in the order of `choose`."""
     choices = choose(points)
-    pictures = [
-        cut_square(slide, points.x[i], points.y[i], CROP_PX) for choice in choices for i in choice.indices
-    ]
-    images = iter(jpeg_uris(pictures, GALLERY_BYTES))
+    chosen = [(points.x[i], points.y[i]) for choice in choices for i in choice.indices]
+    images = jpeg_uris([cut_square(slide, x, y, CROP_PX) for x, y in chosen], GALLERY_BYTES)
+    mpp = CONTEXT_UM / CONTEXT_PX
+    contexts = jpeg_uris([cut_square(slide, x, y, CONTEXT_PX, mpp) for x, y in chosen], CONTEXT_BYTES)
+    pictures = iter(zip(images, contexts, strict=True))
     return tuple(
         Group(
             choice.key,
             choice.title,
-            tuple(_crop(points, i, next(images), overview, closeup) for i in choice.indices),
+            tuple(_crop(points, i, next(pictures), overview, closeup) for i in choice.indices),
             choice.total,
         )
         for choice in choices
     )
 
 
-def _crop(points: Points, index: int, image: str, overview: Frame, closeup: Frame | None) -> Crop:
+def _crop(
+    points: Points, index: int, pictures: tuple[str, str], overview: Frame, closeup: Frame | None
+) -> Crop:
     x, y = float(points.x[index]), float(points.y[index])
     return Crop(
         number=index + 1,
-        image=image,
+        image=pictures[0],
+        context=pictures[1],
         x=x,
         y=y,
         probability=float(points.probability[index]),

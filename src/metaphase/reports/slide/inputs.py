@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 # ---- what a report is made from ----
 
 
+@dataclass(frozen=True)
+class ReviewNote:
+    """Who looked at what, in a line each, and what the machine had counted without them."""
+
+    shares: tuple[str, ...]
+    count: float
+    grade: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class ReportInput:
     """Everything about one slide that the report shows, apart from the slide itself."""
@@ -46,6 +55,8 @@ class ReportInput:
     name: str = ""
     """What to call the slide; its file name where empty."""
     created: datetime | None = None
+    review: ReviewNote | None = None
+    """Where people looked at the detections; None where the count is the machine's alone."""
 
     def __post_init__(self) -> None:
         require_columns(self.detections, ("x", "y", "probability"))

@@ -97,7 +97,7 @@ def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
 
 def outline_path(tissue: TissueMask, frame: Frame) -> str:
     """SVG path data of the tissue's outline, holes included, coarse enough to stay small."""
-    coarse = _coarse(tissue)
+    coarse = coarse_tissue(tissue)
     tolerance = max(OUTLINE_UNITS, OUTLINE_MASK_SHARE * coarse.scale * frame.units_per_px)
     units = shapely.MultiPolygon(list(coarse.polygons()))
     units = shapely.transform(units, lambda corners: frame.place(corners[:, 0], corners[:, 1]))
@@ -130,7 +130,8 @@ def heat_colours(share: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     return np.dstack([colours[..., ::-1], alpha])
 
 
-def _coarse(tissue: TissueMask) -> TissueMask:
+def coarse_tissue(tissue: TissueMask) -> TissueMask:
+    """The mask as coarse as outlines show it."""
     rows, columns = tissue.mask.shape
     factor = max(1, -(-max(rows, columns) // OUTLINE_MASK_PX))
     if factor == 1:

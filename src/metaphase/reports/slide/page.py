@@ -113,6 +113,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         notice=notice_of(result.card),
         warnings=_warnings(slide, result, points),
         overview=overview,
+        small=result.score.area_mm2 < result.score.config.area_mm2,
         closeup=closeup,
         ring_units=RING_UNITS,
         groups=groups,

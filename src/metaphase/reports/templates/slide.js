@@ -26,9 +26,11 @@
     panel.hidden = !button;
     if (!button) return;
     button.setAttribute("aria-pressed", "true");
-    const picture = button.querySelector("img");
-    panel.querySelector("img").src = picture.src;
-    panel.querySelector("img").alt = picture.alt;
+    const [close, context] = button.querySelectorAll("img");
+    for (const [id, picture] of [["close", close], ["half", context], ["wide", context]]) {
+      document.getElementById("picked-" + id).src = picture.src;
+      document.getElementById("picked-" + id).alt = close.alt;
+    }
     panel.querySelector("#picked-text").textContent = button.dataset.text;
   }
 
@@ -48,7 +50,6 @@
 
   buttons.forEach((button, index) => button.addEventListener("click", () => {
     show(index);
-    pictures.scrollIntoView({ block: "start", behavior: calm });
     panel.querySelector("[data-act=next]").focus({ preventScroll: true });
   }));
   document.querySelectorAll(".rings a").forEach((link) => link.addEventListener("click", (event) => {
@@ -60,6 +61,7 @@
   panel.addEventListener("click", (event) => {
     const act = event.target.dataset.act;
     if (act === "back") back();
+    else if (act === "where") pictures.scrollIntoView({ block: "start", behavior: calm });
     else if (act) step(act === "next" ? 1 : -1);
   });
   document.addEventListener("keydown", (event) => {

@@ -1,0 +1,120 @@
+"""`metaphase view` and `metaphase review`: slides with deep zoom, and answers about what was found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metaphase.cli.console import Json, Mpp, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from metaphase.web.viewing import Running
+
+Results = Annotated[
+    list[Path],
+    typer.Argument(help="Folders that metaphase detect made, of one slide or of many.", metavar="RESULTS..."),
+]
+
+
+def view(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of results, or slides by themselves.", metavar="RESULTS|SLIDE..."),
+    ],
+    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8502,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine a token is needed, and made.")
+    ] = "127.0.0.1",
+    token: Annotated[str | None, typer.Option(help="The token, at least 16 characters.")] = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
+    ] = False,
+    mpp: Mpp = None,
+) -> None:
+    """Look at slides and what was found on them, and correct it, in a browser.
+
+    Stop with Ctrl-C; every answer is on the disk at once. `metaphase review apply` puts them in force.
+    """
+    from metaphase.web.viewing import serve_view
+
+    serve_view(paths, mpp=mpp, host=host, port=port, token=token, blind=blind, ready=_announce)
+
+
+def _announce(running: Running) -> None:
+    stderr.print(f"{running.slides} slides. Stop with Ctrl-C; open", highlight=False)
+    typer.echo(running.url)
+
+
+review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)
+
+
+@review.command()
+def apply(results: Results, as_json: Json = False) -> None:
+    """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
+    from metaphase.jobs.reviewing import apply_reviews
+
+    done = apply_reviews(results)
+    if as_json:
+        print_json(
+            [{key: one.summary[key] for key in ("name", "score", "machine", "review")} for one in done]
+        )
+        return
+    for one in done:
+        score, machine = one.summary["score"], one.summary["machine"]["score"]
+        low, high = score["count_interval"]
+        stdout.print(
+            f"{one.name}: {score['count']:g} mitoses ({low:.3g} to {high:.3g}), the machine alone "
+            f"{machine['count']:g}; see {one.folder / 'report.html'}",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+@review.command("import")
+def import_review(
+    results: Results,
+    file: Annotated[
+        Path,
+        typer.Option("--from", help="File edited in QuPath, ASAP or a table: what it holds is a mitosis."),
+    ],
+    observer: Annotated[str, typer.Option(help="Who edited it.")],
+    as_json: Json = False,
+) -> None:
+    """Take a file that was edited elsewhere as a review. What was exported and is not in it is rejected."""
+    from metaphase.jobs.results import load_results
+    from metaphase.jobs.reviewing import import_review as take
+
+    taken = take(load_results(results), file, observer)
+    if as_json:
+        print_json([asdict(one) for one in taken])
+        return
+    for one in taken:
+        stdout.print(
+            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected",
+            markup=False, highlight=False,
+        )  # fmt: skip
+
+
+@review.command()
+def export(
+    results: Results,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file a slide.")
+    ],
+    to: Annotated[
+        str | None, typer.Option(help="Format, as in metaphase convert; by default what the name says.")
+    ] = None,
+) -> None:
+    """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
+    from metaphase.detections import write_detections
+    from metaphase.jobs.results import load_results
+    from metaphase.jobs.reviewing import reviewed_truth
+
+    found = load_results(results)
+    truth = reviewed_truth(found)
+    write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
+    counts = truth.table["label"].value_counts()
+    told = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
+    stdout.print(f"{output}: {told}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,221 @@
+"""What `metaphase detect` leaves of a slide, read back without networks: its files, count and tissue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.base.cautions import read_cautions
+from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.files import write_text
+from metaphase.base.tables import natural, read_table
+from metaphase.counting import CountConfig
+from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
+from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.reports.cohort import CohortRow, write_cohort_index
+from metaphase.slides import SlideSource
+
+SEARCH, COUNT = "search.parquet", "count.json"
+DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
+REPORT, INDEX = "report.html", "index.html"
+FAILED = "failed.json"
+"""Slides of a cohort that could not be done, and why."""
+REVIEW, MACHINE = "review", "machine"
+"""Parts of a summary where people looked: who looked at what, and what was counted without them."""
+ENDINGS = {form.name: form.ending for form in FORMATS}
+
+
+def file_of(form: str) -> str:
+    """File of a slide's detections in a format."""
+    return f"detections{ENDINGS[form]}"
+
+
+def tissue_files(name: str) -> tuple[str, str]:
+    """Files of a slide's tissue: the mask and its outline."""
+    return f"{name}.tissue.png", f"{name}.tissue.geojson"
+
+
+# ---- one slide ----
+
+
+@dataclass(frozen=True, eq=False)
+class SlideResult:
+    """The folder of a slide, as `metaphase detect` or `metaphase review apply` left it."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the slide is called."""
+        return str(self.summary["name"])
+
+    @property
+    def mpp(self) -> float:
+        """Micrometres per level-0 pixel."""
+        return float(self.summary["mpp"])
+
+    @property
+    def source(self) -> SlideSource:
+        """The slide itself, by its path from here or from a folder above; where it has moved, an error says
+        where it was."""
+        stated = self.summary["mpp_source"] == "flag"
+        path = Path(str(self.summary["slide"]))
+        places = (path, *(parent / path for parent in self.folder.resolve().parents))
+        path = next((place for place in places if place.is_file()), path)
+        if not path.is_file():
+            raise SlideError(
+                f"the slide of {self.folder} is not there any more",
+                path=path,
+                next_step="put it back, start where detect was started, or run metaphase detect again",
+            )
+        return SlideSource(path, self.mpp if stated else None)
+
+    @cached_property
+    def machine(self) -> Mapping[str, Any]:
+        """What was counted without people, as `SlideCount.to_dict` has it."""
+        content: Mapping[str, Any] = json.loads((self.folder / COUNT).read_text(encoding="utf-8"))
+        return content
+
+    @cached_property
+    def counting(self) -> CountConfig:
+        """How it was counted."""
+        return CountConfig(**self.machine["config"])
+
+    @cached_property
+    def candidates(self) -> pd.DataFrame:
+        """All that the networks found."""
+        return read_table(self.folder / SEARCH)
+
+    @cached_property
+    def tissue(self) -> TissueMask:
+        """Where it was sought."""
+        return load_tissue(self.folder / tissue_files(self.name)[0])
+
+    @property
+    def points(self) -> Mapping[str, Any]:
+        """The operating points used."""
+        points: Mapping[str, Any] = self.summary[OPERATING_POINTS]
+        return points
+
+    @property
+    def lowest(self) -> float:
+        """Probability from which a detection is exported."""
+        return min(float(self.points[name]["delta"]) for name in ("mitoses", "count"))
+
+    @property
+    def formats(self) -> list[str]:
+        """Formats in which detections lie in the folder, Parquet apart."""
+        return [name for name in ENDINGS if name != "parquet" and (self.folder / file_of(name)).exists()]
+
+
+def load_result(folder: str | Path) -> SlideResult:
+    """Read the folder of one slide."""
+    folder = Path(folder)
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        result = SlideResult(folder, summary)
+        _ = (result.name, result.mpp, result.machine, result.lowest, result.counting)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MetaphaseError(
+            f"holds no finished result ({type(error).__name__}: {error})",
+            path=folder,
+            next_step="run metaphase detect again, into the same folder",
+        ) from error
+    missing = [name for name in (SEARCH, tissue_files(result.name)[0]) if not (folder / name).is_file()]
+    if missing:
+        raise MetaphaseError(f"has no {missing[0]}", path=folder, next_step="run metaphase detect again")
+    return result
+
+
+def review_in_force(folder: Path) -> bool:
+    """Whether the files of a folder are those of a reviewed table."""
+    try:
+        return REVIEW in json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def result_folders(path: str | Path) -> list[Path]:
+    """The folders of slides in a folder of results, or the one that it is; none in any other folder."""
+    path = Path(path)
+    if (path / SUMMARY).is_file():
+        return [path]
+    inside = (one.parent for one in path.glob(f"*/{SUMMARY}"))
+    return sorted(inside, key=lambda folder: natural(folder.name))
+
+
+def load_results(paths: Iterable[str | Path]) -> list[SlideResult]:
+    """All results in folders; a folder without any is an error."""
+    found = []
+    for path in paths:
+        folders = result_folders(path)
+        if not folders:
+            raise UsageError(
+                "holds no results", path=path, next_step="give the folder that metaphase detect -o named"
+            )
+        found += [load_result(folder) for folder in folders]
+    return found
+
+
+# ---- all slides of a cohort ----
+
+
+def cohort_row(result: SlideResult) -> CohortRow:
+    """A slide's line in the index."""
+    score = result.summary["score"]
+    return CohortRow(
+        result.name,
+        report=result.folder / REPORT,
+        count=score["count"],
+        count_interval=tuple(score["count_interval"]),
+        grade=score["grade"],
+        proliferation=score["proliferation"],
+        area_mm2=result.summary["tissue_mm2"],
+        warnings=read_cautions(result.summary["warnings"]),
+    )
+
+
+def write_cohort(
+    output: Path, results: Sequence[SlideResult], failed: Sequence[CohortRow] | None = None
+) -> None:
+    """Write the index of all reports and the tables of all slides.
+
+    By default the slides that failed are those of the last time.
+    """
+    if failed is None:
+        known = output / FAILED
+        stated = json.loads(known.read_text(encoding="utf-8")) if known.is_file() else {}
+        failed = [CohortRow(name, error=error) for name, error in stated.items()]
+    elif failed:
+        write_text(output / FAILED, json.dumps({row.name: row.error for row in failed}, indent=2) + "\n")
+    else:
+        (output / FAILED).unlink(missing_ok=True)
+    write_cohort_index(output / INDEX, [*map(cohort_row, results), *failed])
+    for file in (DETECTIONS, CANDIDATES):
+        if results:
+            _write_table(output / file, results)
+        else:
+            (output / file).unlink(missing_ok=True)
+
+
+def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
+    """Points of all slides as one table; slides without any are named in it too."""
+    parts = [DetectionSet(read_table(one.folder / path.name), (one.name,)) for one in results]
+    whole = joined(parts, path)
+    whole.table.attrs[OPERATING_POINTS] = dict(results[0].points)
+    write_detections(whole, path, "parquet")
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write what programs read of a slide, where it says something new."""
+    path, text = folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)

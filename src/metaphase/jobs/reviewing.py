@@ -1,0 +1,324 @@
+"""People's answers about the detections of slides: what to look at first, what the count is now, and the
+files rewritten from what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.spatial import cKDTree
+from scipy.special import expit, logit
+
+from metaphase.base.cautions import Cautions, read_cautions, unique
+from metaphase.base.errors import UsageError
+from metaphase.base.tables import named, write_table
+from metaphase.counting import CountConfig, Hotspot, SlideCount, background_doubt, busiest_circle, count_slide
+from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
+from metaphase.detections.matching import match
+from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
+from metaphase.jobs.results import (
+    CANDIDATES,
+    DETECTIONS,
+    MACHINE,
+    REPORT,
+    REVIEW,
+    SlideResult,
+    file_of,
+    load_result,
+    load_results,
+    result_folders,
+    write_cohort,
+    write_summary,
+)
+from metaphase.labels.observers.places import (
+    REVIEW as ANSWERS,
+)
+from metaphase.labels.observers.places import (
+    REVIEWED,
+    SAME_UM,
+    PlaceLog,
+    Reviewed,
+    Share,
+    moved_to,
+    place_name,
+    reviewed_detections,
+)
+from metaphase.labels.observers.project import NOT
+from metaphase.labels.observers.store import Entry, Given
+from metaphase.reports.slide import ReportInput, ReviewNote, write_slide_report
+
+# ---- what to look at first ----
+
+NEAR_MISS = 0.5
+"""In the hotspot, detections from this share of the threshold on are offered before other places are."""
+
+
+def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig, mpp: float) -> list[int]:
+    """Rows of the detections in the order of review: what the hotspot counts, what it nearly counts, then all
+    else by its influence on the count; within each the most doubtful first."""
+    places, probability = candidates[["x", "y"]].to_numpy(float), candidates["probability"].to_numpy(float)
+    if not len(places):
+        return []
+    inside = np.hypot(*(places - (hotspot.x, hotspot.y)).T) <= hotspot.radius_px * (1 + 1e-9)
+    counted = probability >= config.threshold
+    near = ~counted & (probability >= NEAR_MISS * config.threshold)
+    group = np.select([inside & counted, inside & near], [0, 1], 2)
+    influence = np.where(group == 2, _company(places, counted, config.radius_um / mpp), 1.0)
+    weight = influence * _doubt(probability, config.threshold)
+    return [int(row) for row in np.lexsort((-probability, -weight, group))]
+
+
+def _doubt(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.float64]:
+    """1 at the threshold, falling with the odds on either side."""
+    low, high = 1e-6, 1 - 1e-6
+    away = logit(probability.clip(low, high)) - logit(np.clip(threshold, low, high))
+    return np.asarray(2 * expit(-np.abs(away)))
+
+
+def _company(
+    places: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], radius_px: float
+) -> npt.NDArray[np.float64]:
+    """Counted detections within a hotspot's radius of each place, as a share of the most."""
+    if not counted.any():
+        return np.ones(len(places))
+    near = cKDTree(places[counted]).query_ball_point(places, radius_px, return_length=True).astype(float)
+    return np.asarray(near / max(1.0, near.max()))
+
+
+# ---- what the count is now ----
+
+
+def reviewed_result(result: SlideResult, given: Sequence[Given], threshold: float | None = None) -> Reviewed:
+    """The detections of a slide with answers that stand."""
+    limit = result.counting.threshold if threshold is None else threshold
+    return reviewed_detections(result.name, result.candidates, given, mpp=result.mpp, threshold=limit)
+
+
+def reviewed_count(result: SlideResult, reviewed: Reviewed, config: CountConfig | None = None) -> SlideCount:
+    """Count, grade, interval and hotspot of a reviewed slide."""
+    return count_slide(
+        reviewed.mitoses, mpp=result.mpp, tissue=result.tissue, config=config or result.counting
+    )
+
+
+def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
+    """The busiest circle of what lies outside the hotspot; None where there is nothing."""
+    config, first = count.config, count.hotspot
+    places = mitoses.loc[mitoses["probability"] >= config.threshold, ["x", "y"]].to_numpy(float)
+    outside = places[np.hypot(*(places - (first.x, first.y)).T) > first.radius_px * (1 + 1e-9)]
+    if not len(outside):
+        return None
+    x_um, y_um, inside = busiest_circle(outside * mpp, config.radius_um)
+    return Hotspot(x_um / mpp, y_um / mpp, first.radius_px, inside, config.area_mm2)
+
+
+# ---- the files of a slide, rewritten from what people said ----
+
+
+def answers_of(folder: Path) -> list[Given]:
+    """The answers that stand in a folder; none where nobody looked."""
+    if not (folder / ANSWERS).is_file():
+        return []
+    with PlaceLog(folder) as log:
+        return log.current()
+
+
+def apply_review(folder: str | Path) -> SlideResult:
+    """Rewrite report, exports and summary of a slide from its detections as people left them.
+
+    The machine's count stays in `count.json` and beside the new one. Done again, it gives the same files.
+    """
+    result = load_result(folder)
+    given = answers_of(result.folder)
+    if not given and REVIEW not in result.summary:
+        raise UsageError(
+            "nobody has reviewed this slide", path=result.folder, next_step="run metaphase view on it first"
+        )
+    reviewed = reviewed_result(result, given)
+    count = reviewed_count(result, reviewed)
+    doubts = _doubts(result, reviewed, count)
+    summary = _summary(result, reviewed, count, doubts)
+    _write_tables(result, reviewed)
+    _write_report(result, reviewed, count, doubts)
+    write_summary(result.folder, summary)
+    return SlideResult(result.folder, summary)
+
+
+def apply_reviews(paths: Sequence[str | Path]) -> list[SlideResult]:
+    """Put the reviews of slides in force, and rewrite index and tables of every cohort among the folders."""
+    done = []
+    for path in paths:
+        results = load_results([path])
+        chosen = [one.folder for one in results if answers_of(one.folder) or REVIEW in one.summary]
+        if not chosen:
+            raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
+        done += [apply_review(folder) for folder in chosen]
+        if not (Path(path) / SUMMARY).is_file():
+            write_cohort(Path(path), [load_result(folder) for folder in result_folders(path)])
+    return done
+
+
+def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
+    """What was rejected stays among the candidates, as look-alikes, and is no detection."""
+    table = reviewed.table.copy()
+    mitosis = table["label"] == MITOSIS
+    for column, point in ((LISTED, "mitoses"), (COUNTED, "count")):
+        table[column] = mitosis & (table["probability"] >= result.points[point]["delta"])
+    table.attrs[OPERATING_POINTS] = dict(result.points)
+    listed = table[mitosis & (table["probability"] >= result.lowest)].reset_index(drop=True)
+    listed.attrs = table.attrs
+    write_table(result.folder / CANDIDATES, table)
+    write_table(result.folder / DETECTIONS, listed)
+    sizes = {result.name: (int(result.summary["width"]), int(result.summary["height"]))}
+    detections = DetectionSet(listed, (result.name,), result.name)
+    for form in result.formats:
+        write_detections(detections, result.folder / file_of(form), form, mpp=result.mpp, sizes=sizes)
+
+
+def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> None:
+    content = ReportInput(
+        tissue=result.tissue,
+        detections=reviewed.mitoses,
+        score=count,
+        card=result.summary["model"],
+        points=result.points,
+        warnings=doubts,
+        timings=result.summary["seconds"],
+        stain=result.summary["stain"],
+        versions=result.summary["versions"],
+        name=result.name,
+        review=ReviewNote(
+            tuple(told_share(share) for share in reviewed.shares),
+            float(result.machine["count"]),
+            result.machine["grade"],
+        ),
+    )
+    with result.source.open() as slide:
+        write_slide_report(result.folder / REPORT, slide, content)
+
+
+def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:
+    """What the slide says against the number, and what the new count says; the machine's own doubts are gone.
+
+    What people looked at is not false: the model's rate holds for the rest.
+    """
+    facts = result.summary.get(MACHINE, result.summary)
+    own = read_cautions(result.machine["warnings"])
+    of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]
+    counted = reviewed.mitoses[reviewed.mitoses["probability"] >= count.config.threshold]
+    unseen = float((counted[REVIEWED] == "").mean()) if len(counted) else 0.0
+    false = (result.points["count"].get("false_per_mm2") or 0.0) * unseen
+    return unique((*background_doubt(count, false), *count.warnings, *of_slide))
+
+
+def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> dict[str, Any]:
+    before = result.summary.get(MACHINE, result.summary)
+    machine = {key: before[key] for key in ("mitoses", "score", "warnings")}
+    listed = reviewed.mitoses["probability"] >= result.points["mitoses"]["delta"]
+    return {
+        **result.summary,
+        "mitoses": int(listed.sum()),
+        "score": count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count.warnings]},
+        "warnings": [doubt.to_dict() for doubt in doubts],
+        REVIEW: [asdict(share) for share in reviewed.shares],
+        MACHINE: machine,
+    }
+
+
+def told_share(share: Share) -> str:
+    """What one observer looked at, in a line."""
+    part = f" ({share.counted / share.of:.0%})" if share.of else ""
+    parts = [
+        f"{share.counted} of {share.of} counted detections{part}",
+        f"{share.rejected} rejected" if share.rejected else "",
+        f"{share.below} below the threshold" if share.below else "",
+        f"{share.added} added" if share.added else "",
+    ]
+    return f"{share.observer}: {', '.join(filter(None, parts))}"
+
+
+# ---- files edited elsewhere, as a review ----
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an edited file said about a slide."""
+
+    slide: str
+    mitoses: int
+    """Detections that the file holds."""
+    rejected: int
+    """Exported detections that it holds no more, or as look-alikes."""
+    added: int
+
+
+def import_review(results: Sequence[SlideResult], file: str | Path, observer: str) -> list[Taken]:
+    """Take a file of any known format, edited in another program, as one observer's review.
+
+    The file is taken at its word: what it holds is a mitosis, and what was exported and is not in it is none.
+    Taking a file twice changes nothing.
+    """
+    names = {one.name: one for one in results}
+    only = next(iter(names)) if len(names) == 1 else None
+    scale = {one.name: one.mpp for one in results}
+    points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
+    if unknown := sorted(set(points.slides) - set(names)):
+        raise UsageError(
+            f"is about {named(unknown)}, of which there is no result",
+            path=file,
+            next_step=f"known are {named(sorted(names))}: name the slide's own folder of results",
+        )
+    return [
+        _take(names[slide], points.table[points.table["slide"] == slide], observer) for slide in points.slides
+    ]
+
+
+def _take(result: SlideResult, points: pd.DataFrame, observer: str) -> Taken:
+    """Answers of one slide: points are matched with what lies there, nearest first."""
+    known = reviewed_result(result, answers_of(result.folder)).table
+    exported = (known["label"] == MITOSIS) & (known["probability"] >= result.lowest)
+    places, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
+    labels = points["label"].to_numpy(object)
+    partner = match(found, np.ones(len(found)), places, SAME_UM / result.mpp)
+    answers: dict[str, str] = {}
+    for row in np.flatnonzero(exported.to_numpy() & ~np.isin(np.arange(len(known)), partner)):
+        answers[place_name(*places[row])] = NOT
+    rejected = len(answers)
+    for label, own, at in zip(labels, found, partner, strict=True):
+        verdict = {MITOSIS: MITOSIS, LOOKALIKE: NOT}.get(str(label))
+        if verdict is None:
+            continue
+        item = place_name(*(places[at] if at >= 0 else own))
+        if verdict == MITOSIS and at >= 0 and np.hypot(*(own - places[at])) > 1:
+            answers[item] = moved_to(*own)
+        elif verdict == MITOSIS or at >= 0:
+            answers[item] = verdict
+    with PlaceLog(result.folder) as log:
+        standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
+        new = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
+        log.record_many(Entry(observer, item, answer) for item, answer in new.items())
+    mitoses = int((labels == MITOSIS).sum())
+    added = int(((labels == MITOSIS) & (partner < 0)).sum())
+    return Taken(result.name, mitoses, rejected + int(((labels == LOOKALIKE) & (partner >= 0)).sum()), added)
+
+
+# ---- what people said, as truth ----
+
+
+def reviewed_truth(results: Sequence[SlideResult]) -> DetectionSet:
+    """Mitoses and look-alikes that people decided on, of all slides: what training and evaluation read.
+
+    Detections that nobody looked at are no truth, and are to be ignored there.
+    """
+    parts = []
+    for result in results:
+        table = reviewed_result(result, answers_of(result.folder)).table
+        decided = table[table[REVIEWED].isin((MITOSIS, NOT))]
+        doubtful = table[~table[REVIEWED].isin((MITOSIS, NOT)) & (table["probability"] >= result.lowest)]
+        parts.append(pd.concat([decided, doubtful.assign(label=IGNORE)], ignore_index=True))
+    return DetectionSet(pd.concat(parts, ignore_index=True), tuple(one.name for one in results), "the review")

@@ -1,0 +1,213 @@
+"""Answers about places of a slide: which detections are mitoses, which are not, and where one was missed.
+
+An item is a place in level-0 pixels, to a tenth. Where a detection lies there, the answer is about it; a
+mitosis where none lies was missed by the machine. A new search that moves a detection by less than `SAME_UM`
+keeps its answers, and nobody's mitosis is lost with the detection it was given to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.spatial import cKDTree
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import UsageError
+from metaphase.detections import MITOSIS
+from metaphase.detections.table import CERTAIN, LOOKALIKE
+from metaphase.labels.observers.project import NOT, UNSURE
+from metaphase.labels.observers.store import AnswerLog, Entry, Given
+
+REVIEW = "review.sqlite"
+"""The answers about a slide, in the folder of its results."""
+SAME_UM = 4.0
+"""Places nearer than this are one figure: less than a metaphase plate is long."""
+VERDICTS = (MITOSIS, NOT, UNSURE)
+MACHINE = "machine_probability"
+"""Column of a reviewed table: what the network said; empty where it saw nothing."""
+REVIEWED, REVIEWERS = "review", "reviewers"
+"""Columns of a reviewed table: what people say of it together (empty: nobody looked), and who they are."""
+
+_PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
+_MOVED = re.compile(rf"moved {_PLACE.pattern}")
+
+
+# ---- places and answers as text ----
+
+
+def place_name(x: float, y: float) -> str:
+    """How a place is called.
+
+    >>> place_name(1234.56, 7)
+    '1234.6 7.0'
+    """
+    return f"{x:.1f} {y:.1f}"
+
+
+def place_of(name: str) -> tuple[float, float] | None:
+    """The place of a name; None where it names none."""
+    found = _PLACE.fullmatch(name)
+    return None if found is None else (float(found[1]), float(found[2]))
+
+
+def moved_to(x: float, y: float) -> str:
+    """The answer that there is a mitosis, but at another place.
+
+    >>> moved_to(10, 20.04)
+    'moved 10.0 20.0'
+    """
+    return f"moved {place_name(x, y)}"
+
+
+class PlaceLog(AnswerLog):
+    """The answers about one slide, in the folder of its results."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / REVIEW)
+
+    def _check(self, entry: Entry) -> None:
+        super()._check(entry)
+        if place_of(entry.item) is None:
+            raise UsageError(f"{entry.item[:64]!r} is no place", next_step="give x and y in level-0 pixels")
+        fine = entry.answer is None or entry.answer in VERDICTS or _MOVED.fullmatch(entry.answer)
+        if not fine:
+            raise UsageError(
+                f"{str(entry.answer)[:64]!r} is no answer", next_step="give " + ", ".join(VERDICTS)
+            )
+
+
+# ---- from answers to a table ----
+
+
+@dataclass
+class _Votes:
+    """What observers say of one figure: the latest of each."""
+
+    x: float
+    y: float
+    probability: float
+    """What the network said; NaN where it saw nothing."""
+    given: dict[str, Given] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """What most say: those who are unsure do not vote, and as many against as for is no verdict."""
+        answers = [one.answer for one in self.given.values()]
+        against = answers.count(NOT)
+        balance = len(answers) - against - answers.count(UNSURE) - against
+        if balance:
+            return MITOSIS if balance > 0 else NOT
+        return UNSURE if answers else ""
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Where it was moved to last, or where it was found."""
+        moves = (_MOVED.fullmatch(one.answer) for one in reversed(self.given.values()))
+        last = next((move for move in moves if move), None)
+        return (self.x, self.y) if last is None else (float(last[1]), float(last[2]))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one observer looked at."""
+
+    observer: str
+    counted: int
+    """Of the detections that the machine counted."""
+    of: int
+    """How many the machine counted."""
+    below: int
+    """Detections below the machine's threshold."""
+    added: int
+    """Mitoses where the machine saw nothing."""
+    rejected: int
+    """Detections that the machine counted and the observer does not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reviewed:
+    """Detections as people left them."""
+
+    table: pd.DataFrame
+    """`slide, x, y, probability, label` and the columns of a review. What people call a mitosis is certain,
+    what they reject is a look-alike with the network's probability, all else is as the network left it."""
+    shares: tuple[Share, ...]
+
+    @property
+    def mitoses(self) -> pd.DataFrame:
+        """All that may count: everything but what was rejected."""
+        return self.table[self.table["label"] == MITOSIS]
+
+
+def reviewed_detections(
+    slide: str, candidates: pd.DataFrame, given: Sequence[Given], *, mpp: float, threshold: float
+) -> Reviewed:
+    """The detections `x, y, probability` of a slide with the answers that stand, oldest first."""
+    columns = (candidates[name].astype(float) for name in ("x", "y", "probability"))
+    figures = [_Votes(x, y, probability) for x, y, probability in zip(*columns, strict=True)]
+    for one, figure in _placed(figures, given, SAME_UM / mpp):
+        figure.given.pop(one.observer, None)
+        figure.given[one.observer] = one
+    kept = [one for one in figures if not (np.isnan(one.probability) and one.verdict != MITOSIS)]
+    rows = [(*one.place, *_outcome(one), one.verdict, "; ".join(one.given)) for one in kept]
+    names = ["x", "y", "probability", "label", MACHINE, REVIEWED, REVIEWERS]
+    table = pd.DataFrame(rows, columns=names)
+    table.insert(0, "slide", slide)
+    return Reviewed(table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
+                    _shares(figures, threshold))  # fmt: skip
+
+
+def _outcome(figure: _Votes) -> tuple[float, str, float]:
+    """Probability, label, and what the network said."""
+    if figure.verdict == MITOSIS:
+        return CERTAIN, MITOSIS, figure.probability
+    return figure.probability, LOOKALIKE if figure.verdict == NOT else MITOSIS, figure.probability
+
+
+def _placed(
+    figures: list[_Votes], given: Sequence[Given], radius_px: float
+) -> Iterable[tuple[Given, _Votes]]:
+    """Each answer with the figure it is about; mitoses where there is none become figures."""
+    names = {place_name(one.x, one.y): one for one in figures}
+    loose = [one for one in given if one.item not in names]
+    places = np.array([(one.x, one.y) for one in figures]).reshape(-1, 2)
+    for one in sorted(loose, key=lambda one: one.answer in (NOT, UNSURE)):
+        place = place_of(one.item)
+        found = None if place is None else _nearest(places, place, radius_px)
+        if place is not None and found is None and one.answer not in (NOT, UNSURE):
+            found = len(figures)
+            figures.append(_Votes(*place, float("nan")))
+            places = np.vstack([places, place])
+        if found is not None:
+            names[one.item] = figures[found]
+    return [(one, names[one.item]) for one in given if one.item in names]
+
+
+def _nearest(places: Floats, place: tuple[float, float], radius_px: float) -> int | None:
+    if not len(places):
+        return None
+    distance, index = cKDTree(places).query(place)
+    return int(index) if distance <= radius_px else None
+
+
+def _shares(figures: Sequence[_Votes], threshold: float) -> tuple[Share, ...]:
+    observers = sorted({name for one in figures for name in one.given})
+    counted = [one for one in figures if one.probability >= threshold]
+    below = [one for one in figures if one.probability < threshold]
+    added = [one for one in figures if np.isnan(one.probability)]
+    return tuple(
+        Share(
+            name,
+            counted=sum(name in one.given for one in counted),
+            of=len(counted),
+            below=sum(name in one.given for one in below),
+            added=sum(name in one.given and one.given[name].answer not in (NOT, UNSURE) for one in added),
+            rejected=sum(name in one.given and one.given[name].answer == NOT for one in counted),
+        )
+        for name in observers
+    )

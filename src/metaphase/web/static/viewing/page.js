@@ -1,0 +1,600 @@
+// The viewer: the list of slides, the slide with its layers, the threshold, and the review of what was found.
+
+import { $, stateShower } from "/controls.js";
+import { Marks, colourOf } from "/marks.js";
+import { Outbox } from "/outbox.js";
+import { Review } from "/review.js";
+import { GIVEN_UP, TileQueue, tileSource, tilesOf, touches } from "/tiles.js";
+
+const NAME_KEY = "metaphase-label/name";
+const FIELD_UM = 110; // a figure with its neighbours
+const AHEAD = 3;
+const NEAR_PX = 16;
+const PAUSE_MS = 120;
+const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
+const ZOOM_STEP = 1.6;
+
+const silent = () => {};
+OpenSeadragon.console = { log: silent, debug: silent, info: silent, warn: silent, error: silent, assert: silent };
+
+const queue = new TileQueue();
+const marks = new Marks($("marks"));
+const viewer = OpenSeadragon({
+  element: $("zoom"),
+  drawer: "canvas",
+  prefixUrl: "/",
+  showNavigationControl: false,
+  showNavigator: true,
+  navigatorId: "map",
+  animationTime: 0.35,
+  springStiffness: 9,
+  blendTime: 0,
+  maxZoomPixelRatio: 4,
+  maxImageCacheCount: 500,
+  visibilityRatio: 0.3,
+  gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
+  gestureSettingsTouch: { clickToZoom: false, dblClickToZoom: true, pinchRotate: false },
+  gestureSettingsPen: { clickToZoom: false, dblClickToZoom: true },
+});
+
+let cohort = { slides: [], blind: false };
+let slide = null;
+let count = null;
+let threshold = 1;
+let review = null;
+let outbox = null;
+let observer = "";
+let pointer = null; // where the mouse is, in level-0 pixels; null where there is none
+let sorted = { by: "name", up: true };
+
+// ---- asking the server ----
+
+async function ask(address, body) {
+  const response = await fetch(address, body === undefined ? {} : {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  if (response.status === 403) throw new Error("Open the link with its token, as printed by the server.");
+  if (!response.ok) throw new Error((await response.json()).detail);
+  return response.json();
+}
+
+// ---- the list ----
+
+async function loadList() {
+  cohort = await ask("/api/slides", { observer });
+  showList();
+}
+
+function showList() {
+  const { by, up } = sorted;
+  const order = (one, two) => {
+    const [a, b] = [one[by], two[by]];
+    if (a === null || b === null) return (a === null) - (b === null);
+    const less = typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
+    return up ? less : -less;
+  };
+  const rows = [...cohort.slides].sort(order).map((one) => {
+    const row = document.createElement("tr");
+    const cells = [one.name, text(one.count), share(one.doubt), share(one.progress)];
+    row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
+    row.tabIndex = 0;
+    row.setAttribute("aria-current", String(one.key === slide?.key));
+    row.onclick = () => openSlide(one.key);
+    row.onkeydown = (event) => event.key === "Enter" && openSlide(one.key);
+    return row;
+  });
+  document.querySelector("#list tbody").replaceChildren(...rows);
+  for (const head of document.querySelectorAll("#list th")) {
+    const mine = head.firstElementChild.dataset.sort === by;
+    if (mine) head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    else head.removeAttribute("aria-sort");
+  }
+}
+
+function sortBy(by) {
+  sorted = { by, up: sorted.by === by ? !sorted.up : by === "name" };
+  showList();
+}
+
+function toggleList(shown = $("list").hidden) {
+  $("list").hidden = !shown;
+  $("show-list").setAttribute("aria-expanded", String(shown));
+}
+
+const text = (value) => (value === null || value === undefined ? "–" : value.toFixed(1).replace(/\.0$/, ""));
+const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+
+// ---- a slide ----
+
+async function openSlide(key, place = null) {
+  if (slide?.key === key) return place && goTo(place);
+  slide = await ask(`/api/slide/${encodeURIComponent(key)}`);
+  count = null;
+  review = null;
+  threshold = slide.threshold;
+  marks.heat = null;
+  $("name").textContent = slide.name;
+  document.title = slide.name;
+  for (const id of ["review", "numbers", "cut", "layers"]) $(id).hidden = !slide.counted;
+  queue.keep(() => false);
+  viewer.addOnceHandler("open", () => {
+    showWhere();
+    if (place) goTo(place);
+  });
+  viewer.open(tileSource(slide, queue));
+  showList();
+  if (!slide.counted) return undefined;
+  showCut();
+  await Promise.all([refreshCount(), observer ? beginReview(!place) : null]);
+  return undefined;
+}
+
+const image = () => viewer.world.getItemAt(0);
+
+function frame() {
+  const origin = viewer.viewport.pixelFromPoint(viewer.viewport.imageToViewportCoordinates(0, 0), true);
+  const far = viewer.viewport.pixelFromPoint(viewer.viewport.imageToViewportCoordinates(slide.width, 0), true);
+  return { left: origin.x, top: origin.y, scale: (far.x - origin.x) / slide.width };
+}
+
+// The part of the slide in view, in level-0 pixels.
+function inView() {
+  const box = viewer.viewport.viewportToImageRectangle(viewer.viewport.getBounds(true));
+  return { x: box.x, y: box.y, width: box.width, height: box.height };
+}
+
+function fit(box) {
+  viewer.viewport.fitBounds(viewer.viewport.imageToViewportRectangle(box.x, box.y, box.width, box.height), true);
+}
+
+function goTo({ x, y, width }) {
+  const side = width ?? FIELD_UM / slide.mpp;
+  const aspect = viewer.container.clientHeight / viewer.container.clientWidth;
+  fit({ x: x - side / 2, y: y - (side * aspect) / 2, width: side, height: side * aspect });
+  redraw();
+}
+
+function toHotspot() {
+  if (!count?.hotspot) return;
+  const { x, y, radius } = count.hotspot;
+  fit({ x: x - 1.1 * radius, y: y - 1.1 * radius, width: 2.2 * radius, height: 2.2 * radius });
+  redraw();
+}
+
+function redraw() {
+  if (!slide || !image()) return;
+  marks.draw(frame(), slide, { threshold, count, review, current: review?.current });
+  showScale();
+}
+
+function showScale() {
+  const perUm = frame().scale / slide.mpp;
+  const longest = 150 / perUm;
+  const decade = 10 ** Math.floor(Math.log10(longest));
+  const length = [5, 2, 1].map((step) => step * decade).find((step) => step <= longest * 1.0001);
+  document.querySelector("#scale i").style.width = `${length * perUm}px`;
+  document.querySelector("#scale span").textContent = length >= 1000 ? `${length / 1000} mm` : `${Number(length.toPrecision(3))} µm`;
+}
+
+function showWhere() {
+  if (!slide || !image()) return;
+  const { x, y } = pointer ?? middle();
+  const mm = (value) => ((value * slide.mpp) / 1000).toFixed(3);
+  const perPixel = (slide.mpp / frame().scale).toPrecision(2);
+  $("where").textContent = `${mm(x)}, ${mm(y)} mm · ${Math.round(x)}, ${Math.round(y)} px · ${Number(perPixel)} µm/px`;
+}
+
+function middle() {
+  const box = inView();
+  return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+}
+
+// ---- links to places ----
+
+const linked = { busy: false };
+
+function keepLink() {
+  if (!slide || !image()) return;
+  const { x, y } = middle();
+  const place = `#s=${slide.key}&x=${Math.round(x)}&y=${Math.round(y)}&w=${Math.round(inView().width)}`;
+  linked.busy = true;
+  history.replaceState(null, "", place);
+  linked.busy = false;
+}
+
+function linkedPlace() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const [x, y, width] = ["x", "y", "w"].map((name) => Number(given.get(name)));
+  const fine = [x, y, width].every(Number.isFinite) && width > 0;
+  return { key: given.get("s"), place: fine ? { x, y, width } : null };
+}
+
+async function followLink() {
+  const { key, place } = linkedPlace();
+  if (cohort.slides.some((one) => one.key === key)) await openSlide(key, place);
+}
+
+async function copyLink() {
+  keepLink();
+  try {
+    await navigator.clipboard.writeText(location.href);
+    $("where").textContent = "Link copied";
+  } catch {
+    $("where").textContent = "The link is in the address bar";
+  }
+}
+
+// ---- the count ----
+
+let asking = 0;
+let later = null;
+
+function countSoon() {
+  clearTimeout(later);
+  later = setTimeout(() => refreshCount().catch(silent), PAUSE_MS);
+}
+
+// The count at once, its uncertainty a moment later.
+async function refreshCount() {
+  const mine = (asking += 1);
+  const own = threshold === slide.threshold;
+  $("numbers").dataset.waiting = "yes";
+  for (const quick of [true, false]) {
+    const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold, quick });
+    if (mine !== asking) return;
+    count = found;
+    showCount(own);
+    redraw();
+    if (!quick) break;
+    loadDensity(found.density);
+    await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
+    if (mine !== asking) return;
+  }
+  delete $("numbers").dataset.waiting;
+}
+
+function showCount(own) {
+  $("count").textContent = text(count.count);
+  $("grade").textContent = count.grade === null ? "–" : String(count.grade);
+  if (count.grades) {
+    $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
+    $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
+  }
+  $("machine").textContent = `The machine alone: ${text(count.machine)}${own ? "" : "; this is at another threshold"}`;
+  $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
+  showInside(count.hotspot?.count ?? 0, count.counted);
+  $("numbers").dataset.count = count.count;
+}
+
+function showInside(circle, all) {
+  $("counted").textContent = `${circle} in the circle, ${all} on the slide`;
+}
+
+function loadDensity(density) {
+  if (!density) {
+    marks.heat = null;
+    return;
+  }
+  const heat = new Image();
+  heat.onload = () => {
+    marks.heat = heat;
+    redraw();
+  };
+  heat.src = density.address;
+}
+
+// ---- the threshold ----
+
+function showCut() {
+  const slider = $("threshold");
+  slider.min = String(Math.max(0, Math.floor(slide.lowest * 1000) / 1000));
+  slider.max = "1";
+  slider.value = String(threshold);
+  $("low").textContent = slide.lowest.toFixed(2);
+  const pen = $("ramp").getContext("2d");
+  for (let x = 0; x < 256; x += 1) {
+    pen.fillStyle = colourOf(slide.lowest + ((1 - slide.lowest) * x) / 255, slide.lowest);
+    pen.fillRect(x, 0, 1, 1);
+  }
+  showLimit();
+}
+
+// The circle's content at once, before the server has found the circle anew.
+function showLimit() {
+  $("limit").textContent = threshold.toFixed(3);
+  const circle = count?.hotspot;
+  const inside = (row) => !circle || Math.hypot(slide.x[row] - circle.x, slide.y[row] - circle.y) <= circle.radius;
+  const counts = (row) => {
+    const answer = review?.answerAt(slide.x[row], slide.y[row]);
+    return answer === "mitosis" || (answer !== "not" && slide.probability[row] >= threshold);
+  };
+  let [all, here] = [0, 0];
+  for (let row = 0; row < slide.x.length; row += 1) {
+    if (!counts(row)) continue;
+    all += 1;
+    here += inside(row);
+  }
+  for (const one of review?.added() ?? []) {
+    if (one.answer !== "mitosis") continue;
+    all += 1;
+    here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius;
+  }
+  showInside(here, all);
+  $("reset").disabled = threshold === slide.threshold;
+}
+
+function setThreshold(value) {
+  threshold = value;
+  showLimit();
+  redraw();
+  countSoon();
+}
+
+// ---- the review ----
+
+const showState = stateShower("An answer was refused: reload the page");
+
+function stateChanged(state, waiting) {
+  showState(state, waiting);
+  if (state === "saved" && slide?.counted) countSoon();
+}
+
+async function enter(name) {
+  try {
+    observer = name;
+    await beginReview();
+    localStorage.setItem(NAME_KEY, observer);
+    await loadList();
+  } catch (error) {
+    leave(error.message);
+  }
+}
+
+function leave(trouble = "") {
+  observer = "";
+  review = null;
+  outbox = null;
+  localStorage.removeItem(NAME_KEY);
+  $("trouble").textContent = trouble;
+  $("work").hidden = true;
+  $("entrance").hidden = false;
+}
+
+async function beginReview(jump = true) {
+  const state = await ask(`/api/review/${slide.key}`, { observer });
+  observer = state.observer;
+  outbox ??= new Outbox("view", observer, stateChanged);
+  review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
+    asking += 1; // a count on its way does not know of this
+    outbox.add(item, answer, seconds);
+  });
+  $("who").textContent = observer;
+  $("entrance").hidden = true;
+  $("work").hidden = false;
+  if (jump) whenOpen(() => showFigure());
+  showReview();
+}
+
+function showReview() {
+  const current = review.current;
+  $("figure").textContent = current ? `${review.position + 1} of ${review.items.length}` : "Nothing was found";
+  $("facts").textContent = current ? `probability ${slide.probability[current.row].toFixed(3)}${slide.probability[current.row] >= threshold ? "" : ", below the threshold"}` : "";
+  $("done").textContent = `${review.done} answered`;
+  document.querySelector("#progress i").style.width = `${(100 * review.done) / Math.max(1, review.items.length)}%`;
+  for (const button of document.querySelectorAll("[data-answer]")) {
+    button.setAttribute("aria-pressed", String(Boolean(current) && review.ownAnswer(current) === button.dataset.answer));
+  }
+  $("undo").disabled = !review.history.length;
+  showLimit();
+  redraw();
+}
+
+// Shows the current figure, and tells the browser's own clock when all of it is there.
+function showFigure(started = performance.now()) {
+  const current = review.current;
+  if (!current || !image()) return;
+  const [x, y] = review.placeOf(current.x, current.y) ?? [current.x, current.y];
+  const across = inView().width * slide.mpp;
+  const close = across > 25 && across < 500;
+  goTo({ x, y, width: close ? inView().width : undefined });
+  $("figure").dataset.ready = "";
+  whenWhole(() => {
+    if (review?.current !== current) return;
+    $("figure").dataset.ready = String(review.position);
+    performance.measure("figure", { start: started, end: performance.now() });
+    fetchAhead();
+  });
+}
+
+function whenOpen(action) {
+  if (image()) action();
+  else viewer.addOnceHandler("open", action);
+}
+
+function whenWhole(done, frames = 0) {
+  requestAnimationFrame(() => {
+    if (frames > 1 && image()?.getFullyLoaded()) done();
+    else if (frames < 1200) whenWhole(done, frames + 1);
+  });
+}
+
+// The tiles of the figures that come next, into the browser's store.
+function fetchAhead() {
+  const { width, height } = inView();
+  const scale = frame().scale * (window.devicePixelRatio || 1);
+  const level = Math.max(0, Math.min(slide.levels, Math.ceil(Math.log2(0.5 / scale))));
+  const boxes = review.ahead(AHEAD).map((item) => ({ x: item.x - width / 2, y: item.y - height / 2, width, height }));
+  for (const address of boxes.flatMap((box) => tilesOf(slide, box, level))) fetch(address, { priority: "low" }).catch(silent);
+}
+
+function answer(name) {
+  if (!review?.current) return;
+  const started = performance.now();
+  review.give(name);
+  showFigure(started);
+  showReview();
+}
+
+const here = () => (pointer && !document.body.classList.contains("touching") ? pointer : middle());
+
+function addHere() {
+  if (!review) return;
+  review.add(here().x, here().y);
+  showReview();
+}
+
+function moveHere() {
+  if (!review?.current) return;
+  review.move(here().x, here().y);
+  showReview();
+}
+
+function undo() {
+  const last = review?.undo();
+  if (!last) return;
+  goTo(last);
+  showReview();
+}
+
+function step(by) {
+  if (!review) return;
+  const started = performance.now();
+  review.go(by);
+  showFigure(started);
+  showReview();
+}
+
+// A tap on a ring makes it the figure under review.
+function choose(place) {
+  if (!review) return;
+  const reach = NEAR_PX / frame().scale;
+  let [best, least] = [-1, reach];
+  for (let row = 0; row < slide.x.length; row += 1) {
+    const distance = Math.hypot(slide.x[row] - place.x, slide.y[row] - place.y);
+    if (distance < least) [best, least] = [row, distance];
+  }
+  if (best < 0) return;
+  review.select(best);
+  showReview();
+}
+
+// ---- keys, pointers and buttons ----
+
+function zoomBy(factor) {
+  viewer.viewport.zoomBy(factor);
+  viewer.viewport.applyConstraints();
+}
+
+function pan(x, y) {
+  const box = viewer.viewport.getBounds();
+  viewer.viewport.panBy(new OpenSeadragon.Point(0.2 * box.width * x, 0.2 * box.height * y));
+  viewer.viewport.applyConstraints();
+}
+
+function toggleLayer(number) {
+  const box = document.querySelectorAll("[data-layer]")[number];
+  if (box) box.click();
+}
+
+const KEYS = {
+  m: () => answer("mitosis"), n: () => answer("not"), u: () => answer("unsure"),
+  a: addHere, v: moveHere, z: undo, backspace: undo,
+  arrowleft: () => (review ? step(-1) : pan(-1, 0)), arrowright: () => (review ? step(1) : pan(1, 0)),
+  arrowup: () => pan(0, -1), arrowdown: () => pan(0, 1),
+  "+": () => zoomBy(ZOOM_STEP), "=": () => zoomBy(ZOOM_STEP), "-": () => zoomBy(1 / ZOOM_STEP),
+  0: () => viewer.viewport.goHome(), o: toHotspot, l: () => toggleList(), c: copyLink,
+  h: () => {
+    marks.hidden = !marks.hidden;
+    redraw();
+  },
+};
+
+function onKey(event) {
+  const typing = event.target.matches?.("input[type=text]");
+  if (!slide || typing || event.altKey || event.ctrlKey || event.metaKey) return;
+  const key = event.key.toLowerCase();
+  const repeatable = /^(arrow|[+=-])/.test(key);
+  const action = /^[1-6]$/.test(key) ? () => toggleLayer(Number(key) - 1) : KEYS[key];
+  if (!action || (event.repeat && !repeatable)) return;
+  if (event.target.matches?.("input[type=range]") && key.startsWith("arrow")) return;
+  event.preventDefault();
+  action();
+}
+
+function connect() {
+  document.addEventListener("keydown", onKey);
+  viewer.addHandler("canvas-key", (event) => {
+    event.preventDefaultAction = true;
+  });
+  viewer.addHandler("tile-load-failed", ({ tile, message }) => {
+    if (message === GIVEN_UP) queueMicrotask(() => Object.assign(tile, { exists: true, loading: false }));
+  });
+  viewer.addHandler("update-viewport", redraw);
+  viewer.addHandler("resize", redraw);
+  viewer.addHandler("animation", () => {
+    const box = inView();
+    queue.keep((address) => touches(slide, address, box) || address.includes(`/${slide.levels}/`));
+    showWhere();
+  });
+  viewer.addHandler("animation-finish", keepLink);
+  viewer.addHandler("canvas-click", (event) => {
+    if (event.quick) choose(viewer.viewport.viewerElementToImageCoordinates(event.position));
+  });
+  $("stage").addEventListener("pointermove", (event) => {
+    document.body.classList.toggle("touching", event.pointerType === "touch");
+    if (!slide || !image() || event.pointerType === "touch") return;
+    const box = $("stage").getBoundingClientRect();
+    const place = new OpenSeadragon.Point(event.clientX - box.left, event.clientY - box.top);
+    pointer = viewer.viewport.viewerElementToImageCoordinates(place);
+    showWhere();
+  }, true);
+  $("stage").addEventListener("pointerleave", () => {
+    pointer = null;
+    showWhere();
+  });
+  for (const box of document.querySelectorAll("[data-layer]")) {
+    marks.layers[box.dataset.layer] = box.checked;
+    box.onchange = () => {
+      marks.layers[box.dataset.layer] = box.checked;
+      redraw();
+    };
+  }
+  for (const button of document.querySelectorAll("[data-answer]")) button.onclick = () => answer(button.dataset.answer);
+  for (const button of document.querySelectorAll("[data-sort]")) button.onclick = () => sortBy(button.dataset.sort);
+  const clicks = {
+    in: KEYS["+"], out: KEYS["-"], whole: KEYS[0], "to-hotspot": toHotspot, link: copyLink, add: addHere, move: moveHere, undo,
+    back: () => step(-1), next: () => step(1), "show-list": () => toggleList(), who: () => leave(),
+    reset: () => {
+      $("threshold").value = String(slide.threshold);
+      setThreshold(slide.threshold);
+    },
+  };
+  for (const [id, action] of Object.entries(clicks)) $(id).onclick = () => action();
+  $("threshold").oninput = () => setThreshold(Number($("threshold").value));
+  $("entrance").addEventListener("submit", (event) => {
+    event.preventDefault();
+    enter($("observer").value);
+  });
+  window.addEventListener("hashchange", () => linked.busy || followLink());
+  window.addEventListener("beforeunload", (event) => {
+    if (outbox?.waiting.length) event.preventDefault();
+  });
+  new ResizeObserver(redraw).observe($("stage"));
+}
+
+async function begin() {
+  connect();
+  observer = localStorage.getItem(NAME_KEY) ?? "";
+  $("observer").value = observer;
+  await loadList();
+  toggleList(cohort.slides.length > 1);
+  const { key, place } = linkedPlace();
+  const first = cohort.slides.find((one) => one.key === key) ?? cohort.slides[0];
+  if (first) await openSlide(first.key, first.key === key ? place : null);
+}
+
+begin().catch((error) => {
+  $("name").textContent = error.message;
+});

@@ -1,0 +1,173 @@
+"""A review put in force: files that agree, the machine's count beside it, and back from other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metaphase.base.errors import UsageError
+from metaphase.counting import CountConfig, Hotspot
+from metaphase.detections import read_detections
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.counting import count_cohort, count_points, read_cases
+from metaphase.jobs.detection import DetectionConfig, detect_slide
+from metaphase.jobs.results import load_result, load_results, write_cohort
+from metaphase.jobs.reviewing import (
+    apply_review,
+    apply_reviews,
+    import_review,
+    review_order,
+    reviewed_truth,
+)
+from metaphase.jobs.training.cohort import read_points
+from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+from metaphase.slides import SlideSource
+from tests.web.results import MPP, THRESHOLD, spread_places, write_result, write_sparse_slide
+
+WIDTH, HEIGHT = 9000, 7000
+PLACES = spread_places(30, WIDTH, HEIGHT)
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sparse_slide(tmp_path_factory.mktemp("slides") / "one.tif", WIDTH, HEIGHT, PLACES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, slide: Path) -> Path:
+    return write_result(tmp_path / "results" / "one", slide, WIDTH, HEIGHT, PLACES)
+
+
+def answer(folder: Path, rows: list[int], verdict: str, observer: str = "Anna") -> None:
+    with PlaceLog(folder) as log:
+        for row in rows:
+            log.record(observer, place_name(*PLACES[row]), verdict)
+
+
+def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
+    before = load_result(folder)
+    answer(folder, [0, 1], "not")
+    answer(folder, [29], "mitosis")
+    with PlaceLog(folder) as log:
+        log.record("Ben", place_name(4500, 3500), "mitosis")
+    done = apply_review(folder)
+    expected = before.machine["detections"] - 2 + 2
+    assert done.summary["score"]["detections"] == expected == done.summary["mitoses"]
+    assert done.summary["machine"]["score"] == before.summary["score"]
+    assert json.loads((folder / "count.json").read_text()) == dict(before.machine)
+    tables = [read_detections(folder / f"detections.{kind}").table for kind in ("parquet", "geojson", "csv")]
+    for table in tables:
+        assert len(table) == expected
+        places = np.sort(table[["x", "y"]].to_numpy(), axis=0)
+        np.testing.assert_allclose(places, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
+    page = (folder / "report.html").read_text()
+    assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
+    assert f"The machine alone counted {before.machine['count']:g}" in page
+    cases = read_cases([folder / "candidates.parquet"], mpp=MPP)
+    points = count_points([folder / "candidates.parquet"])
+    (counts,) = count_cohort(cases, points, tissue=False).results.values()
+    assert counts[0].detections == expected
+    again = (folder / "summary.json").read_text()
+    apply_review(folder)
+    assert (folder / "summary.json").read_text() == again
+
+
+def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder: Path) -> None:
+    root = folder.parent
+    write_cohort(root, load_results([root]))
+    (root / "failed.json").write_text(json.dumps({"lost": "no such file"}))
+    answer(folder, [0], "not")
+    (done,) = apply_reviews([root])
+    assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["mitoses"]
+    assert "no such file" in (root / "index.html").read_text()
+
+
+def test_without_answers_there_is_nothing_to_apply(folder: Path) -> None:
+    for path in (folder, folder.parent):
+        with pytest.raises(UsageError, match="reviewed"):
+            apply_reviews([path])
+    assert not (folder / "review.sqlite").exists()
+
+
+@pytest.mark.parametrize("kind", ["geojson", "csv"])
+def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kind: str) -> None:
+    points = read_detections(folder / f"detections.{kind}", slide="one")
+    table = points.table.iloc[2:].copy()
+    table.iloc[0, table.columns.get_loc("x")] += 8  # moved by 2 um
+    extra = pd.DataFrame([{"slide": "one", "x": 4400.0, "y": 3300.0, "probability": 1.0, "label": "mitosis"}])
+    edited = tmp_path / "edited.csv"
+    pd.concat([table, extra])[["slide", "x", "y", "probability", "label"]].to_csv(edited, index=False)
+    results = load_results([folder])
+    (taken,) = import_review(results, edited, "Anna")
+    assert (taken.mitoses, taken.rejected, taken.added) == (len(table) + 1, 2, 1)
+    done = apply_review(folder)
+    assert done.summary["score"]["detections"] == len(table) + 1
+    xs = read_detections(folder / "detections.parquet").table["x"]
+    assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
+    with PlaceLog(folder) as log:
+        known = len(log.changes()), log.changes()
+        import_review(results, edited, "Anna")
+        assert (len(log.changes()), log.changes()) == known
+
+
+def test_a_file_about_another_slide_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "edited.csv"
+    other.write_text("slide,x,y\nother,1,2\n")
+    with pytest.raises(UsageError, match="other"):
+        import_review(load_results([folder]), other, "Anna")
+
+
+def test_decided_ones_are_truth_and_the_rest_is_ignored(folder: Path, tmp_path: Path) -> None:
+    answer(folder, [0, 20], "mitosis")
+    answer(folder, [1, 2, 25], "not")
+    answer(folder, [3], "unsure")
+    truth = reviewed_truth(load_results([folder])).table
+    labels = truth["label"].value_counts().to_dict()
+    assert labels == {"mitosis": 2, "lookalike": 3, "ignore": int((truth["label"] == "ignore").sum())}
+    assert (truth.loc[truth["label"] == "ignore", "probability"] >= THRESHOLD).all()
+    truth.to_csv(tmp_path / "truth.csv", index=False)
+    read = read_points(tmp_path / "truth.csv", ["one"])
+    assert read["label"].value_counts().to_dict() == labels
+
+
+def test_the_hotspot_comes_first_then_what_matters() -> None:
+    config = CountConfig(threshold=0.5)
+    radius_px = config.radius_um / MPP
+    table = pd.DataFrame(
+        {
+            "x": [0.0, 10, 20, 30, 5 * radius_px, 5 * radius_px + 9, 20 * radius_px],
+            "y": 0.0,
+            "probability": [0.99, 0.55, 0.4, 0.1, 0.6, 0.6, 0.6],
+        }
+    )
+    order = review_order(table, Hotspot(0.0, 0.0, radius_px, 2, 2.0), config, MPP)
+    assert order[:3] == [1, 0, 2]
+    assert order.index(4) < order.index(6)
+    assert sorted(order) == list(range(7))
+    assert review_order(table.iloc[:0], Hotspot(0.0, 0.0, radius_px, 0, 2.0), config, MPP) == []
+
+
+def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    ready = ReadyDetector(load_detector([model]), EngineConfig(device="cpu"))
+    case = CohortSlide("he", SlideSource(he_slide))
+    first = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
+    table = load_result(tmp_path).candidates
+    with PlaceLog(tmp_path) as log:
+        log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
+    reviewed = apply_review(tmp_path).summary
+    assert reviewed["score"]["detections"] == first.summary["score"]["detections"] - 1
+    kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
+    assert kept.resumed
+    assert kept.summary == reviewed
+    other = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.8, tile_px=256))
+    assert other.summary["review"] == [dict(reviewed["review"][0], of=other.summary["review"][0]["of"])]
+    above = int((table["probability"] >= 0.8).sum())
+    assert other.summary["machine"]["score"]["detections"] == above
+    assert other.summary["score"]["detections"] == above - 1
+    assert len(read_detections(tmp_path / "detections.geojson").table) == above - 1

@@ -1,0 +1,103 @@
+"""Results of a slide without a network, and large slides that are mostly glass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.tables import write_table
+from metaphase.counting import CountConfig, count_slide
+from metaphase.detections import MITOSIS, DetectionSet, write_detections
+from metaphase.images.tissue import TissueMask, save_tissue
+from metaphase.slides import PyramidFormat, write_pyramid
+
+MPP = 0.25
+TILE_PX = 512
+THRESHOLD = 0.6
+Places = npt.NDArray[np.float64]
+
+
+def spread_places(count: int, width: int, height: int, seed: int = 0) -> Places:
+    """Places far apart from each other, the first third of them close to the middle."""
+    random = np.random.default_rng(seed)
+    columns = int(np.sqrt(count * width / height)) + 1
+    rows = -(-count // columns)
+    cells = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), -1).reshape(-1, 2)[:count]
+    places = (cells + random.uniform(0.25, 0.75, (count, 2))) * (width / columns, height / rows)
+    near = count // 3
+    places[:near] = (width / 2, height / 2) + random.uniform(-0.4, 0.4, (near, 2)) * min(width, height)
+    return np.asarray(places.round(3), np.float64)
+
+
+def sparse_tiles(width: int, height: int, places: Places, seed: int = 0) -> Iterator[npt.NDArray[np.uint8]]:
+    """Pink tissue with a dark figure at each place; the same tissue everywhere."""
+    random = np.random.default_rng(seed)
+    tissue = np.clip(random.normal((214, 160, 196), 9, (TILE_PX, TILE_PX, 3)), 0, 255).astype(np.uint8)
+    by_tile: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for x, y in places.tolist():
+        by_tile.setdefault((int(y) // TILE_PX, int(x) // TILE_PX), []).append((x % TILE_PX, y % TILE_PX))
+    for row in range(-(-height // TILE_PX)):
+        for column in range(-(-width // TILE_PX)):
+            tile = tissue
+            if (row, column) in by_tile:
+                tile = tissue.copy()
+                for x, y in by_tile[row, column]:
+                    cv2.ellipse(tile, (round(x), round(y)), (16, 9), 30, 0, 360, (60, 30, 90), -1)
+            yield tile[: height - row * TILE_PX, : width - column * TILE_PX]
+
+
+def write_sparse_slide(path: Path, width: int, height: int, places: Places) -> Path:
+    """A pyramid of any size in little time."""
+    form = PyramidFormat(mpp=MPP, tile_px=TILE_PX, quality=80)
+    write_pyramid(path, sparse_tiles(width, height, places), width, height, form)
+    return path
+
+
+def write_result(folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "") -> Path:
+    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1."""
+    name = name or slide.stem
+    probability = np.linspace(1.0, 0.2, len(places)).round(4)
+    table = pd.DataFrame(
+        {"slide": name, "x": places[:, 0], "y": places[:, 1], "probability": probability, "label": MITOSIS}
+    )
+    scale = max(width, height) / 400
+    mask = np.ones((int(-(-height // scale)), 400 if width >= height else int(-(-width // scale))), bool)
+    tissue = TissueMask(mask, MPP * scale, 0.0, 0.0, scale)
+    config = CountConfig(threshold=THRESHOLD, draws=200)
+    count = count_slide(table, mpp=MPP, tissue=tissue, config=config).to_dict()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tissue(tissue, folder, name)
+    write_table(folder / "search.parquet", table)
+    write_table(folder / "candidates.parquet", table)
+    (folder / "count.json").write_text(json.dumps(count))
+    listed = table[table["probability"] >= THRESHOLD]
+    for ending in ("parquet", "geojson", "csv"):
+        write_detections(DetectionSet(listed, (name,)), folder / f"detections.{ending}", mpp=MPP)
+    point = {"delta": THRESHOLD, "source": "of the test"}
+    summary = {
+        "name": name,
+        "slide": str(slide),
+        "width": width,
+        "height": height,
+        "mpp": MPP,
+        "mpp_source": "metadata",
+        "stain": "H&E",
+        "tissue_mm2": tissue.area_mm2,
+        "threshold": THRESHOLD,
+        "mitoses": len(listed),
+        "operating_points": {"model": "test", "mitoses": point, "count": point},
+        "score": count,
+        "warnings": count["warnings"],
+        "model": {"name": "test"},
+        "seconds": {"detection": 1.0},
+        "versions": {"metaphase": "test"},
+        "files": [],
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder

@@ -1,0 +1,266 @@
+"""The viewer through HTTP: tiles, counts, answers, who may see what, and names that mean harm."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.labels.observers.places import PlaceLog
+from metaphase.slides import open_slide
+from metaphase.web import viewing
+from metaphase.web.access import Access
+from metaphase.web.viewing import TILE_PX, TileMaker, ViewedSlide, viewed_slides, viewing_app
+from tests.web.asgi import Client
+from tests.web.results import spread_places, write_result, write_sparse_slide
+
+HERE = "http://127.0.0.1:8502"
+WIDTH, HEIGHT = 3000, 2200
+PLACES = spread_places(24, WIDTH, HEIGHT)
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def slide_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sparse_slide(tmp_path_factory.mktemp("slides") / "one.tif", WIDTH, HEIGHT, PLACES)
+
+
+@pytest.fixture
+def results(tmp_path: Path, slide_file: Path) -> Path:
+    write_result(tmp_path / "results" / "one", slide_file, WIDTH, HEIGHT, PLACES)
+    write_result(tmp_path / "results" / "two", slide_file, WIDTH, HEIGHT, PLACES[:6], HOSTILE)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def slides(results: Path) -> Iterator[list[ViewedSlide]]:
+    found = viewed_slides([results])
+    yield found
+    for one in found:
+        one.close()
+
+
+@pytest.fixture
+def tiles() -> Iterator[TileMaker]:
+    made = TileMaker(cache_bytes=400_000)
+    yield made
+    made.close()
+
+
+def client_of(slides: list[ViewedSlide], tiles: TileMaker, **options: Any) -> Client:
+    return Client(viewing_app(slides, tiles, Access(), **options), HERE)
+
+
+@pytest.fixture
+def client(slides: list[ViewedSlide], tiles: TileMaker) -> Iterator[Client]:
+    with client_of(slides, tiles) as opened:
+        yield opened
+
+
+def verdict(slide: ViewedSlide, place: Any, answer: str | None) -> dict[str, Any]:
+    item = {"slide": slide.key, "x": round(float(place[0]), 1), "y": round(float(place[1]), 1)}
+    return {"uuid": str(uuid4()), "item": item, "answer": answer, "seconds": 1.0}
+
+
+def send(client: Client, *answers: dict[str, Any], observer: str = "Anna") -> dict[str, Any]:
+    reply = client.post("/api/answers", json={"observer": observer, "answers": answers})
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def count(client: Client, slide: ViewedSlide, **asked: Any) -> dict[str, Any]:
+    reply = client.post(f"/api/count/{slide.key}", json=asked)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def test_tiles_are_the_slide_at_every_level_without_seams(
+    client: Client, slides: list[ViewedSlide], slide_file: Path
+) -> None:
+    view = client.get(f"/api/slide/{slides[0].key}").json()
+    with open_slide(slide_file) as slide:
+        for level in range(view["levels"] + 1):
+            scale = 2**level
+            shape = (-(-HEIGHT // scale), -(-WIDTH // scale))
+            whole = np.zeros((*shape, 3), np.uint8)
+            for row in range(-(-shape[0] // TILE_PX)):
+                for column in range(-(-shape[1] // TILE_PX)):
+                    reply = client.get(f"{view['tiles']}/{level}/{column}_{row}.jpg")
+                    assert "immutable" in reply.headers["cache-control"]
+                    pixels = np.asarray(Image.open(io.BytesIO(reply.content)))
+                    y, x = row * TILE_PX, column * TILE_PX
+                    whole[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
+            expected = slide.read(0, 0, shape[1], shape[0], slide.mpp * scale)
+            assert np.abs(whole.astype(int) - expected).mean() < 6  # JPEG
+    for address in ("9/0_0.jpg", "0/99_0.jpg", "0/-1_0.jpg", "-1/0_0.jpg", "60/0_0.jpg"):
+        assert client.get(f"{view['tiles']}/{address}").status_code in (404, 422)
+    assert client.get(f"/tile/{slides[0].key}/older/0/0_0.jpg").status_code == 404
+
+
+def test_tiles_are_kept_within_bounds(slides: list[ViewedSlide], tiles: TileMaker) -> None:
+    for _ in range(2):
+        for column in range(5):
+            if tiles.kept(slides[0], 0, column, 0) is None:
+                tiles.make(slides[0], 0, column, 0)
+    made = tiles.made
+    assert tiles.kept(slides[0], 0, 4, 0) is not None
+    assert sum(map(len, tiles._kept.values())) <= 400_000
+    tiles.make(slides[0], 0, 0, 1)
+    assert tiles.made == made + 1
+
+
+def test_a_tile_that_the_browser_gave_up_is_not_made(slides: list[ViewedSlide], tiles: TileMaker) -> None:
+    app = viewing_app(slides, tiles, Access())
+    path = f"/tile/{slides[0].key}/{slides[0].version}/0/0_0.jpg"
+    scope = {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http",
+        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "root_path": "",
+    }  # fmt: skip
+    messages = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"", "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop() if len(messages) > 1 else messages[0]
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, keep))
+    assert tiles.made == 0
+    assert sent[0]["status"] == 499
+
+
+def test_the_count_follows_answers_and_nothing_is_lost(
+    client: Client, slides: list[ViewedSlide], tiles: TileMaker
+) -> None:
+    slide = slides[0]
+    before = count(client, slide)
+    assert before["count"] == before["machine"] == slide.found.machine["count"]
+    sent = [verdict(slide, PLACES[row], "not") for row in (0, 1)]
+    extra = verdict(slide, PLACES[0] + 300, "mitosis")
+    for _ in range(2):  # sent twice, written once
+        receipt = send(client, *sent, extra)
+        assert receipt == {"saved": [one["uuid"] for one in (*sent, extra)], "refused": []}
+    after = count(client, slide, observer="Anna")
+    assert after["counted"] == before["counted"] - 2 + 1
+    assert after["machine"] == before["count"]
+    assert after["shares"] == ["Anna: 2 of 12"]
+    (reopened,) = viewed_slides([slide.found.folder])
+    with client_of([reopened], tiles) as again:
+        assert count(again, reopened)["counted"] == after["counted"]
+    reopened.close()
+    send(client, verdict(slide, PLACES[0], None))
+    standing = client.post(f"/api/review/{slide.key}", json={"observer": "anna"}).json()
+    assert standing["observer"] == "Anna"
+    assert sorted(one["answer"] for one in standing["standing"]) == ["mitosis", "not"]
+
+
+def test_the_threshold_moves_the_count_and_density_is_a_picture(
+    client: Client, slides: list[ViewedSlide]
+) -> None:
+    low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
+    assert low["counted"] > high["counted"]
+    quick = count(client, slides[0], threshold=0.3, quick=True)
+    assert {**quick, "low": low["low"], "high": low["high"], "grades": low["grades"]} == low
+    assert quick["low"] is None
+    picture = client.get(low["density"]["address"])
+    assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"
+    assert client.get("/density/none.png").status_code == 404
+
+
+def test_blind_observers_learn_nothing_of_each_other(slides: list[ViewedSlide], tiles: TileMaker) -> None:
+    slide = slides[0]
+    with client_of(slides, tiles, blind=True) as client:
+        machine = count(client, slide)
+        send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)), observer="Ben")
+        replies = [
+            client.post("/api/slides", json={"observer": "Anna"}).json(),
+            client.post(f"/api/review/{slide.key}", json={"observer": "Anna"}).json(),
+            count(client, slide, observer="Anna"),
+            count(client, slide),
+        ]
+        assert "Ben" not in json.dumps(replies)
+        assert replies[0]["slides"][0]["progress"] == 0
+        assert replies[2]["count"] == replies[3]["count"] == machine["count"]
+        assert count(client, slide, observer="Ben")["counted"] == machine["counted"] - 4
+
+
+def test_looking_leaves_no_trace(client: Client, slides: list[ViewedSlide]) -> None:
+    client.post("/api/slides", json={})
+    client.get(f"/api/slide/{slides[0].key}")
+    count(client, slides[0])
+    assert not (slides[0].found.folder / "review.sqlite").exists()
+
+
+def test_wrong_answers_are_refused_and_others_kept(client: Client, slides: list[ViewedSlide]) -> None:
+    good = verdict(slides[0], PLACES[0], "not")
+    bad = [verdict(slides[0], PLACES[1], "<script>"), verdict(slides[0], PLACES[1], "not")]
+    bad[1]["item"]["slide"] = "none"
+    assert send(client, good, *bad) == {"saved": [good["uuid"]], "refused": [one["uuid"] for one in bad]}
+    for wrong in (
+        {"observer": ""},
+        {"observer": "\x00", "answers": [good]},
+        {"observer": "=1+1", "answers": [good]},
+    ):
+        assert client.post("/api/answers", json=wrong).status_code in (200, 422)
+    with PlaceLog(slides[0].found.folder) as log:
+        assert log.observers() == ["Anna"]
+
+
+def test_hostile_names_are_plain_text_in_strict_pages(client: Client) -> None:
+    rows = client.post("/api/slides", json={})
+    assert rows.headers["content-type"] == "application/json"
+    assert [one["name"] for one in rows.json()["slides"]] == ["one", HOSTILE]
+    page = client.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert HOSTILE not in page.text
+    assert "<script>" not in page.text  # scripts are files of our own
+    assert "OpenSeadragon contributors" in client.get("/licence.txt").text
+
+
+def test_who_is_let_in(slides: list[ViewedSlide], tiles: TileMaker) -> None:
+    with Client(viewing_app(slides, tiles, Access()), "http://slides.example") as foreign:
+        assert foreign.get("/").status_code == 421
+    access = Access("a-token-of-some-length", loopback_only=False)
+    with Client(viewing_app(slides, tiles, access), "http://slides.example") as distant:
+        tile = f"/tile/{slides[0].key}/{slides[0].version}/0/0_0.jpg"
+        assert distant.get(tile).status_code == 403
+        distant.get("/?token=a-token-of-some-length")
+        assert distant.get(tile).status_code == 200
+        posted = distant.post("/api/slides", json={}, headers={"origin": "http://elsewhere.example"})
+        assert posted.status_code == 403
+
+
+def test_a_slide_by_itself_and_wrong_paths(slide_file: Path, tiles: TileMaker, tmp_path: Path) -> None:
+    slides = viewed_slides([slide_file, slide_file])
+    with client_of(slides, tiles) as client:
+        view = client.get(f"/api/slide/{slides[0].key}").json()
+        assert len(slides) == 1
+        assert (view["counted"], view["x"]) == (False, [])
+        assert client.post(f"/api/count/{slides[0].key}", json={}).status_code == 404
+    with pytest.raises(UsageError, match="holds no results"):
+        viewed_slides([tmp_path])
+    with pytest.raises(MetaphaseError, match="no such file"):
+        viewed_slides([tmp_path / "absent.svs"])
+
+
+def test_without_openseadragon_the_next_step_is_named(
+    slides: list[ViewedSlide], tiles: TileMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewing, "ZOOMER", "absent.js")
+    with pytest.raises(MetaphaseError, match=r"without OpenSeadragon.*[Ii]nstall it from a wheel"):
+        viewing_app(slides, tiles, Access())

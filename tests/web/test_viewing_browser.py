@@ -1,0 +1,213 @@
+"""The viewer in a real browser, on a slide of 100,000 px: review, a killed server, files that agree."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from metaphase.detections import read_detections
+from metaphase.jobs.results import load_result
+from metaphase.jobs.reviewing import apply_review
+from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.server import VIEW, Server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 60_000
+WIDTH, HEIGHT = 100_000, 2048
+PLACES = spread_places(30, WIDTH, HEIGHT)
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sparse_slide(tmp_path_factory.mktemp("wide") / "wide.tif", WIDTH, HEIGHT, PLACES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, slide: Path) -> Path:
+    return write_result(tmp_path / "results" / "wide", slide, WIDTH, HEIGHT, PLACES, HOSTILE)
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    started = Server(folder.parent, code=VIEW)
+    yield started
+    started.end()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Tab:
+    """A page that collects every error and every request that leaves the machine."""
+
+    def __init__(self, browser, **settings) -> None:
+        self.complaints: list[str] = []
+        self.context = browser.new_context(**settings)
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self._requested(request.url))
+
+    def _requested(self, url: str) -> None:
+        if urlsplit(url).hostname not in ("127.0.0.1", None):
+            self.complaints.append(url)
+
+    def counted(self) -> int:
+        """Mitoses on the slide, as the page counts them."""
+        told = self.page.inner_text("#counted")
+        return int(told.split(", ")[1].split()[0])
+
+    def figure(self) -> int:
+        """The figure on show, once all of it is there."""
+        self.page.wait_for_function("() => document.getElementById('figure').dataset.ready")
+        return int(self.page.get_attribute("#figure", "data-ready"))
+
+    def press(self, key: str) -> None:
+        """Answer the figure on show."""
+        before = self.figure()
+        self.page.keyboard.press(key)
+        self.page.wait_for_function(
+            "old => !['', String(old)].includes(document.getElementById('figure').dataset.ready)", arg=before
+        )
+
+    def saved(self) -> None:
+        self.page.wait_for_selector("#state[data-state=saved]")
+
+
+@pytest.fixture
+def tab(browser) -> Iterator[Tab]:
+    opened = Tab(browser, viewport={"width": 1200, "height": 800})
+    yield opened
+    opened.context.close()
+    assert opened.complaints == []
+
+
+def begin(tab: Tab, url: str, observer: str = "Anna") -> None:
+    tab.page.goto(url)
+    tab.page.wait_for_selector("#numbers[data-count]")
+    tab.page.fill("#observer", observer)
+    tab.page.keyboard.press("Enter")
+    tab.figure()
+
+
+def count_is(tab: Tab, expected: float) -> None:
+    tab.page.wait_for_function(
+        "count => Number(document.getElementById('numbers').dataset.count) === count", arg=expected
+    )
+
+
+def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
+    tab: Tab, server: Server, folder: Path
+) -> None:
+    page = tab.page
+    begin(tab, server.url)
+    assert page.inner_text("#name") == HOSTILE
+    assert "0.25 µm/px" in page.inner_text("#where") or float(page.inner_text("#where").split()[-2]) < 1
+    machine = load_result(folder)
+    counted = tab.counted()
+    assert counted == machine.machine["detections"]
+    before = page.inner_text("#count")
+    tab.press("n")
+    tab.press("n")
+    page.mouse.move(500, 300)
+    page.keyboard.press("a")
+    tab.saved()
+    assert tab.counted() == counted - 1
+    page.wait_for_function("before => document.getElementById('count').textContent !== before", arg=before)
+    server.kill()
+    tab.figure()
+    page.keyboard.press("m")  # the next figure is here already, the server is not
+    page.wait_for_selector("#state[data-state=failing]")
+    again = Server(folder.parent, port=server.port, code=VIEW)
+    try:
+        tab.saved()
+        page.reload()
+        page.wait_for_selector("#work:not([hidden])")
+        page.wait_for_function("() => document.getElementById('done').textContent === '3 answered'")
+        assert tab.counted() == counted - 1
+        page.keyboard.press("ArrowLeft")
+    finally:
+        again.end()
+    done = apply_review(folder)
+    assert done.summary["score"]["detections"] == counted - 1
+    for kind in ("parquet", "geojson", "csv"):
+        assert len(read_detections(folder / f"detections.{kind}").table) == counted - 1
+    assert done.summary["machine"]["score"]["detections"] == counted
+
+
+def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:
+    page = tab.page
+    begin(tab, server.url)
+    counted = tab.counted()
+    tab.press("n")
+    assert tab.counted() == counted - 1
+    page.keyboard.press("z")
+    assert tab.counted() == counted
+    page.mouse.move(420, 320)
+    page.keyboard.press("v")
+    tab.saved()
+    assert page.get_attribute("[data-answer=mitosis]", "aria-pressed") == "true"
+    assert tab.counted() == counted
+    page.keyboard.press("o")
+    page.wait_for_function("() => location.hash.includes('&w=')")
+    address, where = page.url, page.inner_text("#scale span")
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_function("text => document.querySelector('#scale span').textContent === text", arg=where)
+
+
+def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
+    page = tab.page
+    page.goto(server.url)
+    page.wait_for_selector("#numbers[data-count]")
+    low, high = tab.counted(), float(page.get_attribute("#numbers", "data-count"))
+    page.fill("#threshold", "0.95")
+    assert tab.counted() < low
+    page.wait_for_function(
+        "high => Number(document.getElementById('numbers').dataset.count) < high", arg=high
+    )
+    page.click("#reset")
+    count_is(tab, high)
+    for key in "123456":
+        box = page.locator("[data-layer]").nth(int(key) - 1)
+        before = box.is_checked()
+        page.keyboard.press(key)
+        assert box.is_checked() != before
+    page.keyboard.press("l")
+    assert page.inner_text("#list tbody td") == HOSTILE
+    page.click("[data-sort=count]")
+    assert page.get_attribute("#list th:nth-child(2)", "aria-sort") == "descending"
+
+
+def test_a_tablet_shows_slide_and_answers_at_once_by_touch(browser, server: Server) -> None:
+    tab = Tab(browser, viewport={"width": 768, "height": 1024}, has_touch=True)
+    page = tab.page
+    begin(tab, server.url)
+    for selector in ("#stage", "#answers [data-answer=mitosis]", "#add"):
+        box = page.locator(selector).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 768
+        assert box["y"] + box["height"] <= 1024
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    before = tab.figure()
+    page.tap("[data-answer=not]")
+    page.wait_for_function(
+        "before => document.getElementById('figure').dataset.ready > String(before)", arg=before
+    )
+    tab.saved()
+    tab.context.close()
+    assert tab.complaints == []
