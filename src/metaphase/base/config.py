@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import parsing, read_bytes
 
 Settings = TypeVar("Settings")
 CODE_ONLY = {"code_only": True}
@@ -31,15 +32,9 @@ def read_settings(kind: type[Settings], path: str | Path | None, **given: Any) -
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file; one that is missing or malformed is a `UsageError`."""
-    path = Path(path)
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML ({error})", path=path, next_step="correct that line") from error
+    data = read_bytes(path, UsageError)
+    with parsing(path, "not valid TOML", next_step="correct that line", error=UsageError):
+        return tomllib.loads(data.decode("utf-8"))
 
 
 def settings_of(kind: type[Settings], values: Mapping[str, Any], where: str = "", **given: Any) -> Settings:
