@@ -70,11 +70,9 @@ def check_plain(path: str | Path, error: type[MetaphaseError] = MetaphaseError) 
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as problem:
-        missing = isinstance(problem, FileNotFoundError)
+        what = "no such file" if isinstance(problem, FileNotFoundError) else told(problem)
         raise error(
-            "no such file" if missing else f"cannot be read ({told(problem)})",
-            path=path,
-            next_step="check the spelling and the disk",
+            f"cannot be read: {what}", path=path, next_step="check the spelling and the disk"
         ) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")

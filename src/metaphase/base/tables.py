@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -52,13 +52,18 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
     names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
     missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
-    return pd.read_csv(
+    frame = pd.read_csv(
         path,
         dtype=dict.fromkeys(names, str),
         skipinitialspace=True,
         keep_default_na=False,
         na_values=missing,
     )
+    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    for name in texts:
+        frame[name] = frame[name].map(text_of_cell, na_action="ignore")
+    frame.columns = pd.Index([text_of_cell(name) for name in frame.columns])
+    return frame
 
 
 MOST_ROWS = 1_000_000
@@ -78,7 +83,39 @@ def write_table(path: str | Path, frame: pd.DataFrame) -> None:
         if temporary.suffix.lower() == ".parquet":
             frame.to_parquet(temporary, index=False)
         else:
-            frame.to_csv(temporary, index=False, lineterminator="\n")
+            _write_csv(temporary, frame)
+
+
+def _write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Text so that it reads back as it is, and so that a spreadsheet takes none of it for a formula."""
+    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    safe = frame.copy()
+    for name in texts:
+        safe[name] = frame[name].map(_as_cell, na_action="ignore")
+    safe.columns = pd.Index([_as_cell(name) for name in frame.columns])
+    cells = (cell for name in texts for cell in frame[name] if isinstance(cell, str))
+    odd = any(cell.startswith(" ") or "\r" in cell for cell in cells)  # unquoted, these would be lost
+    quoting: Literal[0, 2] = 2 if odd else 0  # all text, or what needs it
+    safe.to_csv(path, index=False, lineterminator="\n", quoting=quoting, errors="backslashreplace")
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def _as_cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe; `text_of_cell` takes it away."""
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
+    return f"'{value}" if formula else value
+
+
+def text_of_cell(value: Any) -> Any:
+    """A cell of a CSV as it was before it was written.
+
+    >>> [text_of_cell(_as_cell(name)) for name in ("=1+2", "'=x", "-7", "'a")]
+    ['=1+2', "'=x", '-7', "'a"]
+    """
+    escaped = isinstance(value, str) and value.startswith("'") and _FORMULA.match(value)
+    return value[1:] if escaped else value
 
 
 def table_attributes(path: str | Path) -> dict[str, Any]:

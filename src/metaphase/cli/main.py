@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -50,6 +51,20 @@ class Commands(TyperGroup):
             raise
 
 
+class Command(TyperCommand):
+    """A command whose numbers are finite, whichever option they are for."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check what was given, then run."""
+        for name, given in ctx.params.items():
+            for value in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UsageError(
+                        f"--{name.replace('_', '-')} is {value}", next_step="give a finite number"
+                    )
+        return super().invoke(ctx)
+
+
 STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
 app = typer.Typer(
     cls=Commands,
@@ -77,6 +92,11 @@ app.add_typer(data, name="data")
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(observers, name="observers")
 app.add_typer(model, name="model")
+
+
+for group in (app, *(one.typer_instance for one in app.registered_groups)):
+    for command in group.registered_commands if group is not None else ():
+        command.cls = Command
 
 
 def _show_version(asked: bool) -> None:

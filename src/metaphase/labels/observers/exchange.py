@@ -13,7 +13,7 @@ from typing import TypeVar
 import pandas as pd
 
 from metaphase.base.foreign import parsing, read_bytes
-from metaphase.base.tables import TableError, named, write_table
+from metaphase.base.tables import TableError, named, text_of_cell, write_table
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import MAX_SECONDS, AnswerStore, Entry, Given, clean_observer, now
 
@@ -79,7 +79,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
             next_step=f"name the columns {', '.join(COLUMNS)}",
         )
     reader.fieldnames = columns
-    return [{name: row.get(name, "").strip() for name in COLUMNS} for row in reader]
+    return [{name: text_of_cell(row.get(name, "").strip()) for name in COLUMNS} for row in reader]
 
 
 def _entries(project: Project, rows: list[dict[str, str]], path: Path) -> list[Entry]:
