@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -42,6 +42,21 @@ bench: $(READY)  ## speed and memory, as ratios within one run
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/counting_speed.py
+
+hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
+	$(BIN)/python -m tests.hostile --inputs 10000
+
+kills: $(READY)  ## detection and the labelling server killed at random moments; memory over 500 slides
+	$(BIN)/python benchmarks/kills.py --kills 100
+	$(BIN)/python benchmarks/long_run.py --slides 500
+
+audit: $(READY)  ## known holes in what we depend on; asks a network
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'pip-audit>=2.7'
+	$(BIN)/pip-audit --local --skip-editable
+
+bom: $(READY)  ## what an installation is made of, as bom.json (CycloneDX)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'cyclonedx-bom>=4.4'
+	$(BIN)/cyclonedx-py environment $(VENV) --output-format JSON --output-file bom.json
 
 clean:
 	rm -rf $(VENV) demo
