@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.hostile.inputs import FAMILIES, trials, write_assets
+from tests.hostile.inputs import CORPUS_SEED, FAMILIES, corpus, trials, write_assets
 from tests.hostile.trials import FAILURES, preload, print_table, run_trials
 
 
@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same inputs")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="inputs tried side by side")
     parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="only these")
+    parser.add_argument("--corpus", action="store_true", help="only those that failed once")
     parser.add_argument("--only", help="one input again, as FAMILY-NUMBER; what it printed is shown")
     given = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "METAPHASE_LOG": os.devnull}
@@ -25,6 +26,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         write_assets(Path(folder) / "assets")
         chosen = trials(given.inputs, given.family or list(FAMILIES))
+        if given.corpus:
+            chosen, given.seed = corpus(), CORPUS_SEED
         if given.only:
             family, _, number = given.only.rpartition("-")
             chosen = [one for one in trials(10**6, [family]) if one.number == int(number)]

@@ -1381,6 +1381,26 @@ FAMILIES: dict[str, tuple[Maker, int]] = {
 """Makers, and their shares of the inputs."""
 
 
+CORPUS: dict[str, tuple[int, ...]] = {
+    "tiff": (20, 25, 39, 47, 55, 57, 98, 147, 158, 166),
+    "sparse": (8, 9, 17, 40),
+    "parquet": (0, 13, 18, 21, 23, 34, 43, 119, 121),
+    "geojson": (10, 13, 15, 21, 35),
+    "coco": (5, 27, 66),
+    "grand-challenge": (3, 32),
+    "asap": (3, 11),
+    "sliderunner": (16, 68),
+    "toml": (2, 14, 23),
+}
+"""Inputs of seed 1 that failed once, each in another way; tests beside the readers name what was wrong."""
+CORPUS_SEED = 1
+
+
+def corpus() -> list[Trial]:
+    """Inputs that failed once."""
+    return [Trial(name, number, FAMILIES[name][0]) for name, numbers in CORPUS.items() for number in numbers]
+
+
 def trials(inputs: int, families: Sequence[str]) -> list[Trial]:
     """So many inputs, shared by the families."""
     whole = sum(FAMILIES[name][1] for name in families)
