@@ -65,15 +65,18 @@ def told(problem: BaseException) -> str:
     return repr(problem)[:200] if isinstance(problem, KeyError | IndexError) or not text else text
 
 
-def check_plain(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> int:
+def check_plain(
+    path: str | Path,
+    error: type[MetaphaseError] = MetaphaseError,
+    *,
+    if_missing: str = "check the spelling and the disk",
+) -> int:
     """The size of a plain file; a folder, and a pipe, device or socket, which might never end, is refused."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as problem:
         what = "no such file" if isinstance(problem, FileNotFoundError) else told(problem)
-        raise error(
-            f"cannot be read: {what}", path=path, next_step="check the spelling and the disk"
-        ) from problem
+        raise error(f"cannot be read: {what}", path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
     if not stat.S_ISREG(status.st_mode):

@@ -192,8 +192,9 @@ def current_versions() -> dict[str, str]:
 
 def parse_card(path: Path) -> ModelCard:
     """Read a card; anything but a well-formed one is a `ModelError`."""
-    again = "fetch the model again, and keep the .json beside the .safetensors"
-    if check_plain(path, ModelError) > MAX_CARD_BYTES:
+    again = "fetch the model again"
+    beside = "keep the .json beside the .safetensors"
+    if check_plain(path, ModelError, if_missing=beside) > MAX_CARD_BYTES:
         raise ModelError("too large for a model card", path=path, next_step="check that it is the right file")
     values = read_json(path, "not a model card", next_step=again, error=ModelError)
     with parsing(path, "not a model card", next_step=again, error=ModelError):

@@ -45,15 +45,16 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     path = Path(path).with_suffix(".safetensors")
     card = parse_card(path.with_suffix(".json"))
     tensors = read_tensors(path, card.weights_sha256)
-    network = build_network(card.spec)
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
+    with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
+        described = build_network(card.spec).state_dict()
+    if {name: one.shape for name, one in described.items()} != {name: t.shape for name, t in tensors.items()}:
         raise ModelError(
             f"the weights do not fit the {card.family} with gamma {card.gamma:g} that the card describes",
             path=path,
             next_step="keep each .json with the .safetensors it was written with",
-        ) from error
+        )
+    network = build_network(card.spec)
+    network.load_state_dict(tensors)
     if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
         raise ModelError(
             "some weights are no finite numbers", path=path, next_step="train again, or fetch the model again"
