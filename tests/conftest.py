@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side; tor
 
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-):  # as in the background; what tests start is stopped by it
+):  # in the background; tests stop servers by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
