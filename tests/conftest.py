@@ -11,9 +11,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side; torch's threads would fight
 
-if (
-    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-):  # in the background; tests stop servers by it
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; tests stop servers by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(

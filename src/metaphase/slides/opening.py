@@ -26,7 +26,7 @@ from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
 from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
-from metaphase.slides.tiff import DECODABLE, TiffSlide, not_bright_field, open_layout
+from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
 
 Backend = Literal["auto", "openslide", "tiff", "image"]
 
@@ -64,15 +64,25 @@ class SlideSource:
         """The file's content, that of the files beside it that belong to it, and the effective resolution."""
         content = {"content": FileContent(self.path).account(), "mpp": self.effective_mpp}
         parts = [FileContent(path).account() for path in companions(self.path)]
-        return content | ({"parts": fingerprint_of(parts)} if parts else {})
+        decoding = self._stated[1]
+        return (
+            content
+            | ({"parts": fingerprint_of(parts)} if parts else {})
+            | ({"decoding": decoding} if decoding else {})
+        )
 
     @property
     def effective_mpp(self) -> float | None:
         """Micrometres per pixel as the slide is read; None where nobody states them or it cannot be read."""
-        if self.mpp is not None or not self.path.is_file():
-            return self.mpp
+        return self._stated[0] if self.mpp is None else self.mpp
+
+    @property
+    def _stated(self) -> tuple[float | None, str]:
+        """What the file says of its resolution, and how it is decoded."""
+        if not self.path.is_file():
+            return None, ""
         status = self.path.stat()
-        return _stated_mpp(self.path, status.st_size, status.st_mtime_ns)
+        return _stated(self.path, status.st_size, status.st_mtime_ns)
 
 
 def companions(path: Path) -> list[Path]:
@@ -94,12 +104,12 @@ def companions(path: Path) -> list[Path]:
 
 
 @lru_cache(4096)
-def _stated_mpp(path: Path, _size: int, _changed_ns: int) -> float | None:
+def _stated(path: Path, _size: int, _changed_ns: int) -> tuple[float | None, str]:
     try:
         with open_slide(path) as slide:
-            return slide.info.resolution.mpp if slide.info.resolution else None
+            return (slide.info.resolution.mpp if slide.info.resolution else None), slide.info.decoding
     except MetaphaseError:
-        return None  # whoever works on the slide says what is wrong with it
+        return None, ""  # whoever works on the slide says what is wrong with it
 
 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
@@ -124,6 +134,7 @@ def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_ba
             path=path,
             warnings=doubts,
             properties=properties,
+            decoding="associated alpha" if is_premultiplied(full) else "",
         )
         on_failure.pop_all()
         return TiffSlide(layout, info)

@@ -181,6 +181,11 @@ def not_bright_field(page: TiffPage) -> str | None:
     return None
 
 
+def is_premultiplied(page: TiffPage) -> bool:
+    """Whether the colours of transparent pixels are darkened already (associated alpha)."""
+    return page.samplesperpixel == 4 and tuple(page.extrasamples[:1]) == (EXTRASAMPLE.ASSOCALPHA,)
+
+
 def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
     """(x, y) mpp from OME-XML or, without it, from the resolution tags."""
     page = tiff.pages.first
@@ -285,7 +290,7 @@ class TiffSlide(Slide):
             needed = place.intersection(Box(0, 0, page.imagewidth, page.imagelength))
             if pixels.shape[1] < needed.height or pixels.shape[2] < needed.width:
                 raise ValueError(f"{pixels.shape[2]} x {pixels.shape[1]} pixels")
-            return as_rgb(pixels[0], premultiplied=page.extrasamples[:1] == (EXTRASAMPLE.ASSOCALPHA,))
+            return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
 
     def _bytes(self, offset: int, size: int) -> bytes:
         handle = self._layout.file
