@@ -7,7 +7,7 @@ VIEWER := src/metaphase/web/static/openseadragon
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench wheel clean
+.PHONY: demo test lint format bench wheel hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -58,6 +58,21 @@ bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios w
 
 wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
+	$(BIN)/python -m tests.hostile --inputs 10000
+
+kills: $(READY)  ## detection and the labelling server killed at random moments; memory over 500 slides
+	$(BIN)/python benchmarks/kills.py --kills 100
+	$(BIN)/python benchmarks/long_run.py --slides 500
+
+audit: $(READY)  ## known holes in what we depend on; asks a network
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'pip-audit>=2.7'
+	$(BIN)/pip-audit --local --skip-editable
+
+bom: $(READY)  ## what an installation is made of, as bom.json (CycloneDX)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'cyclonedx-bom>=4.4'
+	$(BIN)/cyclonedx-py environment $(VENV) --output-format JSON --output-file bom.json
 
 clean:
 	rm -rf $(VENV) $(VIEWER) build demo

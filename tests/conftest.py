@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side; torch's threads would fight
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; tests stop servers by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "project",

@@ -24,6 +24,7 @@ import torch
 
 from metaphase.base.arrays import Floats
 from metaphase.base.files import write_text
+from metaphase.base.parallel import end_with_parent
 from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.benches import BenchCounts, counts_of
 from metaphase.evaluation.metrics import estimate
@@ -176,7 +177,8 @@ def main() -> None:
         for lesson in lessons(short, options.long or usual or 2 * short)
     }
     left = {name: how for name, how in wanted.items() if name not in content["students"]}
-    with ProcessPoolExecutor(options.at_once, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(options.at_once, mp_context=spawn, initializer=end_with_parent) as pool:
         jobs = {pool.submit(taught, job, *how): name for name, how in left.items()}
         for done in as_completed(jobs):
             lesson, gamma, _ = left[jobs[done]]

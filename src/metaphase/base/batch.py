@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
 
 Item = TypeVar("Item")
@@ -85,17 +86,22 @@ def run_batch(
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
             failure = Failure.of(name, error)
             outcomes[name] = failure
-            if log is not None:
-                _write_log(log, Batch(outcomes).failures)
-            watch.failed(failure, log)
+            written = log is not None and _write_log(log, Batch(outcomes).failures)
+            watch.failed(failure, log if written else None)
         else:
             outcomes[name] = result
             watch.finished(name, result)
     batch = Batch(outcomes)
     if log is not None and not batch.failures:
-        log.unlink(missing_ok=True)
+        with suppress(OSError):
+            log.unlink(missing_ok=True)
     return batch
 
 
-def _write_log(log: Path, failures: list[Failure]) -> None:
-    write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
+def _write_log(log: Path, failures: list[Failure]) -> bool:
+    """Whether the log could be written: a full disk, or a folder of its name, stops no cohort."""
+    try:
+        write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
+    except OutputError:
+        return False
+    return True

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import parsing, read_bytes
 
 Settings = TypeVar("Settings")
+MOST_DOTS = 1000
+"""More of them in a line are no settings, and would keep the parser busy for hours."""
 CODE_ONLY = {"code_only": True}
 """Metadata of a field that files may not set."""
 
@@ -31,15 +34,11 @@ def read_settings(kind: type[Settings], path: str | Path | None, **given: Any) -
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file; one that is missing or malformed is a `UsageError`."""
-    path = Path(path)
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"not valid TOML ({error})", path=path, next_step="correct that line") from error
+    data = read_bytes(path, UsageError)
+    if any(line.count(b".") > MOST_DOTS for line in data.split(b"\n")):
+        raise UsageError("a line is nested too deeply", path=path, next_step="correct that line")
+    with parsing(path, "not valid TOML", next_step="correct that line", error=UsageError):
+        return tomllib.loads(data.decode("utf-8"))
 
 
 def settings_of(kind: type[Settings], values: Mapping[str, Any], where: str = "", **given: Any) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
             temporary = Path(folder) / target.name
             yield temporary
+            _settle(temporary)
             temporary.replace(target)
+
+
+def _settle(path: Path) -> None:
+    """Wait until a file is on the disk: a power cut after the renaming would else leave it empty."""
+    if path.is_file():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -34,8 +43,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, atomically."""
-    write_bytes(path, text.encode())
+    """Write `text` to `path` as UTF-8, atomically; what of a name is no text is written as \\udcXX."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -28,6 +31,18 @@ def ordered_map(
     """
     with ThreadPoolExecutor(threads) as pool:
         yield from in_order(pool, function, items, ahead)
+
+
+def end_with_parent() -> None:
+    """For the start of a worker process: it ends when its parent does, however that ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_watch, args=(parent.sentinel,), name="watch-parent", daemon=True).start()
+
+
+def _watch(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 def in_order(

@@ -28,6 +28,7 @@ import pandas as pd
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
+from metaphase.base.foreign import read_json
 
 ABSENT = "absent"
 """Account of a file that is not there."""
@@ -36,6 +37,8 @@ WHOLE_BYTES = 64 << 20
 PIECE_BYTES, PIECES = 64 << 10, 512
 """... of larger ones so many pieces, spread evenly and with both ends among them."""
 MOST_DIFFERENCES = 3
+CHECK = "check"
+"""Entry of a note: checksum of the others."""
 _DECIDES = "decides"
 
 
@@ -160,9 +163,11 @@ def differences(before: Any, now: Any) -> str:
     found = list(_differences(before.get("ingredients"), now["ingredients"], ""))
     if before.get("schema") != now["schema"]:
         found.insert(0, "the program makes it otherwise now")
-    earlier = before.get("reads", {})
+    earlier = before.get("reads")
     found += [
-        f"{name} is made anew" for name, key in now.get("reads", {}).items() if earlier.get(name) != key
+        f"{name} is made anew"
+        for name, key in now.get("reads", {}).items()
+        if not isinstance(earlier, Mapping) or earlier.get(name) != key
     ]
     more = f" and {len(found) - MOST_DIFFERENCES} more" if len(found) > MOST_DIFFERENCES else ""
     return "; ".join(found[:MOST_DIFFERENCES]) + more
@@ -177,13 +182,14 @@ def why_again(note: Path, account: Mapping[str, Any]) -> str:
 def write_note(note: Path, account: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
     """Leave a note of what an output was made from, by which version, and what is worth knowing about it."""
     content = {"made_from": account, "version": __version__, "facts": dict(facts or {})}
-    write_text(note, json.dumps(content, indent=2) + "\n")
+    content = json.loads(json.dumps(content))  # as it is read back
+    write_text(note, json.dumps(content | {CHECK: fingerprint_of(content)}, indent=2) + "\n")
 
 
 def facts_of(note: Path) -> dict[str, Any]:
-    """What `Ingredients.write` was told about an output."""
-    facts: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))["facts"]
-    return facts
+    """What `Ingredients.write` was told about an output; nothing where there is no sound note."""
+    facts = _read(note).get("facts", {})
+    return facts if isinstance(facts, dict) else {}
 
 
 def note_path(path: Path) -> Path:
@@ -259,8 +265,10 @@ def _differences(before: Any, now: Any, where: str) -> Iterator[str]:
 
 
 def _read(note: Path) -> dict[str, Any]:
+    """What a note says; a damaged one, whose check is another, says nothing."""
     try:
-        content = json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = read_json(note, "no note", next_step="")
+    except MetaphaseError:
         return {}
-    return content if isinstance(content, dict) else {}
+    check = content.pop(CHECK, None)  # notes of earlier versions have none
+    return content if check is None or check == fingerprint_of(content) else {}

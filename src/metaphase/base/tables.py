@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from pyarrow import parquet
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
 
 MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
@@ -38,29 +39,42 @@ class TableError(MetaphaseError):
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read a CSV or Parquet table; identifier columns are text, empty CSV cells are missing values."""
     path = Path(path)
-    if not path.is_file():
-        raise TableError("no such file", path=path, next_step="check the path")
+    size = check_plain(path, TableError)
+    advice = "give a CSV or Parquet file"
+    with parsing(path, "cannot be read as a table", next_step=advice, error=TableError):
+        return _read_parquet(path, size) if path.suffix.lower() == ".parquet" else _read_csv(path)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        if path.suffix.lower() == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            columns = pd.read_csv(path, nrows=0).columns
-            names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
-            missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
-            frame = pd.read_csv(
-                path,
-                dtype=dict.fromkeys(names, str),
-                skipinitialspace=True,
-                keep_default_na=False,
-                na_values=missing,
-            )
+        columns = pd.read_csv(path, nrows=0).columns
     except pd.errors.EmptyDataError as error:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
-    except (ValueError, OSError) as error:
-        raise TableError(
-            f"cannot be read as a table ({error})", path=path, next_step="give a CSV or Parquet file"
-        ) from error
+    names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
+    missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
+    frame = pd.read_csv(
+        path,
+        dtype=dict.fromkeys(names, str),
+        skipinitialspace=True,
+        keep_default_na=False,
+        na_values=missing,
+    )
+    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    for name in texts:
+        frame[name] = frame[name].map(text_of_cell, na_action="ignore")
+    frame.columns = pd.Index([text_of_cell(name) for name in frame.columns])
     return frame
+
+
+MOST_ROWS = 1_000_000
+"""A Parquet table may have so many rows, or one for each of its bytes: repeated values take no room."""
+
+
+def _read_parquet(path: Path, size: int) -> pd.DataFrame:
+    rows = parquet.read_metadata(path).num_rows
+    if rows > raised(max(MOST_ROWS, size)):
+        raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
+    return pd.read_parquet(path)
 
 
 def write_table(path: str | Path, frame: pd.DataFrame) -> None:
@@ -69,7 +83,39 @@ def write_table(path: str | Path, frame: pd.DataFrame) -> None:
         if temporary.suffix.lower() == ".parquet":
             frame.to_parquet(temporary, index=False)
         else:
-            frame.to_csv(temporary, index=False, lineterminator="\n")
+            _write_csv(temporary, frame)
+
+
+def _write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Text so that it reads back as it is, and so that a spreadsheet takes none of it for a formula."""
+    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    safe = frame.copy()
+    for name in texts:
+        safe[name] = frame[name].map(_as_cell, na_action="ignore")
+    safe.columns = pd.Index([_as_cell(name) for name in frame.columns])
+    cells = (cell for name in texts for cell in frame[name] if isinstance(cell, str))
+    odd = any(cell.startswith(" ") or "\r" in cell for cell in cells)  # unquoted, these would be lost
+    quoting: Literal[0, 2] = 2 if odd else 0  # all text, or what needs it
+    safe.to_csv(path, index=False, lineterminator="\n", quoting=quoting, errors="backslashreplace")
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def _as_cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe; `text_of_cell` takes it away."""
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
+    return f"'{value}" if formula else value
+
+
+def text_of_cell(value: Any) -> Any:
+    """A cell of a CSV as it was before it was written.
+
+    >>> [text_of_cell(_as_cell(name)) for name in ("=1+2", "'=x", "-7", "'a")]
+    ['=1+2', "'=x", '-7', "'a"]
+    """
+    escaped = isinstance(value, str) and value.startswith("'") and _FORMULA.match(value)
+    return value[1:] if escaped else value
 
 
 def table_attributes(path: str | Path) -> dict[str, Any]:
@@ -79,7 +125,7 @@ def table_attributes(path: str | Path) -> dict[str, Any]:
         return {}
     try:
         metadata = parquet.read_schema(path).metadata or {}
-        attributes = json.loads(metadata.get(b"PANDAS_ATTRS", b"{}"))
+        attributes = parse_json(metadata.get(b"PANDAS_ATTRS", b"{}"))
     except (OSError, ValueError):
         return {}
     return attributes if isinstance(attributes, dict) else {}
@@ -97,18 +143,37 @@ def require_columns(frame: pd.DataFrame, columns: Iterable[str], path: str | Pat
 
 
 def require_numbers(frame: pd.DataFrame, columns: Iterable[str], path: str | Path | None = None) -> None:
-    """Refuse text where numbers belong, and name the first such cell."""
+    """Refuse text, truths, times and bytes where numbers belong, and name the first such cell."""
     for name in columns:
-        if name not in frame.columns or is_numeric_dtype(frame[name]):
+        if name not in frame.columns or _is_numeric(frame[name]):
             continue
-        numbers = pd.to_numeric(frame[name], errors="coerce")
-        bad = numbers.isna() & frame[name].notna()
+        bad = frame[name].notna().to_numpy() & ~np.array([_is_number(cell) for cell in frame[name]], bool)
         if bad.any():
             raise TableError(
-                f"column {name} holds {frame[name][bad].iloc[0]!r}, which is no number",
+                f"column {name} holds {str(frame[name].iloc[bad.argmax()])[:40]!r}, which is no number",
                 path=path,
                 next_step="correct the cell, or leave it empty where nothing is known",
             )
+
+
+def numbers_of(column: pd.Series[Any]) -> pd.Series[float]:
+    """A column that `require_numbers` has passed, as floats; NaN where it has no value."""
+    if _is_numeric(column):
+        return column.astype(float)
+    return column.map(float, na_action="ignore").astype(float)
+
+
+def _is_numeric(column: pd.Series[Any]) -> bool:
+    return is_numeric_dtype(column) and not is_bool_dtype(column)
+
+
+def _is_number(cell: Any) -> bool:
+    """Whether a cell of a column of mixed things is a number, which may stand there as text."""
+    try:
+        finite(cell.item() if isinstance(cell, np.generic) else cell)
+    except ValueError:
+        return str(cell).strip().lower().lstrip("+-") in ("inf", "infinity", "nan")
+    return True
 
 
 def read_manifest(path: str | Path) -> pd.DataFrame:
@@ -127,7 +192,11 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):
         frame[name] = as_text(frame[name])
     for name in set(MANIFEST_NUMBERS) & set(frame.columns):
-        frame[name] = pd.to_numeric(frame[name])
+        frame[name] = numbers_of(frame[name])
+        infinite = np.isinf(frame[name])
+        if infinite.any():
+            case = frame["case"][infinite].iloc[0]
+            raise TableError(f"{name} of {case} is infinite", path=path, next_step="correct the cell")
     _check_cases(frame, path)
     if "patient" not in frame.columns:
         frame["patient"] = frame["case"]

@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
+from metaphase.base.foreign import printable
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import StageState
@@ -69,8 +70,18 @@ Paper = Annotated[
 # ---- what all commands share ----
 
 AREA = "mm2"
-stdout = Console()
-stderr = Console(stderr=True, soft_wrap=True)
+
+
+class PlainConsole(Console):
+    """A console on which names of files and slides are text and nothing else, whatever they hold."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich does it."""
+        return super().render_str(printable(text), **options)
+
+
+stdout = PlainConsole()
+stderr = PlainConsole(stderr=True, soft_wrap=True)
 
 
 def complain(message: str) -> None:
@@ -153,8 +164,9 @@ class BarWatch(BatchWatch):
         """Begin a line."""
         if self._all is None:
             self._all = self._bar.add_task("slides", total=total, unit="slides")
-        self._bar.update(self._all, description=escape(Path(name).name), completed=number)
-        one = self._bar.add_task(escape(Path(name).name), total=None)
+        shown = escape(printable(Path(name).name))
+        self._bar.update(self._all, description=shown, completed=number)
+        one = self._bar.add_task(shown, total=None)
         self._one = one
         return lambda done, all_of_it: self._bar.update(one, completed=done, total=all_of_it)
 

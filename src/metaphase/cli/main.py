@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
+import math
+import os
+import signal
 import sys
-from typing import Annotated
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.foreign import told
 from metaphase.cli.bench import bench
-from metaphase.cli.console import complain
+from metaphase.cli.console import complain, tell
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
 from metaphase.cli.evaluate import evaluate, observers
@@ -26,9 +36,42 @@ from metaphase.cli.stain import stain
 from metaphase.cli.train import model, train
 from metaphase.cli.view import review, view
 
+
+class Commands(TyperGroup):
+    """All commands; stopped by Ctrl-C or SIGTERM, each says that nothing is lost."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            tell(STOPPED)
+            raise SystemExit(INTERRUPTED) from None
+        except SystemExit as end:
+            if end.code == TERMINATED:
+                tell(STOPPED)
+            raise
+
+
+class Command(TyperCommand):
+    """A command whose numbers are finite, whichever option they are for."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check what was given, then run."""
+        for name, given in ctx.params.items():
+            for value in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UsageError(
+                        f"--{name.replace('_', '-')} is {value}", next_step="give a finite number"
+                    )
+        return super().invoke(ctx)
+
+
+STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
 app = typer.Typer(
+    cls=Commands,
     help="Whole-slide mitosis detection for breast histology.",
-    epilog="Exit codes: 0 all fine, 1 some inputs failed, 2 wrong use.",
+    epilog="Exit codes: 0 all fine, 1 some inputs failed, 2 wrong use, 70 a fault of the program.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -56,6 +99,11 @@ app.add_typer(observers, name="observers")
 app.add_typer(model, name="model")
 
 
+for group in (app, *(one.typer_instance for one in app.registered_groups)):
+    for command in group.registered_commands if group is not None else ():
+        command.cls = Command
+
+
 def _show_version(asked: bool) -> None:
     if asked:
         typer.echo(f"metaphase {__version__}")
@@ -71,11 +119,45 @@ def options(
     """Whole-slide mitosis detection for breast histology."""
 
 
+LOG = "METAPHASE_LOG"
+"""Environment setting: the file to which tracebacks of unforeseen errors go; by default a new one each."""
+FAULT, INTERRUPTED, TERMINATED = 70, 130, 143
+"""Exit codes: a fault of the program, Ctrl-C, SIGTERM."""
+
+
 def main() -> None:
-    """Run the command line; a foreseen error is one line on stderr, never a traceback."""
+    """Run the command line; an error is one line on stderr, never a traceback."""
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that is no text must not end a command
+            stream.reconfigure(errors="backslashreplace")
+    with contextlib.suppress(ValueError):  # where another thread than the main one calls
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except MetaphaseError as error:
         complain(str(error))
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except Exception as error:  # noqa: BLE001 -- the last resort
+        complain(f"unforeseen {type(error).__name__}: {told(error)}.{_logged(traceback.format_exc())}")
+        sys.exit(FAULT)
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise SystemExit(TERMINATED)
+
+
+def _logged(trace: str) -> str:
+    """Write a traceback where it can be found, and say where that is."""
+    try:
+        if os.environ.get(LOG):
+            path = Path(os.environ[LOG])
+        else:
+            handle, name = tempfile.mkstemp(prefix="metaphase-", suffix=".log")
+            os.close(handle)
+            path = Path(name)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(trace)
+    except OSError:
+        return ""
+    return f" The traceback is in {path}: please report it."

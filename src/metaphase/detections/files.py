@@ -13,6 +13,7 @@ import pandas as pd
 
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.foreign import check_plain, parsing, readable_name
 from metaphase.base.tables import TableError, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
@@ -50,10 +51,12 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
     path = Path(path)
     if path.is_dir():
         return joined([read_detections(file, mpp=mpp) for file in detection_files(path)], path)
-    if not path.is_file():
-        raise TableError("no such file or folder", path=path, next_step="check the path")
-    stem = path.name[: len(path.name) - len(_ending(path))]
-    return format_of(path).read(path, ReadContext(slide or slide_of_stem(stem), mpp))
+    check_plain(path, TableError)
+    stem = readable_name(path.name[: len(path.name) - len(_ending(path))])
+    chosen = format_of(path)
+    advice = f"check that it is a complete file of the format {chosen.name}, or export it again"
+    with parsing(path, "holds what cannot be understood", next_step=advice, error=TableError):
+        return chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
 
 
 def detection_files(path: Path) -> list[Path]:

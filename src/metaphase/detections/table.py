@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.tables import TableError, as_text, named, require_columns, require_numbers
+from metaphase.base.tables import TableError, as_text, named, numbers_of, require_columns, require_numbers
 
 # ---- the detection table ----
 
@@ -83,8 +83,8 @@ def detection_set(
     require_numbers(frame, ("x", "y", "probability"), source)
     table = frame.assign(
         slide=as_text(frame["slide"]),
-        x=pd.to_numeric(frame["x"]).astype(float),
-        y=pd.to_numeric(frame["y"]).astype(float),
+        x=numbers_of(frame["x"]),
+        y=numbers_of(frame["y"]),
         probability=_probability(frame),
         label=_labels(frame),
     )
@@ -113,7 +113,7 @@ def common_label(name: str) -> str:
 def _probability(frame: pd.DataFrame) -> pd.Series[float]:
     if "probability" not in frame.columns:
         return pd.Series(CERTAIN, index=frame.index, dtype=float)
-    return pd.to_numeric(frame["probability"]).astype(float).fillna(CERTAIN)
+    return numbers_of(frame["probability"]).fillna(CERTAIN)
 
 
 def _doubts(frame: pd.DataFrame, source: str | Path) -> Cautions:

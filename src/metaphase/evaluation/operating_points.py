@@ -15,8 +15,9 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.tables import TableError, named, table_attributes
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.evaluation.cohort import Cohort
@@ -140,10 +141,9 @@ def _summary_beside(table: Path) -> dict[str, Any]:
     if table.stem not in OWN_FILES:
         return {}
     try:
-        content = json.loads((table.parent / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(table.parent / SUMMARY, "no summary", next_step="")
+    except MetaphaseError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _told(stated: dict[str, Any] | None) -> str:
@@ -233,10 +233,4 @@ def _mean_recall(fields: Marked, crops: Sequence[Marked], thresholds: Floats) ->
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TableError(f"no model card ({error})", path=path, next_step="give a JSON model card") from error
-    if not isinstance(card, dict):
-        raise TableError("no model card: not a JSON object", path=path, next_step="give a JSON model card")
-    return card
+    return read_json(path, "no model card", next_step="give a JSON model card", error=TableError)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import readable_name
 from metaphase.base.tables import case_folder, read_manifest, stated_number
 from metaphase.images.tissue import TissueSource
 from metaphase.slides import SlideSource
@@ -36,13 +37,14 @@ def named_slides(
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
     for path in paths:
-        if path.stem in found:
+        name = readable_name(path.stem)
+        if name in found:
             raise UsageError(
-                f"its outputs would overwrite those of {found[path.stem].slide.path}",
+                f"its outputs would overwrite those of {found[name].slide.path}",
                 path=path,
                 next_step="name each slide once, and run slides of the same name into different folders",
             )
-        found[path.stem] = CohortSlide(path.stem, SlideSource(path, mpp), source)
+        found[name] = CohortSlide(name, SlideSource(path, mpp), source)
     return found
 
 

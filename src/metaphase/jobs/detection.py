@@ -27,6 +27,7 @@ from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.files import explained, write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
@@ -384,7 +385,7 @@ class _SlideJob:
     def _summary(self, stages: list[Stage]) -> dict[str, Any]:
         """Everything about a result that a program or a reviewer may ask for, as plain values."""
         facts = self._facts()
-        count = json.loads((self.folder / COUNT).read_text(encoding="utf-8"))
+        count = read_json(self.folder / COUNT, "no count", next_step="remove it, and run the command again")
         doubts = unique((*read_cautions(count["warnings"]), *self._slide_doubts(facts)))
         about = ("width", "height", "mpp", "mpp_source", "stain", "tissue_mm2")
         how = ("device", "arithmetic", "seconds")

@@ -18,7 +18,9 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from metaphase.base.arrays import Floats
+from metaphase.base.errors import OutputError
 from metaphase.base.files import explained
+from metaphase.base.foreign import read_bytes
 
 _RECORD = struct.Struct("<III")
 _COLUMNS = 3
@@ -37,7 +39,8 @@ class TileJournal:
         header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            content = self.path.read_bytes() if self.path.exists() and not fresh else b""
+            there = self.path.exists() and not fresh
+            content = read_bytes(self.path, OutputError) if there else b""
             end = self._recover(content, header)
             self._file: BinaryIO = self.path.open("r+b" if end else "wb")
             self._file.seek(end)

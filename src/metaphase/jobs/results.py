@@ -217,5 +217,5 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write what programs read of a slide, where it says something new."""
     path, text = folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+    if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -131,6 +132,18 @@ class TileSearch:
         return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})
 
 
+def _reserve(path: Path, size: int) -> None:
+    """An empty file whose room on the disk is taken: a mapped hole on a full one ends a program."""
+    try:
+        with path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
 class ProbabilityMap:
     """Probabilities of finished tiles on disk, a byte for every 4 x 4 px, until they become a pyramid."""
 
@@ -143,8 +156,7 @@ class ProbabilityMap:
         if self.is_new:
             with explained(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("wb") as file:
-                    file.truncate(self._shape[0] * self._shape[1])
+                _reserve(path, self._shape[0] * self._shape[1])
 
     def put(self, core: Box, probabilities: Floats32) -> None:
         """Keep the map of a tile whose core is `core`, in pixels of the plan."""

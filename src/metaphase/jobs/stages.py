@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
+from metaphase.base.parallel import end_with_parent
 from metaphase.base.provenance import Ingredients, facts_of, fingerprint_of, why_again, write_note
 from metaphase.reports.run import StageRow
 
@@ -159,7 +160,8 @@ def _side_by_side(
     left = [number for number, state in enumerate(states) if state.status != "kept"]
     running: dict[Future[tuple[float, Facts]], int] = {}
     error: Exception | None = None
-    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(at_once, mp_context=spawn, initializer=end_with_parent) as pool:
         while running or (left and error is None):
             unfinished = {states[number].stage.name for number in (*left, *running.values())}
             ready = [number for number in left if unfinished.isdisjoint(_awaited(states[number].stage))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from metaphase import __version__
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.foreign import check_plain, parsing, read_json
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
 
 # ---- which network ----
@@ -159,7 +159,11 @@ def completed_card(card: ModelCard, name: str, additions: CardAdditions) -> Mode
 def read_additions(path: str | Path) -> CardAdditions:
     """Read what a card is completed with, from TOML or JSON; a mistake in it is a `UsageError`."""
     path = Path(path)
-    values = _read_json(path) if path.suffix.lower() == ".json" else read_toml(path)
+    values = (
+        read_json(path, "not valid JSON", next_step="write names and values in braces", error=UsageError)
+        if path.suffix.lower() == ".json"
+        else read_toml(path)
+    )
     with blamed(path):
         refuse_unknown(values, CardAdditions.model_fields, "the card")
         for source in values["data"] if isinstance(values.get("data"), list) else ():
@@ -170,20 +174,6 @@ def read_additions(path: str | Path) -> CardAdditions:
             raise UsageError(
                 f"no additions to a model card ({_first_problem(error)})", next_step="correct that value"
             ) from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"not valid JSON ({error})", path=path, next_step="correct it") from error
-    if not isinstance(values, dict):
-        raise UsageError("not a JSON object", path=path, next_step="write names and values in braces")
-    return values
 
 
 def _check_terms(source: Any) -> None:
@@ -202,23 +192,16 @@ def current_versions() -> dict[str, str]:
 
 def parse_card(path: Path) -> ModelCard:
     """Read a card; anything but a well-formed one is a `ModelError`."""
-    try:
-        if path.stat().st_size > MAX_CARD_BYTES:
-            raise ModelError(
-                "too large for a model card", path=path, next_step="check that it is the right file"
-            )
-        return ModelCard.model_validate(json.loads(path.read_bytes()))
-    except OSError as error:
-        raise ModelError(
-            f"cannot be read ({error.strerror})",
-            path=path,
-            next_step="keep the .json beside the .safetensors",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        detail = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise ModelError(
-            f"not a model card ({detail})", path=path, next_step="fetch the model again"
-        ) from error
+    again = "fetch the model again"
+    beside = "keep the .json beside the .safetensors"
+    if check_plain(path, ModelError, if_missing=beside) > MAX_CARD_BYTES:
+        raise ModelError("too large for a model card", path=path, next_step="check that it is the right file")
+    values = read_json(path, "not a model card", next_step=again, error=ModelError)
+    with parsing(path, "not a model card", next_step=again, error=ModelError):
+        try:
+            return ModelCard.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(_first_problem(error)) from error
 
 
 def _first_problem(error: ValidationError) -> str:

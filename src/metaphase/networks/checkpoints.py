@@ -6,12 +6,12 @@ import hashlib
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
+from metaphase.base.foreign import parsing, read_bytes
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     CardAdditions,
@@ -45,15 +45,16 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     path = Path(path).with_suffix(".safetensors")
     card = parse_card(path.with_suffix(".json"))
     tensors = read_tensors(path, card.weights_sha256)
-    network = build_network(card.spec)
-    try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
+    with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
+        described = build_network(card.spec).state_dict()
+    if {name: one.shape for name, one in described.items()} != {name: t.shape for name, t in tensors.items()}:
         raise ModelError(
             f"the weights do not fit the {card.family} with gamma {card.gamma:g} that the card describes",
             path=path,
             next_step="keep each .json with the .safetensors it was written with",
-        ) from error
+        )
+    network = build_network(card.spec)
+    network.load_state_dict(tensors)
     if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
         raise ModelError(
             "some weights are no finite numbers", path=path, next_step="train again, or fetch the model again"
@@ -90,24 +91,15 @@ def package_model(
 
 def read_tensors(path: Path, expected_sha256: str = "") -> Tensors:
     """Tensors of a safetensors file; a malformed, missing or exchanged file is a `ModelError`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
+    data = read_bytes(path, ModelError)
     if expected_sha256 and hashlib.sha256(data).hexdigest() != expected_sha256:
         raise ModelError(
             "the weights are not those that the card describes (checksum differs)",
             path=path,
             next_step="fetch weights and card together again",
         )
-    try:
+    with parsing(path, "not a safetensors file", next_step="fetch the model again", error=ModelError):
         return load(data)
-    except (SafetensorError, ValueError) as error:
-        raise ModelError(
-            f"not a safetensors file ({error})", path=path, next_step="fetch the model again"
-        ) from error
 
 
 def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
@@ -118,6 +110,8 @@ def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise UsageError(f"there is no device {device!r}", next_step="give cpu, cuda or cuda:N") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda or cuda:N")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"this machine has no device {device}",

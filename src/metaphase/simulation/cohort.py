@@ -24,7 +24,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 from metaphase.base.geometry import Box
-from metaphase.base.parallel import in_order
+from metaphase.base.parallel import end_with_parent, in_order
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import write_table
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases
@@ -77,6 +77,7 @@ def rendering_processes(workers: int) -> Iterator[Executor | None]:
 
 
 def _single_thread() -> None:
+    end_with_parent()
     cv2.setNumThreads(1)
 
 

@@ -9,6 +9,7 @@ import openslide
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
+from metaphase.base.foreign import parsing
 from metaphase.base.geometry import Box
 from metaphase.slides.contract import Slide, SlideInfo, make_levels, over_white
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
@@ -22,12 +23,9 @@ class OpenSlideSlide(Slide):
     """A slide read through OpenSlide, whose handles are thread-safe."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        try:
+        complete = "check that the copy is complete"
+        with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
             self._handle = openslide.OpenSlide(path)
-        except openslide.OpenSlideError as error:
-            raise SlideError(
-                f"OpenSlide cannot open it ({error})", path=path, next_step="check that the copy is complete"
-            ) from error
         properties = dict(self._handle.properties)
         resolution, warnings = choose_resolution(openslide_mpp(properties), mpp, path)
         levels = make_levels(self._handle.level_dimensions)

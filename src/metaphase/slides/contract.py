@@ -26,12 +26,14 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB
 from metaphase.base.cautions import Cautions
-from metaphase.base.errors import MissingResolutionError, RegionError
+from metaphase.base.errors import MissingResolutionError, RegionError, SlideError
 from metaphase.base.geometry import Box
 
 # ---- what every slide can do, whatever file it comes from ----
 
 WHITE = 255
+MOST_EXTENT_MM = 300.0
+"""The largest glass slides for sections of whole organs have about 150 mm."""
 WORKING_MPP = 0.25
 """The resolution at which the networks see tissue, in um/px."""
 
@@ -66,6 +68,19 @@ class SlideInfo:
     path: Path | None = None
     warnings: Cautions = ()
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    decoding: str = ""
+    """How samples become pixels, where an earlier version did it otherwise: results made then do not hold."""
+
+    def __post_init__(self) -> None:
+        if self.resolution is None:
+            return
+        extent_mm = max(self.levels[0].width, self.levels[0].height) * self.resolution.mpp / 1000
+        if extent_mm > MOST_EXTENT_MM:
+            raise SlideError(
+                f"would be {extent_mm:,.0f} mm long at {self.resolution.mpp:g} um/px",
+                path=self.path,
+                next_step="check the micrometres per pixel (--mpp); a glass slide has 76 mm",
+            )
 
 
 class Slide(ABC):
@@ -278,20 +293,23 @@ def level_downsample(full: tuple[int, int], reduced: tuple[int, int]) -> float:
 # ---- samples of any kind to opaque RGB ----
 
 
-def as_rgb(pixels: npt.NDArray[np.uint8]) -> RGB:
+def as_rgb(pixels: npt.NDArray[np.uint8], *, premultiplied: bool = False) -> RGB:
     """(height, width, samples) of grey, RGB or RGBA to RGB over white."""
     samples = pixels.shape[2]
     if samples == 4:
-        return over_white(pixels)
+        return over_white(pixels, premultiplied=premultiplied)
     return np.repeat(pixels, 3, axis=2) if samples == 1 else pixels
 
 
-def over_white(rgba: npt.NDArray[np.uint8]) -> RGB:
-    """Composite (height, width, 4) pixels over white."""
+def over_white(rgba: npt.NDArray[np.uint8], *, premultiplied: bool = False) -> RGB:
+    """Composite (height, width, 4) pixels over white; `premultiplied` colours are darkened already."""
     rgb = np.ascontiguousarray(rgba[..., :3])
     holes = rgba[..., 3] < WHITE
     if holes.any():
         weight = rgba[holes, 3:].astype(np.uint16)
-        blended = (rgb[holes] * weight + WHITE * (WHITE - weight) + WHITE // 2) // WHITE
+        if premultiplied:
+            blended = np.minimum(rgb[holes] + (WHITE - weight), WHITE)
+        else:
+            blended = (rgb[holes] * weight + WHITE * (WHITE - weight) + WHITE // 2) // WHITE
         rgb[holes] = blended.astype(np.uint8)
     return rgb

@@ -18,13 +18,15 @@ import openslide
 from PIL import Image, UnidentifiedImageError
 from tifffile import TiffPage
 
+from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError
+from metaphase.base.foreign import check_plain, parsing
 from metaphase.base.geometry import Box
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
 from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
-from metaphase.slides.tiff import DECODABLE, TiffSlide, not_bright_field, open_layout
+from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
 
 Backend = Literal["auto", "openslide", "tiff", "image"]
 
@@ -37,7 +39,8 @@ def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend =
     """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says."""
     path = Path(path)
     _check_file(path)
-    vendor = openslide.OpenSlide.detect_format(path)
+    with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
+        vendor = openslide.OpenSlide.detect_format(path)
     if backend == "openslide" or (backend == "auto" and vendor not in FAST_VENDORS):
         return OpenSlideSlide(path, mpp)
     if backend == "tiff" or (backend == "auto" and _is_tiff(path)):
@@ -61,15 +64,25 @@ class SlideSource:
         """The file's content, that of the files beside it that belong to it, and the effective resolution."""
         content = {"content": FileContent(self.path).account(), "mpp": self.effective_mpp}
         parts = [FileContent(path).account() for path in companions(self.path)]
-        return content | ({"parts": fingerprint_of(parts)} if parts else {})
+        decoding = self._stated[1]
+        return (
+            content
+            | ({"parts": fingerprint_of(parts)} if parts else {})
+            | ({"decoding": decoding} if decoding else {})
+        )
 
     @property
     def effective_mpp(self) -> float | None:
         """Micrometres per pixel as the slide is read; None where nobody states them or it cannot be read."""
-        if self.mpp is not None or not self.path.is_file():
-            return self.mpp
+        return self._stated[0] if self.mpp is None else self.mpp
+
+    @property
+    def _stated(self) -> tuple[float | None, str]:
+        """What the file says of its resolution, and how it is decoded."""
+        if not self.path.is_file():
+            return None, ""
         status = self.path.stat()
-        return _stated_mpp(self.path, status.st_size, status.st_mtime_ns)
+        return _stated(self.path, status.st_size, status.st_mtime_ns)
 
 
 def companions(path: Path) -> list[Path]:
@@ -91,12 +104,12 @@ def companions(path: Path) -> list[Path]:
 
 
 @lru_cache(4096)
-def _stated_mpp(path: Path, _size: int, _changed_ns: int) -> float | None:
+def _stated(path: Path, _size: int, _changed_ns: int) -> tuple[float | None, str]:
     try:
         with open_slide(path) as slide:
-            return slide.info.resolution.mpp if slide.info.resolution else None
+            return (slide.info.resolution.mpp if slide.info.resolution else None), slide.info.decoding
     except MetaphaseError:
-        return None  # whoever works on the slide says what is wrong with it
+        return None, ""  # whoever works on the slide says what is wrong with it
 
 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
@@ -121,6 +134,7 @@ def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_ba
             path=path,
             warnings=doubts,
             properties=properties,
+            decoding="associated alpha" if is_premultiplied(full) else "",
         )
         on_failure.pop_all()
         return TiffSlide(layout, info)
@@ -135,49 +149,58 @@ def _check_readable(page: TiffPage, path: Path) -> None:
 
 
 def _open_image(path: Path, mpp: float | None) -> Slide:
-    try:
-        with (
-            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
-            Image.open(path) as image,
-        ):
-            if image.mode.startswith(("I", "F")):
-                raise SlideError(
-                    f"pixels of type {image.mode} are not 8-bit",
-                    path=path,
-                    next_step="export it as 8-bit RGB",
-                )
-            pixels = as_rgb(np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB")))
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise SlideError(
-            "too many pixels for a plain image", path=path, next_step="export it as a tiled pyramidal TIFF"
-        ) from error
-    except UnidentifiedImageError as error:
-        raise SlideError(
-            "neither a slide that OpenSlide knows, nor a TIFF, nor an image",
-            path=path,
-            next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms, one .dcm)",
-        ) from error
-    except (OSError, ValueError, SyntaxError) as error:
-        raise SlideError(
-            f"damaged image ({error})", path=path, next_step="copy or export the file again"
-        ) from error
+    with parsing(path, "damaged image", next_step="copy or export the file again", error=SlideError):
+        try:
+            with (
+                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+                Image.open(path, formats=PLAIN_FORMATS) as image,
+            ):
+                if image.mode.startswith(("I", "F")):
+                    raise SlideError(
+                        f"pixels of type {image.mode} are not 8-bit",
+                        path=path,
+                        next_step="export it as 8-bit RGB",
+                    )
+                pixels = _opaque(image)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise SlideError(
+                "too many pixels for a plain image",
+                path=path,
+                next_step="export it as a tiled pyramidal TIFF",
+            ) from error
+        except UnidentifiedImageError as error:
+            raise SlideError(
+                "neither a slide that OpenSlide knows, nor a TIFF, nor an image",
+                path=path,
+                next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms, a .dcm)",
+            ) from error
     return ArraySlide(pixels, mpp, path=path, vendor="image")
 
 
+PLAIN_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF", "JPEG2000")
+"""Kinds of plain images that are read; of others, Pillow would start programs (PostScript)."""
+BAND_PX = 16_000_000
+
+
+def _opaque(image: Image.Image) -> RGB:
+    """All pixels as RGB over white, a band of rows at a time: other modes need a multiple of the memory."""
+    mode = "RGBA" if image.has_transparency_data else "RGB"
+    image.load()
+    if image.mode == "RGB" == mode:
+        return np.asarray(image)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, BAND_PX // max(1, image.width))
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        pixels[top : top + rows] = as_rgb(np.asarray(band.convert(mode)))
+    return pixels
+
+
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise SlideError("is a folder", path=path, next_step="name the slide file inside it")
-    if not path.exists():
-        raise SlideError("no such file", path=path, next_step="check the spelling and the disk")
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise SlideError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check its permissions"
-        ) from error
-    if empty:
+    if not check_plain(path, SlideError):
         raise SlideError("the file is empty (0 bytes)", path=path, next_step="copy it again")
+    with parsing(path, "cannot be read", next_step="check its permissions", error=SlideError):
+        path.open("rb").close()
 
 
 def _is_tiff(path: Path) -> bool:

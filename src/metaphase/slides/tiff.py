@@ -6,6 +6,7 @@ Pixels equal OpenSlide's. Nothing larger than one region and its tiles is held i
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile, TiffPage
+from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, TiffFile, TiffPage
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, parsing, raised
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores
 from metaphase.slides.contract import WHITE, Slide, SlideInfo, as_rgb
@@ -89,27 +91,64 @@ class TiffLayout:
 
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
+    size, again = check_plain(path, SlideError), "copy or export the file again"
     with ExitStack() as on_failure:
         file = on_failure.enter_context(path.open("rb"))
-        try:
+        with parsing(path, "damaged or truncated TIFF", next_step=again, error=SlideError):
             tiff = TiffFile(file)
             if not len(tiff.pages):
                 raise ValueError("it holds no image")
+            _check_page(tiff.pages.first)
             pages = pyramid_pages(tiff)
+            for page in pages[1:]:
+                _check_page(page)
             layout = TiffLayout(file, pages, stated_mpp(tiff))
             end = max(offset + size for page in pages for offset, size in _data_ranges(page))
-        except Exception as error:
-            raise SlideError(
-                f"damaged or truncated TIFF ({error})", path=path, next_step="copy or export the file again"
-            ) from error
-        if end > (size := path.stat().st_size):
+        if end > size:
             raise SlideError(
                 f"truncated: image data should end at byte {end:,}, the file has {size:,}",
                 path=path,
-                next_step="copy or export the file again",
+                next_step=again,
             )
+        _check_amount(pages[0], size, path)
         on_failure.pop_all()
     return layout
+
+
+MOST_PX_OF_LITTLE = 100_000_000
+MOST_PX_A_BYTE = 50_000
+"""An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
+
+
+def _check_amount(page: TiffPage, size: int, path: Path) -> None:
+    promised = page.imagewidth * page.imagelength
+    if promised > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
+        raise SlideError(
+            f"promises {page.imagewidth:,} x {page.imagelength:,} pixels in {size:,} bytes",
+            path=path,
+            next_step=RAISE_LIMITS,
+        )
+
+
+def _check_page(page: TiffPage) -> None:
+    """Refuse tags whose values do not fit together, which tifffile takes as they come."""
+    numbers = (page.imagewidth, page.imagelength, page.samplesperpixel, page.planarconfig, page.compression)
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        raise ValueError(f"an image of {page.imagewidth} x {page.imagelength} x {page.samplesperpixel}")
+    if not isinstance(page.photometric, int):
+        raise TypeError(f"colour model {page.photometric}")
+    sides = page.chunks[:2]
+    if len(sides) < 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(f"tiles or strips of {page.chunks}")
+    wanted = math.prod(-(-n // d) for n, d in zip((page.imagelength, page.imagewidth), sides, strict=True))
+    wanted *= page.samplesperpixel if page.planarconfig != PLANARCONFIG.CONTIG else 1
+    offsets, counts = page.dataoffsets, page.databytecounts
+    if not len(offsets) == len(counts) == wanted:
+        raise ValueError(
+            f"{len(offsets)} places and {len(counts)} sizes of tiles or strips, and {wanted} are needed"
+        )
+    if not all(isinstance(number, int) and number >= 0 for number in (*offsets, *counts)):
+        raise ValueError("tiles or strips at places that cannot be")
 
 
 def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:
@@ -133,12 +172,18 @@ def not_bright_field(page: TiffPage) -> str | None:
         layout = "interleaved" if page.planarconfig == 1 else "in planes"
         return f"{page.samplesperpixel} samples per pixel, {layout}, are not bright-field RGB"
     if page.photometric not in COLOUR_MODELS or (page.samplesperpixel == 4 and not page.extrasamples):
-        return f"colour model {PHOTOMETRIC(page.photometric).name} is not RGB or grey"
+        names = {int(model): model.name for model in PHOTOMETRIC}
+        return f"colour model {names.get(page.photometric, page.photometric)} is not RGB or grey"
     if page.photometric == PHOTOMETRIC.YCBCR and page.compression != COMPRESSION.JPEG:
         return "YCbCr without JPEG compression is not supported"
     if page.chunks[0] * page.chunks[1] > MAX_CHUNK_PX:
         return f"one strip holds {page.chunks[1]} x {page.chunks[0]} pixels, too many to read in parts"
     return None
+
+
+def is_premultiplied(page: TiffPage) -> bool:
+    """Whether the colours of transparent pixels are darkened already (associated alpha)."""
+    return page.samplesperpixel == 4 and tuple(page.extrasamples[:1]) == (EXTRASAMPLE.ASSOCALPHA,)
 
 
 def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
@@ -147,9 +192,17 @@ def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
     if tiff.is_ome and tiff.ome_metadata and (mpp := ome_mpp(tiff.ome_metadata)):
         return mpp
     tags = page.tags
-    return tiff_tag_mpp(
-        tags.valueof("XResolution"), tags.valueof("YResolution"), int(tags.valueof("ResolutionUnit") or 2)
-    )
+    unit = tags.valueof("ResolutionUnit") or 2
+    if not isinstance(unit, int):
+        return None
+    return tiff_tag_mpp(_rational(tags.valueof("XResolution")), _rational(tags.valueof("YResolution")), unit)
+
+
+def _rational(value: object) -> tuple[int, int] | None:
+    """A resolution as tags should have it; None for whatever else stands there."""
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, int) for part in value):
+        return value[0], value[1]
+    return None
 
 
 def _is_reduction(page: TiffPage, full: TiffPage) -> bool:
@@ -165,6 +218,19 @@ def _is_reduction(page: TiffPage, full: TiffPage) -> bool:
 def _data_ranges(page: TiffPage) -> zip[tuple[int, int]]:
     """(offset, size) of each tile or strip."""
     return zip(page.dataoffsets, page.databytecounts, strict=True)
+
+
+def _check_jpeg(data: bytes, chunks: Chunks) -> None:
+    """Refuse a JPEG that says it is larger than its tile, before it is unpacked."""
+    place = 2
+    while place + 9 <= len(data) and data[place] == 0xFF:
+        marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4])
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (5, 7))
+            if width > chunks.width or height > chunks.height:
+                raise ValueError(f"{width} x {height} pixels in a tile of {chunks.width} x {chunks.height}")
+            return
+        place += 1 if marker == 0xFF else 2 + length
 
 
 # ---- the fast path ----
@@ -208,19 +274,23 @@ class TiffSlide(Slide):
         page, size = chunks.page, chunks.page.databytecounts[index]
         if size == 0:  # the scanner left this tile out
             return np.full((chunks.height, chunks.width, 3), WHITE, np.uint8)
-        try:
+        place = chunks.place(index)
+        with parsing(
+            self.info.path,
+            f"level {level} cannot be decoded at ({place.x}, {place.y})",
+            next_step="the file is damaged: copy or export it again",
+            error=SlideError,
+        ):
             data = self._bytes(page.dataoffsets[index], size)
+            if page.compression == COMPRESSION.JPEG:
+                _check_jpeg(data, chunks)
             pixels = page.decode(data, index, jpegtables=page.jpegtables)[0]
             if pixels is None:
                 raise ValueError("no pixels")
-        except Exception as error:
-            place = chunks.place(index)
-            raise SlideError(
-                f"level {level} cannot be decoded at ({place.x}, {place.y}) ({error})",
-                path=self.info.path,
-                next_step="the file is damaged: copy or export it again",
-            ) from error
-        return as_rgb(pixels[0])
+            needed = place.intersection(Box(0, 0, page.imagewidth, page.imagelength))
+            if pixels.shape[1] < needed.height or pixels.shape[2] < needed.width:
+                raise ValueError(f"{pixels.shape[2]} x {pixels.shape[1]} pixels")
+            return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
 
     def _bytes(self, offset: int, size: int) -> bytes:
         handle = self._layout.file

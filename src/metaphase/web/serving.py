@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -17,12 +18,15 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.web.connections import BACKLOG, ImpatientProtocol, OnceInAWhile, quieten
 
 # ---- what the pages that take answers share ----
 
 LOOPBACK = "127.0.0.1"
 NOWHERE = ("192.0.2.1", 9)
 """An address that no machine has (RFC 5737): asking for the way to it sends nothing."""
+_log = logging.getLogger(__name__)
+_log.addFilter(OnceInAWhile())
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -46,8 +50,9 @@ def serve_quietly(app: ASGIApp, listener: socket.socket) -> None:
     """Serve until stopped, without an access log (it would hold tokens) or trust in headers of proxies."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=2, http=ImpatientProtocol, backlog=BACKLOG,
     )  # fmt: skip
+    quieten()
     with contextlib.suppress(KeyboardInterrupt):  # how one stops it
         uvicorn.Server(config).run(sockets=[listener])
 
@@ -130,4 +135,5 @@ def _failed(_request: Request, error: Exception) -> Response:
     """A name that is none is the observer's to mend; all else the operator's, and the browser tries again."""
     if isinstance(error, UsageError):
         return JSONResponse({"detail": str(error)}, 422)
+    _log.error("answers cannot be saved: %s", error)
     return JSONResponse({"detail": "the server cannot save at the moment"}, 503)

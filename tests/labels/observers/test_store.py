@@ -196,3 +196,24 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     gone = Project(tmp_path / "gone", project.settings, project.items)
     with pytest.raises(LabellingError, match="cannot be opened"):
         AnswerStore(gone)
+
+
+def test_a_uuid_used_again_for_something_else_loses_nothing(project: Project) -> None:
+    one, other = (item.name for item in project.items[:2])
+    with AnswerStore(project) as store:
+        first = Entry("Anna", one, "mitosis", uuid="same")
+        entries = [first, Entry("Anna", other, "not", uuid="same"), Entry("Bob", one, "not", uuid="same")]
+        assert store.record_many(entries) == 3
+        assert store.record_many(entries) == 0
+        assert store.record_many([Entry("Anna", one, "not", uuid="same")]) == 1
+        given = {(one.observer, one.item): one.answer for one in store.current()}
+    assert given == {("Anna", one): "not", ("Anna", other): "not", ("Bob", one): "not"}
+
+
+def test_answers_are_their_owners_only(project: Project) -> None:
+    with AnswerStore(project):
+        kept = [path for path in project.folder.iterdir() if path.name.startswith("answers.sqlite")]
+        assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+    project.answers_path.chmod(0o664)
+    with AnswerStore(project):
+        assert project.answers_path.stat().st_mode & 0o777 == 0o660

@@ -13,6 +13,7 @@ import shapely
 
 from metaphase.base.arrays import Points
 from metaphase.base.files import atomic_path
+from metaphase.base.foreign import finite, parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     PLACE_DECIMALS,
@@ -51,7 +52,8 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     Of groups within groups, the innermost that names one of the common labels counts.
     """
     left_out: Counter[str] = Counter()
-    try:
+    advice = "save the annotations in ASAP, or give another format"
+    with parsing(path, "is no ASAP annotation file", next_step=advice, error=TableError):
         root = ET.parse(path).getroot()
         if root.tag != ROOT:
             raise ValueError(f"it begins with {root.tag}, not with {ROOT}")
@@ -61,12 +63,6 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
         }
         drawings = root.iterfind("Annotations//Annotation")
         rows = [row for drawn in drawings for row in _rows(drawn, parents, context.slide, left_out)]
-    except (ET.ParseError, OSError, ValueError) as error:
-        raise TableError(
-            f"is no ASAP annotation file ({error})",
-            path=path,
-            next_step="save the annotations in ASAP, or give another format",
-        ) from error
     found = detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
     return leaving_out(found, path, left_out)
 
@@ -101,10 +97,7 @@ def _place(corner: ET.Element) -> tuple[float, float]:
     x, y = corner.get("X"), corner.get("Y")
     if x is None or y is None:
         raise ValueError("a coordinate without X and Y")
-    place = float(x), float(y)
-    if not np.isfinite(place).all():
-        raise ValueError(f"a coordinate at {x}, {y}")
-    return place
+    return finite(x), finite(y)
 
 
 def _centroid(places: Points) -> tuple[float, float]:

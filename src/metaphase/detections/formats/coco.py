@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from metaphase.base.foreign import finite
 from metaphase.base.tables import TableError, named
 from metaphase.detections.formats.contract import (
     MARKER_UM,
@@ -87,7 +88,7 @@ def _box(x: float, y: float, side: float) -> dict[str, Any]:
 def _row(
     annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path
 ) -> tuple[str, float, float, float | None, str]:
-    x, y, width, height = (float(value) for value in annotation["bbox"])
+    x, y, width, height = (finite(value) for value in annotation["bbox"])
     label = classes.get(annotation.get("category_id"), MITOSIS)
     slide = str(images[annotation["image_id"]]["file_name"])
     probability = stated_probability(annotation.get("score"), path)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import colorsys
 import gzip
 import json
-import math
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from metaphase.base.cautions import Caution
 from metaphase.base.errors import OutputError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
 from metaphase.base.tables import TableError, slide_names
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 
@@ -106,24 +106,36 @@ class Format:
 
 def load_json(path: Path) -> Any:
     """Parsed JSON, also of a compressed file, or an error that names the file."""
-    try:
-        return json.loads(_unpacked(path).decode("utf-8-sig"))
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise TableError(
-            f"cannot be read as JSON ({error})", path=path, next_step="check that it is complete"
-        ) from error
+    size = check_plain(path, TableError)
+    with parsing(path, "cannot be read as JSON", next_step="check that it is complete", error=TableError):
+        return parse_json(_unpacked(path, size))
 
 
-def _unpacked(path: Path) -> bytes:
-    suffix = path.suffix.lower()
+MOST_UNPACKED = 64 << 20
+PACKING = 200
+"""A packed file may become so many bytes, or so many times as large, whichever is more."""
+
+
+def _unpacked(path: Path, size: int) -> bytes:
+    suffix, limit = path.suffix.lower(), raised(max(MOST_UNPACKED, size * PACKING))
     if suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
             if len(members) != 1:
                 raise ValueError(f"it holds {len(members)} files instead of one")
-            return archive.read(members[0])
-    content = path.read_bytes()
-    return gzip.decompress(content) if suffix == ".gz" else content
+            with archive.open(members[0]) as packed:
+                return _bounded(packed, limit, path)
+    if suffix == ".gz":
+        with gzip.open(path) as packed:
+            return _bounded(packed, limit, path)
+    return path.read_bytes()
+
+
+def _bounded(packed: IO[bytes] | gzip.GzipFile, limit: int, path: Path) -> bytes:
+    content = packed.read(limit + 1)
+    if len(content) > limit:
+        raise TableError(f"unpacks to more than {limit:,} bytes", path=path, next_step=RAISE_LIMITS)
+    return content
 
 
 def other_archive(path: Path) -> bool:
@@ -208,17 +220,13 @@ def stated_probability(value: Any, path: Path) -> float | None:
     """A probability as a file gives it, None where there is none; what is no number is an error."""
     if value is None:
         return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number):
-        raise TableError(
-            f"a probability is {value!r}",
-            path=path,
-            next_step="give a number from 0 to 1, or none at all; NaN comes from a broken network",
-        )
-    return number
+    with parsing(
+        path,
+        "a probability is none",
+        next_step="give a number from 0 to 1, or none at all; NaN comes from a broken network",
+        error=TableError,
+    ):
+        return finite(value)
 
 
 def noted_probability(note: object) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from metaphase.base.foreign import finite
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     Format,
@@ -56,8 +57,8 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
 def _row(
     point: dict[str, Any], scale: float, slide: str, path: Path
 ) -> tuple[str, float, float, float | None, str]:
-    x, y = (float(value) * scale for value in point["point"][:2])
-    return slide, x, y, stated_probability(point.get("probability"), path), point.get("name") or MITOSIS
+    x, y = (finite(value) * scale for value in point["point"][:2])
+    return slide, x, y, stated_probability(point.get("probability"), path), str(point.get("name") or MITOSIS)
 
 
 def _is_multiple_points(content: Any) -> bool:

@@ -13,7 +13,8 @@ import pandas as pd
 
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
-from metaphase.base.tables import TableError, as_text, named, require_numbers
+from metaphase.base.foreign import raised
+from metaphase.base.tables import TableError, as_text, named, numbers_of, require_numbers
 from metaphase.detections.formats.contract import (
     NO_CLASS,
     Format,
@@ -63,7 +64,8 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- t
         corners = _rows(connection, "Annotations_coordinates", "annoId coordinateX coordinateY")
         classes = _rows(connection, "Classes", "uid name").set_index("uid")["name"]
     require_numbers(corners, ("coordinateX", "coordinateY"), path)
-    places = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"}).astype({"x": float, "y": float})
+    places = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"})
+    places = places.assign(x=numbers_of(places["x"]), y=numbers_of(places["y"]))
     by_annotation = places.groupby("annoId")[["x", "y"]]
     centres = (by_annotation.min() + by_annotation.max()) / 2
     drawn = drawn[drawn["deleted"].fillna(0) == 0].set_index("uid").sort_index()
@@ -135,11 +137,31 @@ def folders(directory: str) -> list[str]:
     return [part for part in re.split(r"[/\\]", directory) if part not in ("", ".")]
 
 
+_KIND = "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
+
+
 def _rows(connection: sqlite3.Connection, table: str, columns: str) -> pd.DataFrame:
     """Columns of a table; those that its version of SlideRunner did not have yet are empty."""
+    (kind,) = connection.execute(_KIND, (table,)).fetchone() or ("table",)
+    if kind != "table":
+        raise sqlite3.DatabaseError(f"{table} is a {kind}")
     there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
     chosen = ", ".join(name if name in there else f"NULL AS {name}" for name in columns.split())
     return pd.read_sql_query(f"SELECT {chosen} FROM {table}", connection)
+
+
+STEPS = 1_000_000
+"""SQLite says after so many of its steps that it is still at work ..."""
+STEPS_ALLOWED = 200
+"""... and is stopped when it did so this often, and once more for each of as many bytes: some seconds."""
+
+
+def _restrict(connection: sqlite3.Connection, size: int) -> None:
+    """Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, come to an end."""
+    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    steps = iter(range(raised(STEPS_ALLOWED + size // STEPS)))
+    connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
 
 
 @contextmanager
@@ -147,6 +169,7 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection; what is no SlideRunner database becomes an error that says so."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            _restrict(connection, path.stat().st_size)
             yield connection
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise TableError(

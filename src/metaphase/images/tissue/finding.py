@@ -179,6 +179,8 @@ BLOCK_PX = 256
 
 WHOLE_PX = 1024
 """Fewest pixels along a side of the mask that stands for a whole slide, where the slide has as many ..."""
+MASK_TOLERANCE_PX = 2.0
+"""A mask reaches beyond its slide by no more of its pixels."""
 MOST_WHOLE_CELLS = 16_000_000
 """... and it does not grow beyond this, as that of a long and thin scan would."""
 
@@ -232,7 +234,7 @@ class TissueSource:
         """The tissue of a slide; a slide without any is a `SlideError`."""
         if self.whole:
             return whole_slide(slide)
-        tissue = load_tissue(self.mask) if self.mask is not None else find_tissue(slide, self.config)
+        tissue = _own_mask(self.mask, slide) if self.mask is not None else find_tissue(slide, self.config)
         if tissue.is_empty:
             raise SlideError(
                 "no tissue was found",
@@ -241,6 +243,22 @@ class TissueSource:
                 "column tissue) searches everything",
             )
         return tissue
+
+
+def _own_mask(path: Path, slide: Slide) -> TissueMask:
+    """The mask in a file; one that reaches beyond this slide was made of another, and is refused."""
+    tissue = load_tissue(path)
+    rows, columns = tissue.mask.shape
+    right, bottom = tissue.x + columns * tissue.scale, tissue.y + rows * tissue.scale
+    beyond = max(-tissue.x, -tissue.y, right - slide.width, bottom - slide.height)
+    if beyond > MASK_TOLERANCE_PX * tissue.scale:
+        raise SlideError(
+            f"is the mask of another slide: it covers pixels ({tissue.x:g}, {tissue.y:g}) to ({right:g}, "
+            f"{bottom:g}), and {slide.name} has {slide.width} x {slide.height}",
+            path=path,
+            next_step="make the mask of this slide with metaphase tissue",
+        )
+    return tissue
 
 
 def whole_slide(slide: Slide) -> TissueMask:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import uuid
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import shapely
-from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, PngImagePlugin
 
 from metaphase.base.arrays import RGB, Mask
 from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
+from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.slides import MaskGrid, Slide
 
 # ---- a tissue mask that knows where on the slide it lies ----
@@ -116,14 +118,15 @@ class TissueMask:
 
 def load_tissue(path: str | Path) -> TissueMask:
     """Read a mask back from the PNG that `TissueMask.to_png` made."""
-    try:
-        with Image.open(path) as image:
-            place = json.loads(image.info[PNG_KEY])
-            return TissueMask(np.asarray(image) > 0, **place)
-    except (OSError, KeyError, ValueError, TypeError, UnidentifiedImageError) as error:
-        raise MetaphaseError(
-            f"not a tissue mask of metaphase ({error})", path=path, next_step="make it with metaphase tissue"
-        ) from error
+    check_plain(path)
+    with (
+        parsing(path, "not a tissue mask of metaphase", next_step="make it with metaphase tissue"),
+        warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+        Image.open(path, formats=["PNG"]) as image,
+    ):
+        place = parse_json(image.info[PNG_KEY])
+        numbers = {name: finite(place[name]) for name in ("mpp", "x", "y", "scale")}
+        return TissueMask(np.asarray(image) > 0, **numbers)
 
 
 def _runs(mask: Mask) -> list[shapely.Polygon]:

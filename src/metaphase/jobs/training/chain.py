@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase.base.parallel import available_cores
+from metaphase.base.parallel import available_cores, end_with_parent
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
 from metaphase.jobs.cohort import CohortSlide, cohort_slide
@@ -34,7 +34,8 @@ from metaphase.simulation.rendering import Frame
 def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
     """Find candidates slide by slide in several processes; the records they leave are found afterwards."""
     alone = Mining(mining.folder, mining.train, mining.validation, mining.config, threads=1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
         jobs = [pool.submit(_found, alone, source) for source in sources]
         for number, job in enumerate(as_completed(jobs), start=1):
             job.result()

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import pandas as pd
 
-from metaphase.base.tables import TableError, named, write_table
+from metaphase.base.foreign import parsing, read_bytes
+from metaphase.base.tables import TableError, named, text_of_cell, write_table
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import MAX_SECONDS, AnswerStore, Entry, Given, clean_observer, now
 
@@ -63,12 +64,9 @@ def _key(answer: Entry | Given) -> tuple[str, str]:
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
     """All cells as text (observer `01` stays so); tolerates what spreadsheets add: a mark, semicolons."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TableError(
-            f"cannot be read ({error})", path=path, next_step="give a CSV file in UTF-8"
-        ) from error
+    data = read_bytes(path, TableError)
+    with parsing(path, "cannot be read", next_step="give a CSV file in UTF-8", error=TableError):
+        text = data.decode("utf-8-sig")
     header = text.partition("\n")[0]
     delimiter = ";" if ";" in header and "," not in header else ","
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, restval="")
@@ -81,7 +79,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
             next_step=f"name the columns {', '.join(COLUMNS)}",
         )
     reader.fieldnames = columns
-    return [{name: row.get(name, "").strip() for name in COLUMNS} for row in reader]
+    return [{name: text_of_cell(row.get(name, "").strip()) for name in COLUMNS} for row in reader]
 
 
 def _entries(project: Project, rows: list[dict[str, str]], path: Path) -> list[Entry]:

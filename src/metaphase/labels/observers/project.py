@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_bytes
 from metaphase.base.tables import (
     TableError,
     as_text,
@@ -169,8 +170,9 @@ def load_project(folder: str | Path) -> Project:
 def _read_settings(path: Path) -> Settings:
     if not path.exists():
         return Settings()
+    data = read_bytes(path, LabellingError)
     try:
-        return Settings.model_validate_json(path.read_bytes())
+        return Settings.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"

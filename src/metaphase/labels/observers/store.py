@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import sqlite3
 import threading
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import named
@@ -22,6 +23,8 @@ from metaphase.labels.observers.project import ITEMS, LabellingError, Project
 
 APPLICATION_ID = 0x6D706C62
 """Marks the file as ours (SQLite's application_id)."""
+Said = tuple[str, str, str | None]
+"""Observer, item and answer of an entry."""
 VERSION = 1
 BUSY_S = 10.0
 MAX_SECONDS = 24 * 3600.0
@@ -111,13 +114,14 @@ class AnswerLog:
         """Write entries together, all or none, and return how many were new (by their uuid)."""
         with self._lock, self._explained(), self._transaction() as connection:
             names = {name.casefold(): name for name in self._observers()}
-            rows = []
+            rows, taken = [], dict[str, Said]()
             for entry in entries:
                 self._check(entry)
                 name = clean_observer(entry.observer)
                 name = names.setdefault(name.casefold(), name)
                 number = self._number(entry.item)
-                rows.append((entry.uuid, name, entry.item, number, entry.answer, entry.seconds, entry.time))
+                uuid = self._free(entry.uuid, (name, entry.item, entry.answer), taken)
+                rows.append((uuid, name, entry.item, number, entry.answer, entry.seconds, entry.time))
             before = connection.total_changes
             connection.executemany(
                 "INSERT INTO log (uuid, observer, item, number, answer, seconds, time)"
@@ -125,6 +129,18 @@ class AnswerLog:
                 rows,
             )
             return connection.total_changes - before
+
+    def _free(self, uuid: str, said: Said, taken: dict[str, Said]) -> str:
+        """The uuid to write an entry under: its own, or where another entry has that, one made of both.
+
+        So what is sent again is written once, and what says something else is written all the same.
+        """
+        known = self._connection.execute(
+            "SELECT observer, item, answer FROM log WHERE uuid = ?", (uuid,)
+        ).fetchone()
+        if taken.setdefault(uuid, known or said) == said:
+            return uuid
+        return str(uuid5(NAMESPACE_OID, f"{uuid} {said}"))
 
     def current(self, observer: str | None = None) -> list[Given]:
         """The answers that stand, oldest first; of one observer, or of all."""
@@ -243,8 +259,7 @@ class AnswerStore(AnswerLog):
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open or make the database. FULL makes each commit wait for the disk, also in WAL mode."""
-    with contextlib.suppress(OSError):  # SQLite says what is wrong; its other files take this one's mode
-        path.touch(mode=0o600, exist_ok=False)
+    _keep_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -254,6 +269,18 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_private(path: Path) -> None:
+    """New answers are their owner's only; from older ones strangers are shut out, and a group keeps its own.
+
+    SQLite gives the files that it makes beside a database the same permissions.
+    """
+    with contextlib.suppress(OSError):  # SQLite says what is wrong
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        elif path.is_file() and path.stat().st_mode & 0o007:
+            path.chmod(path.stat().st_mode & 0o770)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

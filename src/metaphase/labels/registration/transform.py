@@ -14,6 +14,7 @@ import numpy.typing as npt
 from metaphase.base.arrays import Points
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import parsing, read_json
 from metaphase.labels.registration.coarse import Similarity
 from metaphase.labels.registration.field import LocalField
 
@@ -141,13 +142,10 @@ def save_transform(path: str | Path, transform: Transform, **remarks: Any) -> No
 
 def load_transform(path: str | Path) -> Transform:
     """Read what `save_transform` wrote."""
+    what, again = "cannot be read as JSON", "make it with metaphase register"
+    record = read_json(path, what, next_step=again, error=TransformError)
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TransformError(
-            f"cannot be read as JSON ({error})", path=path, next_step="make it with metaphase register"
-        ) from error
-    try:
-        return Transform.from_json(record)
+        with parsing(path, "is no transform", next_step=again, error=TransformError):
+            return Transform.from_json(record)
     except TransformError as error:
         raise TransformError(error.problem, path=path, next_step=error.next_step) from error

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from metaphase.base.arrays import RGB
 from metaphase.base.files import write_text
+from metaphase.base.foreign import parsing, read_json
 from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, Vector, stains_of_density
 from metaphase.images.stain.pixels import StainFileError, TooLittleTissueError
 
@@ -220,19 +221,12 @@ def write_plain(path: str | Path, form: str, content: dict[str, Any]) -> None:
 
 def read_plain(path: str | Path, form: str, parse: Callable[[dict[str, Any]], Value]) -> Value:
     """Read a file of the given format and let `parse` make a value of it."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    what, again = f"is not a {form} file", "save it again with metaphase stain"
+    data = read_json(path, what, next_step=again, error=StainFileError)
+    with parsing(path, what, next_step=again, error=StainFileError):
         if data["format"] != form:
             raise ValueError(f"its format is {data['format']!r}")
         return parse(data)
-    except OSError as error:
-        raise StainFileError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path and its permissions"
-        ) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise StainFileError(
-            f"is not a {form} file ({error})", path=path, next_step="save it again with metaphase stain"
-        ) from error
 
 
 def from_plain(kind: type[Value], data: Any) -> Value:

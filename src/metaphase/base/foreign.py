@@ -1,0 +1,160 @@
+"""What comes from elsewhere, as checked values: plain files, JSON, numbers, names, and limits on their size.
+
+A reader of something foreign does its work inside `parsing`, so that nothing but an error which names the
+file leaves it, and takes bytes, JSON and numbers from here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.errors import MetaphaseError, UsageError
+
+# ---- limits ----
+
+LIMITS = "METAPHASE_LIMITS"
+"""Environment setting: a factor on every limit, for files that are really so large."""
+RAISE_LIMITS = f"if the file is what it should be, set {LIMITS}=10 to allow ten times as much"
+
+
+def raised(limit: int) -> int:
+    """A limit on what a file may ask for, as the user has raised it."""
+    text = os.environ.get(LIMITS, "1")
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 1 <= factor < math.inf:
+        raise UsageError(f"{LIMITS} is {text!r}", next_step="give a factor from 1 on, or unset it")
+    return int(limit * factor)
+
+
+# ---- files ----
+
+
+@contextmanager
+def parsing(
+    path: str | Path | None, what: str, *, next_step: str, error: type[MetaphaseError] = MetaphaseError
+) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault: an error of this kind that says so."""
+    try:
+        yield
+    except MetaphaseError:
+        raise
+    except Exception as problem:
+        raise error(f"{what} ({told(problem)})", path=path, next_step=next_step) from problem
+
+
+def told(problem: BaseException) -> str:
+    """What an exception says, in one short line."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
+    text = " ".join(str(problem).split())[:200]
+    if isinstance(problem, MemoryError):
+        return "it needs more memory than there is"
+    return repr(problem)[:200] if isinstance(problem, KeyError | IndexError) or not text else text
+
+
+def check_plain(
+    path: str | Path,
+    error: type[MetaphaseError] = MetaphaseError,
+    *,
+    if_missing: str = "check the spelling and the disk",
+) -> int:
+    """The size of a plain file; a folder, and a pipe, device or socket, which might never end, is refused."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError) as problem:
+        what = "no such file" if isinstance(problem, FileNotFoundError) else told(problem)
+        raise error(f"cannot be read: {what}", path=path, next_step=if_missing) from problem
+    if stat.S_ISDIR(status.st_mode):
+        raise error("is a folder", path=path, next_step="name the file inside it")
+    if not stat.S_ISREG(status.st_mode):
+        raise error(
+            "is no plain file but a pipe, device or socket", path=path, next_step="save it as a file first"
+        )
+    return status.st_size
+
+
+def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:
+    """The content of a plain file."""
+    check_plain(path, error)
+    with parsing(path, "cannot be read", next_step="check its permissions", error=error):
+        return Path(path).read_bytes()
+
+
+# ---- values ----
+
+LONGEST_WHOLE = 300
+"""Digits of the longest whole number that is still a finite float."""
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Parsed JSON, of whose whole numbers all can become floats; whatever is none is a `ValueError`."""
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        return json.loads(text, parse_int=_whole)
+    except RecursionError as error:
+        raise ValueError(told(error)) from error
+
+
+def read_json(
+    path: str | Path, what: str, *, next_step: str, error: type[MetaphaseError] = MetaphaseError
+) -> dict[str, Any]:
+    """The JSON object that a plain file holds; `what` says what a file that holds none is not."""
+    data = read_bytes(path, error)
+    with parsing(path, what, next_step=next_step, error=error):
+        values = parse_json(data)
+        if not isinstance(values, dict):
+            raise TypeError("not a JSON object")
+        return values
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if len(text) <= LONGEST_WHOLE else float(text)
+
+
+def finite(value: Any) -> float:
+    """A number of a foreign file, which may stand there as text; all else, and NaN, is a `ValueError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{str(value)[:40]!r} is no number")  # noqa: TRY004 -- of a file, not of a caller
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no finite number")
+    return number
+
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Text without what would move a cursor, change a colour or turn the direction of writing.
+
+    >>> print(printable("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def readable_name(name: str) -> str:
+    r"""A file's name as text that every file and page can hold; bytes that are no UTF-8 become %XX.
+
+    >>> readable_name("caf\udce9"), readable_name("café")
+    ('caf%E9', 'café')
+    """
+    return re.sub("[\udc80-\udcff]", lambda found: f"%{ord(found[0]) - 0xDC00:02X}", name)

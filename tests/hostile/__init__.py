@@ -1,0 +1,1 @@
+"""Inputs that nobody should have to send, through the real commands."""

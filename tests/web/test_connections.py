@@ -1,0 +1,90 @@
+"""Those who come to the port and say nothing, or are too many."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from metaphase.base.errors import OutputError
+from metaphase.web import connections, serving
+from metaphase.web.connections import ImpatientProtocol, OnceInAWhile
+from metaphase.web.serving import LOOPBACK, listening
+
+PATIENCE_S = 30.0
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await PlainTextResponse("here")(scope, receive, send)
+
+
+@contextlib.contextmanager
+def served() -> Iterator[int]:
+    with listening(LOOPBACK, 0) as listener:
+        listener.listen()
+        config = uvicorn.Config(app, log_level="warning", http=ImpatientProtocol, ws="none", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection((LOOPBACK, port), timeout=PATIENCE_S)
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the other side has closed; waits until it has."""
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(4096):
+            continue
+    return True
+
+
+def test_requests_that_do_not_arrive_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+    with served() as port:
+        for words in (b"", b"GET / HTTP/1.1\r\nHost:", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /"):
+            with connected(port) as connection:
+                connection.sendall(words)
+                assert ended(connection)
+        with connected(port) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_that_are_too_many_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    with served() as port, contextlib.ExitStack() as open_ones:
+        for _ in range(4):
+            first = open_ones.enter_context(connected(port))
+            first.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert first.recv(4096).startswith(b"HTTP/1.1 200")
+        assert ended(open_ones.enter_context(connected(port)))
+        first.close()
+
+
+def test_the_same_complaint_is_logged_once_in_a_while() -> None:
+    often = OnceInAWhile()
+    records = [logging.LogRecord("a", logging.ERROR, "", 0, text, (), None) for text in ("x", "x", "y")]
+    assert [often.filter(record) for record in records] == [True, False, True]
+
+
+def test_the_operator_hears_that_answers_cannot_be_saved(caplog: pytest.LogCaptureFixture) -> None:
+    serving._log.filters.clear()
+    response = serving._failed(None, OutputError("cannot be written (no space left)"))  # type: ignore[arg-type]
+    assert response.status_code == 503
+    assert b"no space" not in response.body
+    assert "no space left" in caplog.text
