@@ -398,10 +398,12 @@ function showFigure(started = performance.now()) {
   const [x, y] = review.placeOf(current.x, current.y) ?? [current.x, current.y];
   const across = inView().width * slide.mpp;
   const close = across > 25 && across < 500;
+  image().immediateRender = true; // a jump needs no coarser tiles on the way
   goTo({ x, y, width: close ? inView().width : undefined });
   $("figure").dataset.ready = "";
   whenWhole(() => {
     if (review?.current !== current) return;
+    image().immediateRender = false;
     $("figure").dataset.ready = String(review.position);
     performance.measure("figure", { start: started, end: performance.now() });
     fetchAhead();
