@@ -365,7 +365,7 @@ function leave(trouble = "") {
 async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
-  outbox ??= new Outbox("view", observer, stateChanged);
+  outbox = new Outbox(slide.key, observer, stateChanged); // answers wait for a server that has their slide
   review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
     asking += 1; // a count on its way does not know of this
     outbox.add(item, answer, seconds);
