@@ -264,3 +264,14 @@ def test_without_openseadragon_the_next_step_is_named(
     monkeypatch.setattr(viewing, "ZOOMER", "absent.js")
     with pytest.raises(MetaphaseError, match=r"without OpenSeadragon.*[Ii]nstall it from a wheel"):
         viewing_app(slides, tiles, Access())
+
+
+def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path) -> None:
+    summary = json.loads((results / "two" / "summary.json").read_text())
+    (results / "two" / "summary.json").write_text(json.dumps(summary | {"slide": "absent.tif"}))
+    told: list[str] = []
+    (one,) = viewed_slides([results], failed=told.append)
+    assert one.name == "one"
+    assert "absent.tif" in told[0]
+    with pytest.raises(MetaphaseError, match=r"not there any more.*[Pp]ut it back"):
+        viewed_slides([results / "two"], failed=told.append)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, print_json, stderr, stdout
+from metaphase.cli.console import Json, Mpp, complain, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from metaphase.web.viewing import Running
@@ -40,7 +40,9 @@ def view(
     """
     from metaphase.web.viewing import serve_view
 
-    serve_view(paths, mpp=mpp, host=host, port=port, token=token, blind=blind, ready=_announce)
+    serve_view(
+        paths, mpp=mpp, host=host, port=port, token=token, blind=blind, ready=_announce, failed=complain
+    )
 
 
 def _announce(running: Running) -> None:

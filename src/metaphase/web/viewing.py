@@ -119,19 +119,43 @@ class ViewedSlide:
             self.log.close()
 
 
-def viewed_slides(paths: Sequence[Path], *, mpp: float | None = None) -> list[ViewedSlide]:
-    """Slides of result folders, and slides by themselves, each once."""
+def viewed_slides(
+    paths: Sequence[Path], *, mpp: float | None = None, failed: Callable[[str], None] | None = None
+) -> list[ViewedSlide]:
+    """Slides of result folders, and slides by themselves, each once.
+
+    `failed` is told of those that cannot be opened and the others go on; without it, or where none is left,
+    that is an error.
+    """
     found: dict[str, ViewedSlide] = {}
-    for path in paths:
-        folders = result_folders(path) if path.is_dir() else []
-        if path.is_dir() and not folders:
-            raise UsageError(
-                "holds no results", path=path, next_step="give what metaphase detect -o named, or slides"
-            )
-        results = [load_result(folder) for folder in folders]
-        parts = [ViewedSlide(one.source, one) for one in results] or [ViewedSlide(SlideSource(path, mpp))]
-        found |= {one.key: one for one in parts}
+    problems: list[MetaphaseError] = []
+    for file, folder in (part for path in paths for part in _parts(path)):
+        try:
+            result = load_result(folder) if folder is not None else None
+            source = SlideSource(file, mpp) if result is None else result.source
+            slide = ViewedSlide(source, result)
+        except MetaphaseError as error:
+            problems.append(error)
+        else:
+            found[slide.key] = slide
+    if problems and (failed is None or not found):
+        raise problems[0]
+    for problem in problems:
+        if failed is not None:
+            failed(str(problem))
     return list(found.values())
+
+
+def _parts(path: Path) -> list[tuple[Path, Path | None]]:
+    """What a path stands for: folders of results, or a slide."""
+    if not path.is_dir():
+        return [(path, None)]
+    folders = result_folders(path)
+    if not folders:
+        raise UsageError(
+            "holds no results", path=path, next_step="give what metaphase detect -o named, or slides"
+        )
+    return [(path, folder) for folder in folders]
 
 
 def _digest(text: str) -> str:
@@ -594,12 +618,13 @@ def serve_view(
     token: str | None = None,
     blind: bool = False,
     ready: Callable[[Running], None] | None = None,
+    failed: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the viewer until stopped. `ready` is called once the address is taken; port 0 is any.
 
-    Beyond loopback a token is made unless one is given.
+    Beyond loopback a token is made unless one is given. `failed` is told of slides that cannot be opened.
     """
-    slides = viewed_slides(paths, mpp=mpp)
+    slides = viewed_slides(paths, mpp=mpp, failed=failed)
     loopback = is_loopback(host)
     access = Access(token or (None if loopback else secrets.token_urlsafe(24)), loopback_only=loopback)
     tiles = TileMaker()

@@ -365,7 +365,7 @@ function leave(trouble = "") {
 async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
-  outbox ??= new Outbox("view", observer, stateChanged);
+  outbox = new Outbox(slide.key, observer, stateChanged); // answers wait for a server that has their slide
   review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
     asking += 1; // a count on its way does not know of this
     outbox.add(item, answer, seconds);
@@ -398,10 +398,12 @@ function showFigure(started = performance.now()) {
   const [x, y] = review.placeOf(current.x, current.y) ?? [current.x, current.y];
   const across = inView().width * slide.mpp;
   const close = across > 25 && across < 500;
+  image().immediateRender = true; // a jump needs no coarser tiles on the way
   goTo({ x, y, width: close ? inView().width : undefined });
   $("figure").dataset.ready = "";
   whenWhole(() => {
     if (review?.current !== current) return;
+    image().immediateRender = false;
     $("figure").dataset.ready = String(review.position);
     performance.measure("figure", { start: started, end: performance.now() });
     fetchAhead();

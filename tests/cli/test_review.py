@@ -1,0 +1,53 @@
+"""`metaphase review` as a user meets it: from answers and edited files to new files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from metaphase.labels.observers.places import PlaceLog, place_name
+from tests.cli.running import run
+from tests.web.results import spread_places, write_result, write_sparse_slide
+
+WIDTH, HEIGHT = 3000, 2200
+PLACES = spread_places(12, WIDTH, HEIGHT)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    slide = write_sparse_slide(tmp_path / "one.tif", WIDTH, HEIGHT, PLACES)
+    write_result(tmp_path / "results" / "one", slide, WIDTH, HEIGHT, PLACES)
+    return tmp_path / "results"
+
+
+def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
+    nobody = run("review", "apply", results)
+    assert nobody.returncode == 2
+    assert "Run metaphase view on it first" in nobody.stderr
+    with PlaceLog(results / "one") as log:
+        log.record("Anna", place_name(*PLACES[0]), "not")
+    applied = run("review", "apply", results, "--json")
+    assert applied.returncode == 0, applied.stderr
+    (told,) = json.loads(applied.stdout)
+    assert told["machine"]["score"]["detections"] - told["score"]["detections"] == 1
+    assert "Anna: 1 of 6" in (results / "one" / "report.html").read_text()
+    taken = run(
+        "review", "import", results / "one", "--from", results / "one" / "detections.geojson",
+        "--observer", "Ben",
+    )  # fmt: skip
+    assert taken.returncode == 0, taken.stderr
+    assert "one: 5 mitoses, 0 of them added; 0 rejected" in taken.stdout
+    exported = run("review", "export", results, "-o", tmp_path / "truth.csv")
+    assert exported.returncode == 0, exported.stderr
+    labels = pd.read_csv(tmp_path / "truth.csv")["label"].value_counts()
+    assert labels.to_dict() == {"mitosis": 5, "lookalike": 1}
+
+
+def test_view_names_the_next_step(tmp_path: Path) -> None:
+    shown = run("view", tmp_path)
+    assert shown.returncode == 2
+    assert "holds no results" in shown.stderr
+    assert run("view", tmp_path / "absent.svs").returncode == 1
