@@ -106,8 +106,8 @@ def test_blank_slide_is_said_not_failed(tmp_path: Path) -> None:
         (["tissue", "{slide}"], 2, "Missing option"),
         (["tissue", "{slide}", "{slide}", "-o", "{tmp}"], 2, "would overwrite"),
         (["tissue", "{slide}", "-o", "{slide}"], 1, "cannot write"),
-        (["train", "absent.toml", "-o", "{tmp}"], 2, "absent.toml: cannot be read"),
-        (["model", "info", "absent.safetensors"], 1, "absent.json: cannot be read"),
+        (["train", "absent.toml", "-o", "{tmp}"], 2, "absent.toml: no such file"),
+        (["model", "info", "absent.safetensors"], 1, "absent.json: no such file"),
     ],
 )
 def test_wrong_use_is_one_line_and_an_exit_code(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
@@ -32,11 +33,12 @@ def main() -> int:
             family, _, number = given.only.rpartition("-")
             chosen = [one for one in trials(10**6, [family]) if one.number == int(number)]
         results = []
-        for result in run_trials(chosen, Path(folder), seed=given.seed, at_once=given.at_once):
-            results.append(result)
-            if result.outcome in FAILURES or given.only:
-                name = f"{result.trial.family}-{result.trial.number}"
-                print(f"{name}: {result.outcome}: {result.detail}\n    {result.command}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):  # the table so far
+            for result in run_trials(chosen, Path(folder), seed=given.seed, at_once=given.at_once):
+                results.append(result)
+                if result.outcome in FAILURES or given.only:
+                    name = f"{result.trial.family}-{result.trial.number}"
+                    print(f"{name}: {result.outcome}: {result.detail}\n    {result.command}", flush=True)
     print_table(results, sys.stdout)
     return int(any(result.outcome in FAILURES for result in results))
 

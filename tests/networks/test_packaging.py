@@ -144,7 +144,7 @@ def test_mistakes_in_a_card_are_told(tmp_path: Path, name: str, text: str, told:
 
 @pytest.mark.parametrize("name", ["absent.toml", "absent.json"])
 def test_a_missing_card_is_told(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MetaphaseError, match=rf"{name}: cannot be read .* Check the path"):
+    with pytest.raises(MetaphaseError, match=rf"{name}: no such file, .* Check the spelling"):
         read_additions(tmp_path / name)
 
 

@@ -75,8 +75,9 @@ def check_plain(
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as problem:
-        what = "no such file" if isinstance(problem, FileNotFoundError) else told(problem)
-        raise error(f"cannot be read: {what}", path=path, next_step=if_missing) from problem
+        missing = isinstance(problem, FileNotFoundError)
+        what = "no such file, so it cannot be read" if missing else f"cannot be read ({told(problem)})"
+        raise error(what, path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
     if not stat.S_ISREG(status.st_mode):

@@ -51,6 +51,8 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
     path = Path(path)
     if path.is_dir():
         return joined([read_detections(file, mpp=mpp) for file in detection_files(path)], path)
+    if not path.exists():
+        raise TableError("no such file or folder", path=path, next_step="check the path")
     check_plain(path, TableError)
     stem = readable_name(path.name[: len(path.name) - len(_ending(path))])
     chosen = format_of(path)
