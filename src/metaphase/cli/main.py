@@ -10,6 +10,7 @@ import typer
 
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.cli.calibrate import calibrate
 from metaphase.cli.console import complain
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
@@ -43,6 +44,7 @@ app.command()(run)
 app.command()(experiments)
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
+app.add_typer(calibrate, name="calibrate")
 app.add_typer(reference, name="reference")
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")

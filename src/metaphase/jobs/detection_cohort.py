@@ -66,6 +66,7 @@ def _row(name: str, outcome: SlideOutcome) -> CohortRow:
         count=score["count"],
         count_interval=tuple(score["count_interval"]),
         grade=score["grade"],
+        grade_text=score["grade_shown"]["text"],
         proliferation=score["proliferation"],
         area_mm2=outcome.summary["tissue_mm2"],
         warnings=outcome.warnings,

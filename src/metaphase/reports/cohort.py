@@ -25,6 +25,9 @@ class CohortRow:
     """Mitoses in 2 mm2."""
     count_interval: tuple[float, float] = (math.nan, math.nan)
     grade: int | None = None
+    """By the thetas alone, for sorting ..."""
+    grade_text: str = ""
+    """... and as it may be shown."""
     proliferation: float = math.nan
     area_mm2: float = math.nan
     warnings: Cautions = ()
