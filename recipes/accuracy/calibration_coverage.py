@@ -137,7 +137,9 @@ def calibrated(
 ) -> tuple[Fitted, int]:
     """Draw the sample, let the reviewer answer, and learn; also how many answers were given."""
     side = int(np.ceil(max(one.points_um.max(initial=1.0) for one in slides) / sample.square_um))
-    known, hot, cells, places = [], [], [], []
+    known, hot = [], []
+    cells: list[npt.NDArray[np.int64]] = []
+    places: list[npt.NDArray[np.int64]] = []
     for number, one in enumerate(slides):
         known.append(
             evidence(one.points_um, one.probability, counted_from=CONFIG.threshold, area_mm2=one.area_mm2,

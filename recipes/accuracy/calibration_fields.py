@@ -55,7 +55,7 @@ def read_fields(data: Path, folder: Path) -> dict[str, dict[str, Slide]]:
 
 
 def _field(row: dict[object, object], tables: dict[str, pd.DataFrame], reference: pd.DataFrame) -> Slide:
-    name, mpp = cohort_slide(row).name, float(str(row["mpp"]))  # type: ignore[arg-type]
+    name, mpp = cohort_slide(row).name, float(str(row["mpp"]))
     table = tables[name]
     labels = reference[(reference["case"] == row["case"]) & (reference["label"] == MITOSIS)]
     places, truth = (each[["x", "y"]].to_numpy(float) * mpp for each in (table, labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_four_routes_one_count(
         name="count", delta=0.93, theta1=3.0, theta2=9.0, kappa=0.7, false_per_mm2=2.0, source="graded slides"
     )
     save_point(model.with_suffix(".json"), point)
-    slide = he_slide.rename(tmp_path / "slide.tif")
+    slide = Path(shutil.copy(he_slide, tmp_path / "slide.tif"))
     monkeypatch.chdir(tmp_path)
     common = ("detect", slide, "-o", "results", "--model", model, "--device", "cpu", "--tissue", "whole")
     (found,) = json.loads(call(*common, "--format", "csv", "--format", "qupath", "--json"))

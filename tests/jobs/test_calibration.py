@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import read_table
+from metaphase.cli.main import app
 from metaphase.evaluation.sites import SampleConfig, SiteProfile, load_profile, save_profile
 from metaphase.images.tissue import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
@@ -182,3 +184,19 @@ def test_an_unsure_answer_is_half_a_mitosis_and_observers_are_averaged(tmp_path:
     )
     assert two.observers == ("Anna", "Bert")
     assert two.draws == half.draws
+
+
+def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Path) -> None:
+    lab, site = tmp_path / "lab", tmp_path / "site.json"
+    asked = ("--answers", "40", "--squares", "4", "--square-um", "64")
+    done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
+    assert done.exit_code == 0, done.output
+    assert "36 detections and" in done.stdout
+    answers_of(lab).to_csv(tmp_path / "answers.csv", index=False)
+    fit = ["calibrate", "fit", str(lab), "-o", str(site), "--answers", str(tmp_path / "answers.csv")]
+    done = CliRunner().invoke(app, fit)
+    assert done.exit_code == 0, done.output
+    assert "false per mm2 at the point count" in done.stdout
+    told = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
+    assert told["answers"] == load_profile(site).answers
+    assert "draws" not in told
