@@ -115,7 +115,7 @@ def with_offset(known: Floats, offset: float | Floats) -> Floats:
 
 SPREADS = np.array([0.2, 0.3, 0.4, 0.5, 0.65, 0.85, 1.1, 1.4])
 """How much slides may differ, as a standard deviation in log-odds ..."""
-USUAL_SPREAD, SPREAD_FACTOR = 0.6, 1.6
+USUAL_SPREAD, SPREAD_FACTOR = 0.5, 1.6
 """... of which this is the usual one, times or over the factor (log-normal): 100 answers alone tell little
 about it, and to suppose that slides are alike would make intervals too narrow."""
 DRAWS = 400
