@@ -52,7 +52,9 @@ def cohort(tmp_path: Path) -> Path:
 
 
 def test_table_for_people(cohort: Path) -> None:
-    done = call(cohort / "detections.csv", "--mpp", "0.25")
+    plain = call(cohort / "detections.csv", "--mpp", "0.25")
+    assert "withheld" in plain.stdout
+    done = call(cohort / "detections.csv", "--mpp", "0.25", "--theta1", "6", "--theta2", "20")
     assert done.exit_code == 0, done.stderr
     rows = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert rows["03"].split()[:3] == ["03", "30", "30"]

@@ -8,19 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting import SlideCount, background_doubt, count_slide
+from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
 from metaphase.images.tissue import TissueMask
 
 MPP, SIDE_MM = 0.25, 2.5
 
 
-def score_of(count: int) -> SlideCount:
+def score_of(count: int, false_per_mm2: float = 0.0) -> SlideCount:
     """A tumour of 6.25 mm2 with its detections close together."""
     rng = np.random.default_rng(0)
     places = rng.normal(SIDE_MM * 500 / MPP, 200, (count, 2))
     table = pd.DataFrame(places, columns=["x", "y"]).assign(slide="s", probability=0.99, label="mitosis")
     mask = TissueMask(np.ones((100, 100), np.bool_), SIDE_MM * 10, 0.0, 0.0, SIDE_MM * 10 / MPP)
-    return count_slide(table, mpp=MPP, tissue=mask)
+    config = CountConfig(false_per_mm2=false_per_mm2)
+    return count_slide(table, mpp=MPP, tissue=mask, config=config)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def score_of(count: int) -> SlideCount:
 def test_a_count_is_doubted_where_half_of_it_may_be_false(
     count: int, false_per_mm2: float, warned: bool
 ) -> None:
-    said = background_doubt(score_of(count), false_per_mm2)
+    said = background_doubt(score_of(count, false_per_mm2))
     assert bool(said) == warned
     if warned:
         assert f"{false_per_mm2:.1f} false detections per mm2" in said[0].text
@@ -37,5 +38,5 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
 
 
 def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
-    assert background_doubt(score_of(10), None) == ()
-    assert background_doubt(replace(score_of(10), count=0.0), 7.0) == ()
+    assert background_doubt(score_of(10)) == ()
+    assert background_doubt(replace(score_of(10, 7.0), count=0.0)) == ()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from metaphase.base.cautions import Caution
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError
+from metaphase.counting import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import write_slide_report
 from metaphase.reports.slide.gallery import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
@@ -31,6 +33,7 @@ from tests.reports.slide_report_samples import (
     page_of,
     random_points,
     result_for,
+    score_of,
     unknown,
 )
 
@@ -54,9 +57,14 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     assert page.text("h1") == "case 7.tif"
     assert f"Mitoses in 2 mm² {count_text(score.count)}" in text
     assert f"{count_text(low)} to {count_text(high)} (95 % interval)" in text
-    assert f"Mitotic grade {score.grade} of 3" in text
-    for share in score.grade_probabilities:
-        assert percent(share) in text
+    assert "Mitotic grade withheld" in text
+    assert "were not tuned for this model and threshold" in text
+    config = CountConfig(draws=50, thetas_tuned=True)
+    tuned = replace(result, score=score_of(slide, result.detections, result.tissue, config))
+    shown = page_of(slide, tuned).text()
+    assert f"Mitotic grade {tuned.score.grade_shown.text}" in shown
+    for share in tuned.score.grade_probabilities:
+        assert percent(share) in shown
     for fact in (
         "0.25 µm/px, given by the user",
         "H&E (97 % sure)",

@@ -61,6 +61,10 @@ Theta2 = Annotated[
     float | None,
     typer.Option(help="Counts above this are grade 3; by default the operating point's, else 20."),
 ]
+Site = Annotated[
+    Path | None,
+    typer.Option("--site", help="Profile of the laboratory, from `metaphase calibrate`: calibrated counts."),
+]
 Paper = Annotated[
     bool,
     typer.Option("--paper", help="As the paper did it, to the letter; docs/paper.md lists what changes."),
@@ -98,6 +102,12 @@ def told_point(point: Mapping[str, Any]) -> str:
     """An operating point in a line."""
     thetas = "" if point.get("theta1") is None else f", grades at {point['theta1']:g} and {point['theta2']:g}"
     return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
+
+
+def told_calibrated(calibrated: Mapping[str, Any]) -> str:
+    """A calibrated count in a cell."""
+    low, high = calibrated["count_interval"]
+    return f"{calibrated['count']:.1f} ({low:.0f} to {high:.0f})"
 
 
 def print_json(value: Any) -> None:

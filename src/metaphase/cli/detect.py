@@ -18,12 +18,14 @@ from metaphase.cli.console import (
     Json,
     Mpp,
     Paper,
+    Site,
     Theta1,
     Theta2,
     batch_bar,
     explain,
     print_json,
     stdout,
+    told_calibrated,
     told_point,
 )
 
@@ -81,6 +83,7 @@ def detect(
     floor: Annotated[
         float | None, typer.Option(help="Weakest peaks that are kept in candidates.parquet; by default 0.1.")
     ] = None,
+    site: Site = None,
     paper: Paper = False,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
@@ -97,6 +100,7 @@ def detect(
     A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
     theta or format costs seconds.
     """
+    from metaphase.evaluation.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
@@ -113,6 +117,7 @@ def detect(
         theta1=theta1,
         theta2=theta2,
         floor=floor,
+        site=None if site is None else load_profile(site),
         paper=paper,
         any_stain=any_stain,
         tile_px=tile,
@@ -146,12 +151,16 @@ def detect(
         stdout.print(f"model {stated['model']}", markup=False, highlight=False, soft_wrap=True)
         for name, what in (("mitoses", "found"), ("count", "counted")):
             stdout.print(f"{what} {told_point(stated[name])}", markup=False, highlight=False, soft_wrap=True)
+        told = stated.get("site") or "nothing: give a profile of your laboratory with --site"
+        stdout.print(f"calibrated by {told}", markup=False, highlight=False, soft_wrap=True)
         stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
     raise typer.Exit(int(bool(done.failures)))
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:
-    table = Table("slide", "tissue", "found", "count", "95 %", "grade", "s/mm2", box=None, pad_edge=False)
+    sites = any(outcome.summary["score"]["calibrated"] for outcome in outcomes)
+    columns = ("count", "95 %", *(("calibrated",) if sites else ()), "grade", "s/mm2")
+    table = Table("slide", "tissue", "found", *columns, box=None, pad_edge=False)
     for outcome in outcomes:
         table.add_row(escape(outcome.folder.name), *_cells(outcome))
     return table
@@ -161,9 +170,9 @@ def _cells(outcome: SlideOutcome) -> list[str]:
     summary = outcome.summary
     score, area = summary["score"], summary["tissue_mm2"]
     low, high = score["count_interval"]
-    chance = score["grade_probabilities"][score["grade"] - 1]
-    sure = "" if chance is None else f" ({chance:.0%})"
     interval = "" if low is None else f"{low:.0f} to {high:.0f}"
     speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "done before"
     cells = [f"{area:.2f} mm2", str(summary["mitoses"]), f"{score['count']:.1f}", interval]
-    return [*cells, f"{score['grade']}{sure}", speed]
+    if score["calibrated"]:
+        cells.append(told_calibrated(score["calibrated"]))
+    return [*cells, score["grade_shown"]["text"], speed]

@@ -21,6 +21,7 @@ from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
 from metaphase.cli.bench import bench
+from metaphase.cli.calibrate import calibrate
 from metaphase.cli.console import complain, tell
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
@@ -91,6 +92,7 @@ app.command()(experiments)
 app.add_typer(review, name="review")
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
+app.add_typer(calibrate, name="calibrate")
 app.add_typer(reference, name="reference")
 app.add_typer(stain, name="stain")
 app.add_typer(data, name="data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +14,13 @@ from metaphase.base.cautions import unique
 from metaphase.cli.console import (
     Json,
     Mpp,
+    Site,
     Theta1,
     Theta2,
     batch_bar,
     print_json,
     stdout,
+    told_calibrated,
     told_point,
     warn,
 )
@@ -61,19 +64,21 @@ def score(
     card: Card = None,
     theta1: Theta1 = None,
     theta2: Theta2 = None,
+    site: Site = None,
     draws: Draws = 1000,
     as_json: Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
     from metaphase.counting import CountConfig
-    from metaphase.jobs.counting import count_cohort, count_points, read_cases, stated_counts
+    from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for, stated_counts
 
     points = count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
     config = CountConfig(draws=draws)
     cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
     with batch_bar("slides") as watch:
-        batch = count_cohort(cases, points, config, tissue=tissue, watch=watch)
+        profile = None if site is None else site_for(site, detections)
+        batch = count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
     counts = [(name, count) for name, several in batch.results.items() for count in several]
     for name, several in batch.results.items():
         for caution in unique(caution for count in several for caution in count.warnings):
@@ -93,18 +98,19 @@ def score(
 def _table(counts: list[tuple[str, SlideCount]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({count.config.threshold for _, count in counts}) > 1
-    columns = ("found", "count", "95 %", "grade", "most", "at x, y")
+    sites = any(count.calibrated for _, count in counts)
+    columns = ("found", "count", "95 %", *(("calibrated",) if sites else ()), "grade", "most", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
     for name, count in counts:
         low, high = count.count_interval
-        chance = f" ({count.grade_probabilities[count.grade - 1]:.0%})" if count.draws else ""
         table.add_row(
             escape(name),
             *([f"{count.config.threshold:g}"] if several else []),
             str(count.detections),
             f"{count.count:.4g}",
             f"{low:.1f}-{high:.1f}" if count.draws else "-",
-            f"{count.grade}{chance}",
+            *([told_calibrated(asdict(count.calibrated))] if count.calibrated else []),
+            count.grade_shown.text,
             str(count.maximum),
             f"{count.hotspot.x:.0f}, {count.hotspot.y:.0f}" if count.maximum else "-",
         )

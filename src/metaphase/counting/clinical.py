@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.cautions import Caution, Cautions
+from metaphase.counting.calibration import CalibratedCount, Calibration
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.maps import (
     Cells,
@@ -21,7 +22,7 @@ from metaphase.counting.maps import (
     heterogeneity,
     tissue_in_circle,
 )
-from metaphase.counting.specimen import CountConfig, Specimen, specimen
+from metaphase.counting.specimen import CountConfig, Specimen, specimen, stated_config
 from metaphase.counting.uncertainty import estimate_uncertainty, threshold_range
 from metaphase.images.tissue import TissueMask
 
@@ -103,6 +104,80 @@ def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
     return Caution("fewer-draws", text)
 
 
+# ---- the grade, where it is earned ----
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGrade:
+    """The grade as it may be shown: one, a range, or none."""
+
+    low: int
+    high: int
+    withheld: bool
+    """Whether no grade is given at all."""
+    text: str
+    """How it is written everywhere: `2 (87 %)`, `1 to 2`, `withheld`."""
+    reasons: tuple[str, ...]
+    """Why it is not one grade."""
+
+    @property
+    def caution(self) -> Caution | None:
+        """The same as a warning; None where one grade is given."""
+        if not self.reasons:
+            return None
+        what = "no grade is given" if self.withheld else f"the grade is given as {self.text}"
+        advice = TUNE_THETAS if self.withheld else ""
+        return Caution("grade-withheld" if self.withheld else "grade-range",
+                       f"{what}, for {'; '.join(self.reasons)}", advice)  # fmt: skip
+
+
+TUNE_THETAS = "tune them (`metaphase evaluate tune count`), or give your own with --theta1 and --theta2"
+
+
+def shown_grade(
+    slide: Specimen,
+    count: float,
+    false: float,
+    chances: tuple[float, float, float],
+    calibrated: CalibratedCount | None = None,
+) -> ShownGrade:
+    """The grade of a count, of which so many may be `false`: one where nothing known can change it.
+
+    A calibrated count has the grades of its interval. Thetas that were not tuned for the model give none.
+    """
+    config, reasons = slide.config, []
+    ends = [count, count] if calibrated is None else list(calibrated.count_interval)
+    low, high = (int(config.grade_of(end)) for end in ends)
+    if low != high:
+        reasons.append(f"the calibrated count may lie between {ends[0]:.0f} and {ends[1]:.0f}")
+    elif calibrated is None and (fewer := int(config.grade_of(max(0.0, count - false)))) < low:
+        low = fewer
+        reasons.append(f"about {min(false, count):.1f} of the {count:g} counted may be false")
+    if slide.is_small:
+        wider = int(config.grade_of(ends[1] * config.area_mm2 / slide.area_mm2))
+        high = max(high, wider)
+        reasons.append(f"there are {slide.area_mm2:.2f} mm2 of tissue, and a grade needs {config.area_mm2:g}")
+    if not config.thetas_tuned:
+        reasons.insert(0, f"theta1 and theta2 ({config.theta1:g}, {config.theta2:g}) were not tuned for "
+                          "this model and threshold")  # fmt: skip
+        return ShownGrade(low, high, True, "withheld", tuple(reasons))
+    chance = chances[low - 1]
+    sure = f" ({chance:.0%})" if config.draws and math.isfinite(chance) else ""
+    return ShownGrade(low, high, False, f"{low}{sure}" if low == high else f"{low} to {high}", tuple(reasons))
+
+
+def uncalibrated_doubt(count: SlideCount) -> Cautions:
+    """A warning that nobody has checked what the model's answers are worth in this laboratory."""
+    if count.calibrated is not None or not count.detections:
+        return ()
+    text = (
+        "the model is not calibrated here: the count is the machine's own, and how many of it are false, and "
+        "how many mitoses were missed, is not known for this laboratory"
+    )
+    advice = "answer about 100 pictures (`metaphase calibrate`), then give the profile with --site"
+    return (Caution("uncalibrated", text, advice),)
+
+
 # ---- the clinical number of a slide with its evidence ----
 
 
@@ -117,7 +192,8 @@ class SlideCount:
     hotspot: Hotspot
     """That circle."""
     grade: int
-    """1, 2 or 3, from the count alone."""
+    """1, 2 or 3, from count and thetas alone; what may be shown is `grade_shown`."""
+    grade_shown: ShownGrade
     proliferation: float
     """The proliferation score: the paper takes the count itself."""
     count_interval: tuple[float, float]
@@ -135,11 +211,15 @@ class SlideCount:
     """Draws behind the interval and the probabilities; 0 if none were made."""
     warnings: Cautions
     config: CountConfig
+    calibrated: CalibratedCount | None = None
+    """What a profile of the laboratory makes of it; None where there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         """All but the density map, ready for JSON; numbers that are not known are None."""
         circle = {**asdict(self.hotspot), "per_mm2": self.hotspot.per_mm2}
         content = {**vars(self), "hotspot": circle, "config": asdict(self.config)}
+        content["grade_shown"] = asdict(self.grade_shown)
+        content["calibrated"] = None if self.calibrated is None else asdict(self.calibrated)
         del content["density"]
         return {name: _plain(value) for name, value in content.items()}
 
@@ -151,26 +231,35 @@ def count_slide(
     tissue: TissueMask | None = None,
     area_mm2: float | None = None,
     config: CountConfig | None = None,
+    site: Calibration | None = None,
 ) -> SlideCount:
     """Count, grade and map the mitoses of one slide.
+
+    Without a `config`, the table is counted at the operating point that it carries (tables of `metaphase
+    detect` do), else from 0.8 on. With a `site`, the laboratory's calibrated count stands beside it.
 
     `detections` has x and y in level-0 pixels and probability (1 where absent); rows below the threshold do
     not count, but tell how much the threshold matters. `area_mm2` stands in for a tissue mask. On less tissue
     than the hotspot's area, the count is that of the whole slide.
     """
-    config = config or CountConfig()
+    config = config or stated_config(detections)
     slide = specimen(detections, mpp, tissue, area_mm2, config)
     count = mitotic_count(slide)
     hotspot = find_hotspot(slide)
+    false = config.false_per_mm2 * (slide.area_mm2 if slide.is_small else hotspot.tissue_mm2)
     uncertainty = estimate_uncertainty(
-        slide.places * mpp, slide.probability, count, config, whole_slide=slide.is_small
+        slide.places * mpp, slide.probability, count, config, whole_slide=slide.is_small, false=false
     )
+    calibrated = None if site is None else site.count(slide, hotspot)
+    chances = uncertainty.grade_probabilities if calibrated is None else calibrated.grade_probabilities
+    shown = shown_grade(slide, count, false, chances, calibrated)
     cells = _cells(slide)
     return SlideCount(
         count=count,
         maximum=hotspot.count,
         hotspot=hotspot,
         grade=int(config.grade_of(count)),
+        grade_shown=shown,
         proliferation=count,
         count_interval=uncertainty.interval,
         grade_probabilities=uncertainty.grade_probabilities,
@@ -182,13 +271,16 @@ def count_slide(
         warnings=(
             *(tissue.warnings if tissue is not None else ()),
             *doubts(slide, hotspot, uncertainty.draws),
+            *((shown.caution,) if shown.caution else ()),
         ),
         config=config,
+        calibrated=calibrated,
     )
 
 
-def background_doubt(count: SlideCount, false_per_mm2: float | None) -> Cautions:
+def background_doubt(count: SlideCount) -> Cautions:
     """A warning where a count is hardly more than what the model counts where there is nothing."""
+    false_per_mm2 = count.config.false_per_mm2
     if not false_per_mm2 or not count.count:
         return ()
     area_mm2 = count.hotspot.tissue_mm2 or count.config.area_mm2
@@ -252,7 +344,7 @@ def _plain(value: Any) -> Any:
 COLUMNS = (
     "case", "threshold", "detections", "count", "count_low", "count_high", "grade", "p_grade1", "p_grade2",
     "p_grade3", "proliferation", "maximum", "hotspot_x", "hotspot_y", "hotspot_radius_px",
-    "hotspot_per_mm2", "area_mm2",
+    "hotspot_per_mm2", "area_mm2", "grade_shown",
 )  # fmt: skip
 """The first columns; the measures of heterogeneity follow."""
 
@@ -269,6 +361,6 @@ def _row(case: str, score: SlideCount) -> dict[str, Any]:
     values = (
         case, score.config.threshold, score.detections, score.count, low, high, score.grade, first, second,
         third, score.proliferation, score.maximum, score.hotspot.x, score.hotspot.y, score.hotspot.radius_px,
-        score.hotspot.per_mm2, score.area_mm2,
+        score.hotspot.per_mm2, score.area_mm2, score.grade_shown.text,
     )  # fmt: skip
     return {**dict(zip(COLUMNS, values, strict=True)), **score.heterogeneity}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
-from metaphase.detections.table import PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import OPERATING_POINTS, PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -42,6 +44,13 @@ class CountConfig:
     theta2: float = PAPER_THETA2
     """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
 
+    thetas_tuned: bool = False
+    """Whether they were tuned for counts of this model from this threshold on, or chosen for them by the
+    user; no grade is given else."""
+
+    false_per_mm2: float = 0.0
+    """False detections that the model is known to make from this threshold on."""
+
     draws: int = 1000
     """Draws of the bootstrap; 0 leaves the uncertainty out."""
 
@@ -66,6 +75,8 @@ class CountConfig:
         _require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
         _require(math.isfinite(self.theta1) and self.theta1 >= 0, "theta1", self.theta1, "at least 0")
         _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
+        known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
+        _require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
         _require(self.draws >= 0, "draws", self.draws, "at least 0")
         _require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
         _require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
@@ -79,6 +90,26 @@ class CountConfig:
     def grade_of(self, counts: npt.ArrayLike) -> Integers:
         """Grade of each count."""
         return grade_of(counts, self.theta1, self.theta2)
+
+
+def stated_config(detections: pd.DataFrame, config: CountConfig | None = None) -> CountConfig:
+    """Settings with threshold, thetas and false rate of the operating point that a table carries, if any."""
+    config = config or CountConfig()
+    stated = detections.attrs.get(OPERATING_POINTS)
+    return at_point(config, stated["count"]) if isinstance(stated, dict) and "count" in stated else config
+
+
+def at_point(config: CountConfig, point: Mapping[str, Any]) -> CountConfig:
+    """Settings at an operating point, given as plain values: threshold, thetas and the rate of false ones."""
+    thetas = {name: point[name] for name in ("theta1", "theta2") if point.get(name) is not None}
+    tuned = bool(thetas) and (point.get("kappa") is not None or bool(point.get("thetas_given")))
+    return replace(
+        config,
+        threshold=point["delta"],
+        **thetas,
+        thetas_tuned=tuned,
+        false_per_mm2=point.get("false_per_mm2") or 0.0,
+    )
 
 
 def grade_of(counts: npt.ArrayLike, theta1: float, theta2: float) -> Integers:

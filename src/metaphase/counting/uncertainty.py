@@ -1,7 +1,8 @@
 """How far the count and the grade can be trusted: a bootstrap over detections and threshold.
 
 Each draw stands for another section of the same tumour, read at a slightly different threshold: every
-detection occurs a Poisson(1) number of times, those below the drawn threshold not at all.
+detection occurs a Poisson(1) number of times, those below the drawn threshold not at all. False detections
+that the model is known to make are taken away in part.
 """
 
 from __future__ import annotations
@@ -41,11 +42,19 @@ class Uncertainty:
 
 
 def estimate_uncertainty(
-    points_um: Points, probability: Floats, count: float, config: CountConfig, *, whole_slide: bool = False
+    points_um: Points,
+    probability: Floats,
+    count: float,
+    config: CountConfig,
+    *,
+    whole_slide: bool = False,
+    false: float = 0.0,
 ) -> Uncertainty:
     """The spread of `count`, the slide's count at the threshold, given detections of any probability.
 
-    With `whole_slide` the count is that of all detections, without a hotspot.
+    With `whole_slide` the count is that of all detections, without a hotspot. Of the `false` ones that the
+    model leads one to expect among the counted, each draw takes away between none and all: in another
+    laboratory there may be fewer.
     """
     if config.draws == 0:
         exact = tuple(float(grade == config.grade_of(count)) for grade in (1, 2, 3))
@@ -55,6 +64,9 @@ def estimate_uncertainty(
     points_um, probability = points_um[possible], probability[possible]
     statistic = total_count if whole_slide or not len(points_um) else hotspot_count(points_um, config)
     drawn = centred(drawn_counts(probability, statistic, config), count, config)
+    if false:
+        taken = np.random.default_rng((config.seed, 1)).uniform(0, false, len(drawn))
+        drawn = np.maximum(drawn - taken, 0)
     tail = (1 - config.confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     low, high = min(low, count), max(high, count)

@@ -30,6 +30,8 @@ OPERATING_POINTS = "operating_points"
 """Attribute of a table of detections: the model and the operating points at which it was made."""
 LISTED, COUNTED = "listed", "counted"
 """Columns of a table of detections: whether one is a mitosis at that point, and enters the count."""
+CHANCE = "chance"
+"""Column of a table of detections: the chance of a mitosis in the laboratory whose profile was given."""
 SUMMARY = "summary.json"
 """File beside the detections of a slide that says all about them."""
 COLUMNS = ("slide", "x", "y", "probability", "label")

@@ -122,7 +122,7 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
 
 def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
     attributes = table_attributes(table)
-    stated: Any = attributes.get(OPERATING_POINTS) or _summary_beside(table).get(OPERATING_POINTS)
+    stated: Any = attributes.get(OPERATING_POINTS) or summary_beside(table).get(OPERATING_POINTS)
     if stated is None and not attributes.keys() & {"operating_point"}:
         return None
     try:
@@ -136,7 +136,7 @@ def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
         ) from error
 
 
-def _summary_beside(table: Path) -> dict[str, Any]:
+def summary_beside(table: Path) -> dict[str, Any]:
     """What the summary of a slide's folder says about its own files; nothing about others."""
     if table.stem not in OWN_FILES:
         return {}

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import TableError, read_table
-from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, counts_table
+from metaphase.base.tables import TableError, read_table, table_attributes
+from metaphase.counting import (
+    CountConfig,
+    SlideCount,
+    background_doubt,
+    count_slide,
+    counts_table,
+    uncalibrated_doubt,
+)
+from metaphase.counting.specimen import at_point
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
-from metaphase.detections.table import COUNTED, OPERATING_POINTS
+from metaphase.detections.table import COUNTED, OPERATING_POINTS, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
-from metaphase.evaluation.operating_points import load_points, stated_point
-from metaphase.images.tissue import TissueMask, TissueSource
+from metaphase.evaluation.operating_points import load_points, stated_point, summary_beside
+from metaphase.evaluation.sites import SiteProfile, load_profile
+from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
 from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.slides import SlideSource
+
+OWN_TABLE = "candidates.parquet"
+"""Of the results of a slide, the table that says everything about its detections."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +58,30 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
     if card is not None:
         point = load_points(card).count
         return point.model_copy(update={"source": f"of {card.name}: {point.source}".rstrip(": ")})
-    stated = stated_point([table for file in files for table in detection_files(file)], "count")
+    tables = [table for path in files for file in _files_of(path) for table in detection_files(file)]
+    stated = stated_point(tables, "count")
     if stated is None:
-        _refuse_counted(files)
+        _refuse_counted(tables)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, for the files state none"})
     model, point = stated
     told = f"of the model {model}" + (f": {point.source}" if point.source else "")
     return point.model_copy(update={"source": told})
 
 
-def _refuse_counted(files: Sequence[Path]) -> None:
+def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
+    """A site profile, refused where the tables were not made as those it was learned on."""
+    profile = load_profile(path)
+    for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
+        stated = (
+            table_attributes(table).get(OPERATING_POINTS) or summary_beside(table).get(OPERATING_POINTS) or {}
+        )
+        profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
+    return profile
+
+
+def _refuse_counted(tables: Sequence[Path]) -> None:
     """Refuse a table that was counted at a point which it does not tell any more."""
-    for table in (table for file in files for table in detection_files(file)):
+    for table in tables:
         if table.suffix.lower() == ".csv" and COUNTED in read_table(table).columns:
             raise UsageError(
                 f"its column {COUNTED} says what was counted, and nothing says from which probability on",
@@ -86,10 +111,7 @@ def count_points(
 
 def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
     """How to count at an operating point."""
-    config = replace(config, threshold=point.delta)
-    if point.theta1 is None or point.theta2 is None:
-        return config
-    return replace(config, theta1=point.theta1, theta2=point.theta2)
+    return at_point(config, point.model_dump())
 
 
 def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
@@ -115,8 +137,15 @@ def read_cases(
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
             mpp = opened.mpp
+    results = _own_results(detections)
+    mpp = _scale(mpp, results)
     scale = mpp if cohort is None else cohort.mpp_by_name()
-    points = joined([read_detections(path, mpp=scale) for path in detections], "detections")
+    parts = [
+        read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None)
+        for path in detections
+        for file in _files_of(path)
+    ]
+    points = joined(parts, "detections")
     if slide is not None and len(points.slides) != 1:
         raise UsageError(
             f"the detections are of {len(points.slides)} slides, and one slide was given",
@@ -125,7 +154,27 @@ def read_cases(
         )
     cohort = cohort or cohort_of(points.slides, points.source, mpp)
     found = cohort.renamed(points).of_label(MITOSIS)
-    return _lined_up(cohort, found, slide, area_mm2, [path.parent for path in detections])
+    return _lined_up(
+        cohort, found, slide, area_mm2, [path if path.is_dir() else path.parent for path in detections]
+    )
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files to count: of the results of a slide, all that was found; else as they come."""
+    found = path / OWN_TABLE
+    return [found] if found.is_file() and (path / SUMMARY).is_file() else [path]
+
+
+def _own_results(detections: Sequence[Path]) -> dict[Path, dict[str, Any]]:
+    """What `metaphase detect` said of those files that are its own."""
+    told = {file: summary_beside(file) for path in detections for file in _files_of(path)}
+    return {file: summary for file, summary in told.items() if "name" in summary and "mpp" in summary}
+
+
+def _scale(mpp: float | None, results: Mapping[Path, Mapping[str, Any]]) -> float | None:
+    """The resolution given, else the one that all results agree on."""
+    stated = {float(summary["mpp"]) for summary in results.values()}
+    return stated.pop() if mpp is None and len(stated) == 1 else mpp
 
 
 def _lined_up(
@@ -168,26 +217,34 @@ def count_cohort(
     config: CountConfig | None = None,
     *,
     tissue: bool = True,
+    site: SiteProfile | None = None,
     watch: BatchWatch | None = None,
 ) -> Batch[list[SlideCount]]:
     """Counts of every case at every operating point; a case that fails is recorded and the others go on.
 
-    With `tissue`, that of slides at hand is found first.
+    With `tissue`, that of slides at hand is found first. A `site` gives calibrated counts beside them.
     """
 
     settings = [counted_at(point, config or CountConfig()) for point in points]
+    calibration = None if site is None else site.calibration
 
     def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
-        for point, one in zip(points, settings, strict=True):
-            count = count_slide(case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one)
-            doubts = background_doubt(count, point.false_per_mm2)
-            yield replace(count, warnings=unique((*doubts, *count.warnings, *case.warnings)))
+        for one in settings:
+            count = count_slide(
+                case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one, site=calibration
+            )
+            doubts = (*background_doubt(count), *count.warnings, *uncalibrated_doubt(count))
+            yield replace(count, warnings=unique((*doubts, *case.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
-        mask = None
-        if tissue and case.slide is not None:
-            with SlideSource(case.slide, case.mpp).open() as slide:
-                mask = case.tissue.of(slide)
-        return list(counted(case, mask))
+        return list(counted(case, _mask_of(case) if tissue else None))
 
     return run_batch({case.name: case for case in cases}, work, None, watch)
+
+
+def _mask_of(case: CountedCase) -> TissueMask | None:
+    """The tissue, from the slide where it is at hand, else from the mask that was left beside the table."""
+    if case.slide is not None:
+        with SlideSource(case.slide, case.mpp).open() as slide:
+            return case.tissue.of(slide)
+    return None if case.tissue.mask is None else load_tissue(case.tissue.mask)

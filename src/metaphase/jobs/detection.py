@@ -28,13 +28,15 @@ from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.provenance import Ingredients
+from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
-from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
+from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, uncalibrated_doubt
+from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, write_detections
-from metaphase.detections.table import COUNTED, LISTED, OPERATING_POINTS
+from metaphase.detections.table import CHANCE, COUNTED, LISTED, OPERATING_POINTS
+from metaphase.evaluation.sites import SiteProfile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
-from metaphase.images.tissue import load_tissue, save_tissue
+from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
 from metaphase.jobs.results import (
@@ -96,6 +98,8 @@ class DetectionConfig:
     """Also write the probabilities as a pyramidal TIFF."""
     formats: tuple[str, ...] = ("qupath",)
     """Formats to write besides Parquet."""
+    site: SiteProfile | None = None
+    """What is known of the laboratory the slides come from; gives calibrated counts."""
     counting: CountConfig = field(default_factory=CountConfig)
     """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
 
@@ -129,7 +133,7 @@ class DetectionConfig:
                 f"a threshold of {used.lowest:g}, and nothing below {self._base.floor:g} is kept",
                 next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
             )
-        return used
+        return used if self.site is None else self.site.rated(used)
 
     def peaks(self, detector: Detector) -> PeakConfig:
         """What becomes a detection."""
@@ -147,25 +151,26 @@ class DetectionConfig:
 
 
 @dataclass(frozen=True)
-class SlideCounted(Ingredients, stage="count"):
+class SlideCounted(Ingredients, stage="count", schema=2):
     """The clinical number."""
 
     config: CountConfig
-    """Its threshold and thetas are the operating point's."""
-    false_per_mm2: float | None
+    """Its threshold, thetas and rate of false detections are the operating point's."""
+    site: SiteProfile | None
 
 
 @dataclass(frozen=True)
-class SlideExported(Ingredients, stage="export"):
+class SlideExported(Ingredients, stage="export", schema=2):
     """The files that others read."""
 
     name: str
     points: Mapping[str, Any]
     formats: tuple[str, ...]
+    site: SiteProfile | None
 
 
 @dataclass(frozen=True)
-class SlideReported(Ingredients, stage="report"):
+class SlideReported(Ingredients, stage="report", schema=2):
     """The page, and the summary for programs."""
 
     name: str
@@ -245,7 +250,18 @@ class _SlideJob:
         """Model, operating points and how detections were taken, as tables and summary carry them."""
         peaks = self.config.peaks(self.detector)
         search = {"method": peaks.method, "floor": peaks.floor}
-        return self.detector.stated(self.points) | {"search": search}
+        site = {} if self.config.site is None else {"site": self.config.site.told()}
+        return (
+            self.detector.stated(self.points) | {"search": search, "searched_with": self.searched_with} | site
+        )
+
+    @cached_property
+    def searched_with(self) -> dict[str, Any]:
+        """What decides detections beside the slide: a site profile holds for this alone."""
+        return {
+            "networks": account_of(self.detector.identities),
+            "peaks": account_of(self.config.peaks(self.detector)),
+        }
 
     @cached_property
     def counting(self) -> CountConfig:
@@ -278,8 +294,10 @@ class _SlideJob:
             config.peaks(self.detector),
             self.model.config,
         )
-        counted = SlideCounted(self.counting, self.points.count.false_per_mm2)
-        exported = SlideExported(name, stated, tuple(sorted(config.formats)))
+        if config.site is not None:
+            config.site.refuse_other(self.detector.name, self.searched_with)
+        counted = SlideCounted(self.counting, config.site)
+        exported = SlideExported(name, stated, tuple(sorted(config.formats)), config.site)
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
         files = (CANDIDATES, DETECTIONS, *map(file_of, config.formats))
@@ -331,8 +349,7 @@ class _SlideJob:
 
     def _count(self, _report: Report) -> Facts:
         count = self._slide_count
-        doubts = unique((*background_doubt(count, self.points.count.false_per_mm2), *count.warnings))
-        content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in doubts]}
+        content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in self._count_doubts]}
         write_text(self.folder / COUNT, json.dumps(content, indent=2, allow_nan=False) + "\n")
         return {"count": count.count, "grade": count.grade}
 
@@ -341,6 +358,11 @@ class _SlideJob:
         table = self._detections()
         table[LISTED] = table["probability"] >= self.points.mitoses.delta
         table[COUNTED] = table["probability"] >= self.points.count.delta
+        if self.config.site is not None:
+            calibration = self.config.site.calibration
+            table[CHANCE] = calibration.chance(
+                specimen(table, facts["mpp"], self._tissue, None, self.counting)
+            )
         table.attrs[OPERATING_POINTS] = self.stated
         listed = table[table["probability"] >= self.points.lowest].reset_index(drop=True)
         listed.attrs = table.attrs
@@ -356,12 +378,12 @@ class _SlideJob:
     def _report(self, _report: Report) -> Facts:
         facts, count = self._facts(), self._slide_count
         content = ReportInput(
-            tissue=load_tissue(self.folder / self.tissue_files[0]),
+            tissue=self._tissue,
             detections=self._detections(),
             score=count,
             card=self.detector.card,
             points=self.stated,
-            warnings=(*background_doubt(count, self.points.count.false_per_mm2), *self._slide_doubts(facts)),
+            warnings=(*self._count_doubts, *self._slide_doubts(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
             name=self.slide.name,
@@ -419,8 +441,21 @@ class _SlideJob:
     @cached_property
     def _slide_count(self) -> SlideCount:
         """Once the search is done."""
-        tissue, mpp = load_tissue(self.folder / self.tissue_files[0]), self._facts()["mpp"]
-        return count_slide(self._detections(), mpp=mpp, tissue=tissue, config=self.counting)
+        site = None if self.config.site is None else self.config.site.calibration
+        return count_slide(
+            self._detections(), mpp=self._facts()["mpp"], tissue=self._tissue, config=self.counting, site=site
+        )
+
+    @property
+    def _count_doubts(self) -> Cautions:
+        """What speaks against the count."""
+        count = self._slide_count
+        return unique((*background_doubt(count), *count.warnings, *uncalibrated_doubt(count)))
+
+    @property
+    def _tissue(self) -> TissueMask:
+        """Once the search is done."""
+        return load_tissue(self.folder / self.tissue_files[0])
 
     def _slide_doubts(self, facts: Facts) -> Cautions:
         """What the slide itself, its stain and its focus say against the result, given this model."""

@@ -177,6 +177,7 @@ def cohort_row(result: SlideResult) -> CohortRow:
         count=score["count"],
         count_interval=tuple(score["count_interval"]),
         grade=score["grade"],
+        grade_text=score["grade_shown"]["text"],
         proliferation=score["proliferation"],
         area_mm2=result.summary["tissue_mm2"],
         warnings=read_cautions(result.summary["warnings"]),

@@ -4,7 +4,7 @@ files rewritten from what they said."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,15 @@ from scipy.special import expit, logit
 from metaphase.base.cautions import Cautions, read_cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import named, write_table
-from metaphase.counting import CountConfig, Hotspot, SlideCount, background_doubt, busiest_circle, count_slide
+from metaphase.counting import (
+    CountConfig,
+    Hotspot,
+    SlideCount,
+    background_doubt,
+    busiest_circle,
+    count_slide,
+    uncalibrated_doubt,
+)
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.matching import match
 from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
@@ -100,10 +108,19 @@ def reviewed_result(result: SlideResult, given: Sequence[Given], threshold: floa
 
 
 def reviewed_count(result: SlideResult, reviewed: Reviewed, config: CountConfig | None = None) -> SlideCount:
-    """Count, grade, interval and hotspot of a reviewed slide."""
-    return count_slide(
-        reviewed.mitoses, mpp=result.mpp, tissue=result.tissue, config=config or result.counting
-    )
+    """Count, grade, interval and hotspot of a reviewed slide.
+
+    What people looked at is not false: the model's rate of false detections holds for the rest.
+    """
+    config = config or result.counting
+    config = replace(config, false_per_mm2=config.false_per_mm2 * unseen_share(reviewed, config.threshold))
+    return count_slide(reviewed.mitoses, mpp=result.mpp, tissue=result.tissue, config=config)
+
+
+def unseen_share(reviewed: Reviewed, threshold: float) -> float:
+    """Of the mitoses that count, the share that nobody looked at."""
+    counted = reviewed.mitoses[reviewed.mitoses["probability"] >= threshold]
+    return float((counted[REVIEWED] == "").mean()) if len(counted) else 0.0
 
 
 def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
@@ -203,17 +220,13 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
 
 
 def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:
-    """What the slide says against the number, and what the new count says; the machine's own doubts are gone.
-
-    What people looked at is not false: the model's rate holds for the rest.
-    """
+    """What the slide says against the number, and what the new count says; the machine's own doubts are gone."""
     facts = result.summary.get(MACHINE, result.summary)
     own = read_cautions(result.machine["warnings"])
     of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]
-    counted = reviewed.mitoses[reviewed.mitoses["probability"] >= count.config.threshold]
-    unseen = float((counted[REVIEWED] == "").mean()) if len(counted) else 0.0
-    false = (result.points["count"].get("false_per_mm2") or 0.0) * unseen
-    return unique((*background_doubt(count, false), *count.warnings, *of_slide))
+    unseen = unseen_share(reviewed, count.config.threshold)
+    unchecked = uncalibrated_doubt(count) if unseen else ()
+    return unique((*background_doubt(count), *count.warnings, *unchecked, *of_slide))
 
 
 def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class OperatingPoint(BaseModel):
     """Counts up to this are grade 1 ..."""
     theta2: Amount | None = None
     """... and counts above this are grade 3; for the count only."""
+    thetas_given: bool | None = None
+    """Whether the user chose the thetas for this very threshold."""
     metric: str = ""
     value: float | None = None
     """The metric by which delta was chosen, on the tuning set: optimistic, not a result."""
@@ -151,9 +153,10 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
     told: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
     if mine.keys() <= {"theta1", "theta2"}:
         told |= {"source": f"{point.source}; {told['source']}" if point.source else told["source"]}
-        told |= {"kappa": None}
+        told |= {"kappa": None, "thetas_given": True}
     else:
         told |= dict.fromkeys(("false_per_mm2", "recall", "value", "kappa", "delta_range")) | {"metric": ""}
+        told |= {"thetas_given": True if "theta1" in mine and "theta2" in mine else None}
     try:
         return OperatingPoint.model_validate(dict(point) | told)
     except ValidationError as error:

@@ -25,11 +25,14 @@ class CohortRow:
     """Mitoses in 2 mm2."""
     count_interval: tuple[float, float] = (math.nan, math.nan)
     grade: int | None = None
+    """By the thetas alone."""
     proliferation: float = math.nan
     area_mm2: float = math.nan
     warnings: Cautions = ()
     error: str = ""
     """Why there is no result; empty for a slide that went well."""
+    grade_text: str = ""
+    """The grade as it may be shown."""
 
 
 @dataclass(frozen=True)

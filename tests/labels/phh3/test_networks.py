@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import TrainingError
-from metaphase.labels.observers.project import write_project
+from metaphase.labels.observers.project import Settings, write_project
 from metaphase.labels.phh3.cases import MITOSES, read_classified, read_mitoses, search_case
 from metaphase.labels.phh3.classification import batched, classify_case, load_classifier
 from metaphase.labels.phh3.config import BrownConfig, Phh3Error
@@ -60,7 +60,7 @@ def labelled_project(folder: Path, slide: Path, labels: list[str]) -> Path:
     items = pd.DataFrame(points, columns=["x", "y"]).astype(float)
     items = items.assign(item=[f"{folder.name}-{n}" for n in range(len(items))], slide=str(slide))
     items["case"] = [f"c{n % 4}" for n in range(len(items))]
-    write_project(folder, items[["item", "slide", "x", "y", "case"]], "t", "q")
+    write_project(folder, items[["item", "slide", "x", "y", "case"]], Settings(title="t", question="q"))
     pd.DataFrame({"item": items["item"], "label": labels, "agreed": True}).to_csv(
         folder / "labels.csv", index=False
     )

@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import read_manifest, write_table
-from metaphase.labels.observers.project import LabellingError, read_items, read_labels, write_project
+from metaphase.labels.observers.project import (
+    LabellingError,
+    Settings,
+    read_items,
+    read_labels,
+    write_project,
+)
 from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE
 from metaphase.labels.phh3.sampling import SampleConfig, draw_project, draw_sample
 
+ASKED = Settings(title="title", question="mitosis?")
 POOL = pd.DataFrame(
     {
         "item": [f"i{n}" for n in range(100)],
@@ -69,7 +76,7 @@ def items(folder: Path) -> pd.DataFrame:
 
 
 def test_a_project_round_trips_and_is_never_overwritten(tmp_path: Path) -> None:
-    write_project(tmp_path / "deep" / "project", items(tmp_path), "title", "mitosis?")
+    write_project(tmp_path / "deep" / "project", items(tmp_path), ASKED)
     stored = pd.read_csv(tmp_path / "deep" / "project" / "items.csv")
     assert stored["slide"][0] == "../../s.tif"
     back = read_items(tmp_path / "deep" / "project")
@@ -78,11 +85,11 @@ def test_a_project_round_trips_and_is_never_overwritten(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "deep" / "project" / "project.json").read_text())
     assert settings == {"title": "title", "question": "mitosis?"}
     with pytest.raises(OutputError):
-        write_project(tmp_path / "deep" / "project", items(tmp_path), "title", "mitosis?")
+        write_project(tmp_path / "deep" / "project", items(tmp_path), ASKED)
 
 
 def test_only_agreed_labels_are_read(tmp_path: Path) -> None:
-    write_project(tmp_path, items(tmp_path), "title", "mitosis?")
+    write_project(tmp_path, items(tmp_path), ASKED)
     with pytest.raises(LabellingError, match="label merge"):
         read_labels(tmp_path)
     (tmp_path / "labels.csv").write_text(

@@ -237,11 +237,11 @@ def item_name(case: str, candidate: int) -> str:
     return f"{case}-{candidate}"
 
 
-def write_project(folder: str | Path, items: pd.DataFrame, title: str, question: str) -> None:
+def write_project(folder: str | Path, items: pd.DataFrame, settings: Settings) -> None:
     """Write a new project; `items` has `item, slide, x, y, case` and whatever else observers may know.
 
-    Slide paths are stored relative to the project, so that cohort and project can move together. The page
-    brings the answers to choose from.
+    Slide paths are stored relative to the project, so that cohort and project can move together. What the
+    settings leave as it is, the page brings.
     """
     folder = Path(folder)
     if (folder / ITEMS).exists():
@@ -249,7 +249,8 @@ def write_project(folder: str | Path, items: pd.DataFrame, title: str, question:
             "a labelling project is there", path=folder, next_step="choose another folder, or remove it"
         )
     relative = [os.path.relpath(slide, folder) for slide in items["slide"]]
-    write_text(folder / SETTINGS, json.dumps({"title": title, "question": question}, indent=2) + "\n")
+    content = settings.model_dump(mode="json", exclude_defaults=True)
+    write_text(folder / SETTINGS, json.dumps(content, indent=2) + "\n")
     write_table(folder / ITEMS, items.assign(slide=relative))
 
 

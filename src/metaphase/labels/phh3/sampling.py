@@ -14,7 +14,7 @@ import pandas as pd
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import case_folder, named, phh3_mpp
-from metaphase.labels.observers.project import item_name, read_items, write_project
+from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
 from metaphase.labels.phh3.cases import Classified, read_candidates, read_classified
 from metaphase.labels.phh3.config import Phh3Error
 
@@ -126,7 +126,8 @@ def draw_project(
         )
     drawn = draw_sample(_without(pd.concat(pools, ignore_index=True), exclude), config, decision)
     items = drawn[[name for name in ITEM_COLUMNS if name in drawn]]
-    write_project(project, items, f"PHH3 candidates for {purpose.upper()}", QUESTIONS[purpose])
+    settings = Settings(title=f"PHH3 candidates for {purpose.upper()}", question=QUESTIONS[purpose])
+    write_project(project, items, settings)
     return DrawnProject(items, tuple(skipped))
 
 

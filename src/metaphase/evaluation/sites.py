@@ -1,0 +1,414 @@
+"""The site profile: what a model's probabilities mean in one laboratory, from a sample of answers.
+
+The sample is drawn by chance with known probabilities: detections from strata of probability, inside the
+hotspots and elsewhere, weak ones included, and squares of tissue in which every mitosis is counted. Which
+detections are asked about thus depends on nothing but what the machine said, and the answers hold for all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.special import expit
+
+from metaphase.base.arrays import Floats, Integers
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.provenance import differences
+from metaphase.base.tables import TableError
+from metaphase.counting.calibration import (
+    DRAWS,
+    PRIOR_MEAN,
+    SLOPES,
+    Calibration,
+    Chances,
+    Reference,
+    ReviewerError,
+    drawn_missed,
+    fit_curve,
+    plausible_missed,
+    reference_of,
+    with_offset,
+)
+from metaphase.networks.points import OperatingPoint, UsedPoints
+
+# ---- what is asked about ----
+
+EDGES = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
+"""Probabilities at which the strata begin."""
+LEAST_A_STRATUM = 2
+FEWEST_ANSWERS = 30
+CHUNK = 10_000
+"""Detections at a time."""
+EVEN_SHARE = 0.2
+"""Share of the squares' chances that is the same for all tissue; the rest follows the mitoses expected."""
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """How many are asked about."""
+
+    answers: int = 100
+    """Detections and squares together."""
+    squares: int = 20
+    """Of them, squares of tissue."""
+    square_um: float = 256.0
+    """Side of a square."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.squares < self.answers or self.answers < FEWEST_ANSWERS:
+            raise UsageError(
+                f"{self.answers} answers, of them {self.squares} squares",
+                next_step=f"ask for at least {FEWEST_ANSWERS} answers, and fewer squares than answers",
+            )
+        if not 64 <= self.square_um <= 1000:
+            raise UsageError(f"squares of {self.square_um:g} um", next_step="give 64 to 1000")
+
+
+def supposed_chance(known: Floats) -> Floats:
+    """Chance of a mitosis before any answer; decides only how the sample is spread."""
+    return np.asarray(expit(known @ PRIOR_MEAN[: known.shape[1]]))
+
+
+def strata(probability: Floats, in_hotspot: npt.NDArray[np.bool_]) -> Integers:
+    """The stratum of each detection: its range of probability, in the hotspots or elsewhere."""
+    return np.asarray(2 * (np.searchsorted(EDGES, probability, side="right") - 1) + in_hotspot, np.int64)
+
+
+def draw_detections(
+    stratum: Integers, chance: Floats, number: int, generator: np.random.Generator
+) -> tuple[Integers, Floats]:
+    """Which detections are asked about, and the probability with which each of all was to be.
+
+    Each stratum gives in proportion to its size and to how unsure its answers are (Neyman), by `chance`, and
+    a few in any case.
+    """
+    unsure = np.sqrt(chance * (1 - chance))
+    names, index, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
+    share = np.bincount(index, unsure, minlength=len(names))
+    wanted = np.minimum(LEAST_A_STRATUM, sizes)
+    while wanted.sum() < min(number, sizes.sum()):
+        open_ = wanted < sizes
+        lacking = np.where(open_, share / (wanted + 1), -np.inf)
+        wanted[int(lacking.argmax())] += 1
+    chosen = [
+        generator.choice(np.flatnonzero(index == each), often, replace=False)
+        for each, often in enumerate(wanted)
+    ]
+    return np.sort(np.concatenate([*chosen, np.zeros(0, np.int64)])).astype(np.int64), (wanted / sizes)[index]
+
+
+def draw_squares(
+    tissue_mm2: Floats, expected: Floats, number: int, generator: np.random.Generator
+) -> tuple[Integers, Floats]:
+    """Which squares are asked about, each once, and the chance of every square in each draw.
+
+    Squares with much expected are the likelier: there, what is missed can be seen. All tissue has a chance.
+    """
+    even, active = (values / values.sum() if values.sum() else values for values in (tissue_mm2, expected))
+    chance = EVEN_SHARE * even + (1 - EVEN_SHARE) * active if active.sum() else even
+    drawn = generator.choice(len(chance), number, p=chance / chance.sum())
+    return np.unique(drawn).astype(np.int64), chance
+
+
+# ---- what the answers say ----
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """All detections of the searched slides, and what was answered."""
+
+    known: Floats
+    """Evidence (n, 4), see `counting.calibration`."""
+    probability: Floats
+    slide: Integers
+    """Number of each detection's slide."""
+    answer: Floats
+    """From 0 to 1: the share of observers who say mitosis; NaN where nobody was asked."""
+    inclusion: Floats
+    """Probability with which each was to be asked about."""
+    in_square: npt.NDArray[np.bool_]
+    """Whether it lies in a square that was answered."""
+    area_mm2: float
+    """Tissue of all slides."""
+    squares: int
+    seen: float
+    """Mitoses that were counted in all squares together."""
+
+    @property
+    def answers(self) -> int:
+        """How many there are."""
+        return int(np.isfinite(self.answer).sum()) + self.squares
+
+
+class Estimate(BaseModel):
+    """A number with its 95 % interval."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+PointEstimates = dict[Literal["mitoses", "count"], dict[str, Estimate]]
+
+
+def _estimate(values: Floats) -> Estimate:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Estimate(value=float(values.mean()), low=float(low), high=float(high))
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What was learned of a laboratory."""
+
+    chances: Chances
+    at: PointEstimates
+    """At each operating point: precision, recall, false_per_mm2; and by the sample's design alone,
+    precision_by_design."""
+    found: Estimate
+    """Share of the mitoses that have any detection."""
+    mitoses_per_mm2: Estimate
+    """In all the tissue of the slides."""
+
+
+def fit_site(
+    given: Answered,
+    deltas: Mapping[Literal["mitoses", "count"], float],
+    reviewer: ReviewerError,
+    seed: int = 0,
+) -> Fitted:
+    """Learn from the answers, and say what holds for the laboratory's slides at both operating points."""
+    asked = np.isfinite(given.answer)
+    if asked.sum() < FEWEST_ANSWERS // 2:
+        raise UsageError(
+            f"{int(asked.sum())} detections have an answer", next_step="answer all, and then fit again"
+        )
+    reference = _reference(given, asked, reviewer)
+    offsets = np.array(
+        [reference.offset(given.known[given.slide == one]) for one in range(given.slide.max() + 1)]
+    )
+    given = replace(given, known=with_offset(given.known, offsets[given.slide]))
+    curve = fit_curve(given.known[asked], given.answer[asked], given.slide[asked], reviewer, seed=seed)
+    effects = _all_effects(curve.effects, curve.spread, int(given.slide.max()) + 1, seed)
+    inner = _chances(given, given.in_square, curve.coefficients, effects, reviewer)
+    plausible = plausible_missed(inner.sum(axis=0), (inner * (1 - inner)).sum(axis=0), given.seen, reviewer)
+    kept, missed = drawn_missed(plausible, DRAWS, seed)
+    coefficients, spread = curve.coefficients[kept], curve.spread[kept]
+    right = _right(given, coefficients, effects[kept], reviewer, [0.0, *deltas.values()], seed)
+    every = right[0] + np.random.default_rng(seed + 1).poisson(right[0] * missed)
+    return Fitted(
+        Chances(coefficients, spread, missed, reference),
+        {
+            name: _at_point(given, found, every, deltas[name])
+            for name, found in zip(deltas, right[1:], strict=True)
+        },
+        _estimate(1 / (1 + missed)),
+        _estimate(every / given.area_mm2),
+    )
+
+
+def _reference(given: Answered, asked: npt.NDArray[np.bool_], reviewer: ReviewerError) -> Reference:
+    """All detections of the laboratory by a first curve, which knows their log-odds alone."""
+    known = given.known[:, :SLOPES]
+    first = fit_curve(known[asked], given.answer[asked], given.slide[asked], reviewer)
+    reference = reference_of(known, first.coefficients.mean(axis=0))
+    return reference.responding(known[given.slide == one] for one in np.unique(given.slide))
+
+
+def _right(
+    given: Answered,
+    coefficients: Floats,
+    effects: Floats,
+    reviewer: ReviewerError,
+    deltas: list[float],
+    seed: int,
+) -> list[Floats]:
+    """How many detections from each probability on are mitoses, in every draw."""
+    generator = np.random.default_rng(seed)
+    totals = [np.zeros(len(coefficients)) for _ in deltas]
+    for start in range(0, len(given.probability), CHUNK):
+        part = np.arange(start, min(start + CHUNK, len(given.probability)))
+        chance = _chances(given, part, coefficients, effects, reviewer)
+        there = generator.uniform(size=chance.shape) < chance
+        for total, delta in zip(totals, deltas, strict=True):
+            total += there[given.probability[part] >= delta].sum(axis=0)
+    return totals
+
+
+def _chances(
+    given: Answered, chosen: npt.NDArray[Any], coefficients: Floats, effects: Floats, reviewer: ReviewerError
+) -> Floats:
+    """Chance of a mitosis (detections, draws) of the chosen detections, their answers known."""
+    chance = np.asarray(expit(given.known[chosen] @ coefficients.T + effects[:, given.slide[chosen]].T))
+    answer = given.answer[chosen]
+    asked = np.isfinite(answer)
+    chance[asked] = _told_chance(chance[asked], answer[asked, None], reviewer)
+    return chance
+
+
+def _told_chance(chance: Floats, answer: Floats, reviewer: ReviewerError) -> Floats:
+    """Chance of a mitosis once its answer is known: the answer itself where reviewers do not err."""
+    right, wrong = chance * (1 - reviewer.missed), (1 - chance) * reviewer.false_alarms
+    other, true = chance * reviewer.missed, (1 - chance) * (1 - reviewer.false_alarms)
+    return np.asarray(answer * right / (right + wrong) + (1 - answer) * other / (other + true))
+
+
+def _all_effects(effects: Floats, spread: Floats, slides: int, seed: int) -> Floats:
+    """Effects (draws, slides) of all slides; of those that were not asked about any is possible."""
+    more = np.random.default_rng(seed).normal(size=(len(spread), slides - effects.shape[1]))
+    return np.concatenate([effects, more * spread[:, None]], axis=1)
+
+
+def _at_point(given: Answered, right: Floats, every: Floats, delta: float) -> dict[str, Estimate]:
+    """What holds from one probability on, where `right` are mitoses, and `every` one is counted."""
+    above = given.probability >= delta
+    found = {
+        "recall": _estimate(right / np.maximum(every, 1)),
+        "false_per_mm2": _estimate((int(above.sum()) - right) / given.area_mm2),
+    }
+    if above.any():
+        found["precision"] = _estimate(right / int(above.sum()))
+    here = above & np.isfinite(given.answer)
+    if here.any():
+        weight = 1 / given.inclusion[here]
+        share = float(np.average(given.answer[here], weights=weight))
+        effective = float(weight.sum() ** 2 / (weight**2).sum())
+        found["precision_by_design"] = _wilson(share, effective)
+    return found
+
+
+def _wilson(share: float, number: float) -> Estimate:
+    """A share of so many answers with Wilson's interval."""
+    z = 1.96
+    middle = (share + z**2 / (2 * number)) / (1 + z**2 / number)
+    half = z * np.sqrt(share * (1 - share) / number + z**2 / (4 * number**2)) / (1 + z**2 / number)
+    return Estimate(value=share, low=float(max(0.0, middle - half)), high=float(min(1.0, middle + half)))
+
+
+# ---- the profile ----
+
+
+class SiteProfile(BaseModel):
+    """What `metaphase calibrate fit` writes and `metaphase detect --site` reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    name: str
+    made: date
+    """When the answers were taken together."""
+    model: str
+    """What the model is called ..."""
+    searched_with: dict[str, Any]
+    """... and what decides its detections: networks and how peaks are taken."""
+    slides: tuple[str, ...]
+    area_mm2: float
+    answers: int
+    squares: int
+    observers: tuple[str, ...]
+    design: dict[str, Any]
+    """How the sample was drawn."""
+    reviewer: dict[str, float]
+    deltas: dict[Literal["mitoses", "count"], float]
+    at: PointEstimates
+    found: Estimate
+    mitoses_per_mm2: Estimate
+    draws: dict[str, Any] = Field(repr=False)
+    """Of the curve; see `counting.calibration.Chances`."""
+
+    @property
+    def chances(self) -> Chances:
+        """The draws as arrays."""
+        return Chances.from_dict(self.draws)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What a count needs of it."""
+        return Calibration(self.chances, self.deltas["count"], self.answers)
+
+    def account(self) -> dict[str, Any]:
+        """What of it decides a count."""
+        return {"searched_with": self.searched_with, "deltas": dict(self.deltas), "draws": self.draws,
+                "answers": self.answers}  # fmt: skip
+
+    def rated(self, points: UsedPoints) -> UsedPoints:
+        """Operating points with the rates of this laboratory, where they are those that were calibrated."""
+        return UsedPoints(*(self._rated(point) for point in (points.mitoses, points.count)))
+
+    def _rated(self, point: OperatingPoint) -> OperatingPoint:
+        if point.name == "patches" or self.deltas[point.name] != point.delta:
+            return point
+        rates = {name: self.at[point.name][name].value for name in ("recall", "false_per_mm2")}
+        source = "; ".join(filter(None, (point.source, f"rates of the site {self.name}")))
+        return point.model_copy(update={**rates, "source": source})
+
+    def told(self) -> str:
+        """In a line."""
+        return f"{self.name}, {self.answers} answers on {len(self.slides)} slides, {self.made.isoformat()}"
+
+    def refuse_other(self, model: str, searched_with: Mapping[str, Any], path: Path | None = None) -> None:
+        """Refuse slides that were searched with another model, or otherwise."""
+        before, now = ({"stage": "search", "ingredients": dict(each)} for each in
+                       (self.searched_with, searched_with))  # fmt: skip
+        if before["ingredients"] != now["ingredients"]:
+            what = differences(before | {"schema": 1}, now | {"schema": 1})
+            raise UsageError(
+                f"the profile is for detections of the model {self.model}, and these are by {model} ({what})",
+                path=path,
+                next_step="search as it was done there, or calibrate this model (`metaphase calibrate`)",
+            )
+
+
+def save_profile(path: str | Path, profile: SiteProfile) -> None:
+    """Write it whole or not at all."""
+    write_text(Path(path), json.dumps(profile.model_dump(mode="json"), indent=1) + "\n")
+
+
+def load_profile(path: str | Path) -> SiteProfile:
+    """Read it back; anything else is an error that says so."""
+    try:
+        return SiteProfile.model_validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise TableError(
+            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TableError(
+            f"no site profile ({'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']})",
+            path=path,
+            next_step="give what `metaphase calibrate fit` wrote",
+        ) from error
+
+
+def design_table(stratum: Integers, inclusion: Floats, asked: npt.NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """One row a stratum: from which probability on, where, how many there are, how many were asked about."""
+    frame = pd.DataFrame({"stratum": stratum, "inclusion": inclusion, "asked": asked})
+    rows = []
+    for number, part in frame.groupby("stratum"):
+        level, hot = divmod(int(str(number)), 2)
+        rows.append(
+            {
+                "from": EDGES[level],
+                "in_hotspots": bool(hot),
+                "detections": len(part),
+                "asked": int(part["asked"].sum()),
+                "inclusion": round(float(part["inclusion"].iloc[0]), 6),
+            }
+        )
+    return rows

@@ -1,0 +1,363 @@
+"""`metaphase calibrate`: a sample of a laboratory's searched slides to answer, and the profile made of it.
+
+A calibration is a folder with two labelling projects, `detections` and `squares`, and `sample.parquet`: all
+detections of the slides, with what is known about each and the probability with which it was to be asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
+from metaphase.counting import CountConfig
+from metaphase.counting.calibration import EVIDENCE, ReviewerError, evidence
+from metaphase.counting.clinical import find_hotspot
+from metaphase.counting.specimen import specimen, stated_config
+from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.evaluation.sites import (
+    Answered,
+    SampleConfig,
+    SiteProfile,
+    design_table,
+    draw_detections,
+    draw_squares,
+    fit_site,
+    strata,
+    supposed_chance,
+)
+from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.jobs.counting import OWN_TABLE
+from metaphase.labels.observers.project import (
+    ARTEFACT,
+    MITOSIS,
+    NOT,
+    UNSURE,
+    Answer,
+    Settings,
+    item_name,
+    load_project,
+    write_project,
+)
+from metaphase.labels.observers.store import AnswerStore
+
+DETECTIONS, SQUARES, SAMPLE = "detections", "squares", "sample.parquet"
+DESIGN = "design"
+"""Attribute of the sample: how it was drawn, and from what."""
+LEAST_TISSUE = 0.25
+"""Share of a square that must be tissue."""
+VALUES = {MITOSIS: 1.0, NOT: 0.0, ARTEFACT: 0.0, UNSURE: 0.5}
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight or more")
+"""Answers to a square, by the number they stand for."""
+ASK = Settings(title="Calibration: detections", question="Is a mitosis in the middle?")
+
+
+# ---- drawing ----
+
+
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """The results of one slide."""
+
+    folder: Path
+    name: str
+    slide: str
+    mpp: float
+    table: pd.DataFrame
+    tissue: TissueMask
+    stated: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What there is to answer."""
+
+    folder: Path
+    slides: int
+    detections: int
+    squares: int
+
+
+def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfig | None = None) -> Drawn:
+    """Draw detections and squares over searched slides, and write the two labelling projects.
+
+    `results` are folders of `metaphase detect`, of single slides or of cohorts; all of one model.
+    """
+    config, folder = config or SampleConfig(), Path(folder)
+    if (folder / SAMPLE).exists():
+        raise OutputError("a calibration is there", path=folder, next_step="choose another folder")
+    slides = [_read(place) for place in _slide_folders(results)]
+    _refuse_mixed(slides)
+    counting = stated_config(slides[0].table)
+    generator = np.random.default_rng(config.seed)
+    sample = pd.concat([_known(one, number, counting, config) for number, one in enumerate(slides)])
+    sample = sample.reset_index(drop=True)
+    squares = pd.concat([_cells(one, number, config) for number, one in enumerate(slides)], ignore_index=True)
+    known = sample[list(EVIDENCE)].to_numpy(np.float64)
+    chance = supposed_chance(known)
+    stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
+    asked, inclusion = draw_detections(stratum, chance, config.answers - config.squares, generator)
+    sample = sample.assign(stratum=stratum, inclusion=inclusion, item="")
+    names = [item_name(str(sample["case"][row]), int(sample["index"][row])) for row in asked]
+    sample.loc[asked, "item"] = names
+    expected = pd.Series(chance).groupby([sample["number"], sample["row"], sample["column"]]).sum()
+    where = pd.MultiIndex.from_frame(squares[["number", "row", "column"]])
+    squares["expected"] = expected.reindex(where, fill_value=0.0).to_numpy()
+    chosen, likely = draw_squares(
+        squares["tissue_mm2"].to_numpy(np.float64), squares["expected"].to_numpy(np.float64),
+        config.squares, generator,
+    )  # fmt: skip
+    squares = squares.assign(chance=likely).iloc[chosen].reset_index(drop=True)
+    squares["item"] = [f"{case}-square-{row}-{column}" for case, row, column in
+                       zip(squares["case"], squares["row"], squares["column"], strict=True)]  # fmt: skip
+    columns = ["item", "slide", "x", "y", "case", "mpp"]
+    write_project(folder / DETECTIONS, sample.loc[asked, columns], ASK)
+    if len(squares):
+        write_project(folder / SQUARES, squares[columns], _square_settings(config))
+    where_drawn = squares[["item", "number", "row", "column"]]
+    sample = sample.merge(where_drawn.rename(columns={"item": "square"}), "left", ["number", "row", "column"])
+    sample["square"] = sample["square"].fillna("")
+    sample.attrs[DESIGN] = _design(
+        slides, counting, config, stratum, inclusion, sample["item"] != "", squares
+    )
+    write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
+    return Drawn(folder, len(slides), len(asked), len(squares))
+
+
+def _slide_folders(results: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in results:
+        inner = (
+            [path]
+            if (path / SUMMARY).is_file()
+            else sorted(each.parent for each in path.glob(f"*/{SUMMARY}"))
+        )
+        if not inner:
+            raise UsageError(
+                "holds no searched slide", path=path, next_step="give folders of `metaphase detect`"
+            )
+        found += inner
+    return list(dict.fromkeys(found))
+
+
+def _read(folder: Path) -> _Searched:
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    table = read_table(folder / OWN_TABLE)
+    stated = table.attrs.get(OPERATING_POINTS, {})
+    if "searched_with" not in stated:
+        raise TableError(
+            "does not say by which networks it was made",
+            path=folder / OWN_TABLE,
+            next_step="run `metaphase detect` again, which costs seconds",
+        )
+    tissue = load_tissue(folder / f"{summary['name']}.tissue.png")
+    return _Searched(folder, summary["name"], summary["slide"], summary["mpp"], table, tissue, stated)
+
+
+def _refuse_mixed(slides: Sequence[_Searched]) -> None:
+    """One model, searched alike, at one pair of operating points; each slide once."""
+    names = pd.Series([one.name for one in slides])
+    if names.duplicated().any():
+        raise UsageError(
+            f"slides of the same name: {named(names[names.duplicated()])}", next_step="give each slide once"
+        )
+    ways = {
+        json.dumps([one.stated["searched_with"], *_deltas(one.stated).values()], sort_keys=True)
+        for one in slides
+    }
+    if len(ways) > 1:
+        raise UsageError(
+            "the slides were searched in different ways, by other networks or at other operating points",
+            path=slides[0].folder,
+            next_step="search all with the same model and settings first",
+        )
+
+
+def _deltas(stated: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(stated[name]["delta"]) for name in ("mitoses", "count")}
+
+
+def _known(one: _Searched, number: int, counting: CountConfig, config: SampleConfig) -> pd.DataFrame:
+    """All detections of a slide with what is known about each."""
+    slide = specimen(one.table, one.mpp, one.tissue, None, counting)
+    spot = find_hotspot(slide)
+    known = evidence(
+        slide.places * one.mpp, slide.probability, counted_from=counting.threshold,
+        area_mm2=slide.area_mm2, config=counting,
+    )  # fmt: skip
+    away = np.hypot(slide.places[:, 0] - spot.x, slide.places[:, 1] - spot.y)
+    cell = np.floor(slide.places * one.mpp / config.square_um).astype(np.int64)
+    about = {
+        "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
+        "index": np.arange(len(known)),
+        "x": slide.places[:, 0], "y": slide.places[:, 1], "probability": slide.probability,
+        "hot": away <= spot.radius_px, "row": cell[:, 1], "column": cell[:, 0],
+    }  # fmt: skip
+    return pd.DataFrame(about | dict(zip(EVIDENCE, known.T, strict=True)))
+
+
+def _cells(one: _Searched, number: int, config: SampleConfig) -> pd.DataFrame:
+    """The squares of a slide that are tissue enough, by their middles."""
+    side_px = config.square_um / one.mpp
+    row, column = np.nonzero(one.tissue.mask)
+    x, y = (one.tissue.x + (column + 0.5) * one.tissue.scale, one.tissue.y + (row + 0.5) * one.tissue.scale)
+    cells, pixels = np.unique(
+        np.floor(np.stack([y, x]) / side_px).astype(np.int64), axis=1, return_counts=True
+    )
+    tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
+    kept = tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6
+    rows, columns = cells[:, kept]
+    about = {
+        "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
+        "row": rows, "column": columns,
+        "x": (columns + 0.5) * side_px, "y": (rows + 0.5) * side_px, "tissue_mm2": tissue_mm2[kept],
+    }  # fmt: skip
+    return pd.DataFrame(about)
+
+
+def _square_settings(config: SampleConfig) -> Settings:
+    answers = tuple(Answer(name=name, key=str(number)) for number, name in enumerate(NUMBERS))
+    return Settings(
+        title="Calibration: squares",
+        question="How many mitoses are in the whole square?",
+        answers=answers,
+        close_um=config.square_um,
+        context_um=2 * config.square_um,
+    )
+
+
+def _design(
+    slides: Sequence[_Searched],
+    counting: CountConfig,
+    config: SampleConfig,
+    stratum: npt.NDArray[np.int64],
+    inclusion: Floats,
+    asked: pd.Series[bool],
+    squares: pd.DataFrame,
+) -> dict[str, Any]:
+    rows = squares[["item", "chance", "tissue_mm2", "expected"]].round(6).to_dict("records")
+    return {
+        "model": slides[0].stated["model"],
+        "searched_with": slides[0].stated["searched_with"],
+        "deltas": _deltas(slides[0].stated),
+        "slides": [one.name for one in slides],
+        "area_mm2": float(sum(one.tissue.area_mm2 for one in slides)),
+        "radius_um": counting.radius_um,
+        "sample": asdict(config),
+        "strata": design_table(stratum, inclusion, asked.to_numpy(bool)),
+        "squares": rows,
+    }
+
+
+# ---- fitting ----
+
+
+def fit_profile(
+    folder: str | Path,
+    name: str = "",
+    *,
+    answers: str | Path | None = None,
+    reviewer: ReviewerError | None = None,
+    made: date | None = None,
+) -> SiteProfile:
+    """The profile that the answers make, those of the projects or of a table (item, answer, observer).
+
+    An item with several observers has their mean; unsure is half a mitosis.
+    """
+    folder, reviewer = Path(folder), reviewer or ReviewerError()
+    sample = read_table(folder / SAMPLE)
+    design: dict[str, Any] = sample.attrs[DESIGN]
+    told = _stored(folder) if answers is None else _listed(Path(answers))
+    known = {*sample["item"], *(row["item"] for row in design["squares"])} - {""}
+    unknown = [item for item in told["item"] if item not in known]
+    if unknown:
+        raise TableError(
+            f"answers about items that were not drawn: {named(unknown)}",
+            path=answers or folder,
+            next_step="give the answers of this calibration",
+        )
+    is_square = told["item"].isin([row["item"] for row in design["squares"]])
+    value = _values(told[~is_square], VALUES, answers or folder)
+    seen = _values(
+        told[is_square], {name: float(often) for often, name in enumerate(NUMBERS)}, answers or folder
+    )
+    known_columns = sample[list(EVIDENCE)].to_numpy(np.float64)
+    given = Answered(
+        known=known_columns,
+        probability=sample["probability"].to_numpy(np.float64),
+        slide=sample["number"].to_numpy(np.int64),
+        answer=np.asarray(sample["item"].map(value), np.float64),
+        inclusion=sample["inclusion"].to_numpy(np.float64),
+        in_square=sample["square"].isin(seen.index).to_numpy(bool),
+        area_mm2=design["area_mm2"],
+        squares=len(seen),
+        seen=float(seen.sum()),
+    )
+    fitted = fit_site(given, design["deltas"], reviewer)
+    return SiteProfile(
+        name=name or folder.resolve().name,
+        made=made or date.today(),
+        model=design["model"],
+        searched_with=design["searched_with"],
+        slides=tuple(design["slides"]),
+        area_mm2=design["area_mm2"],
+        answers=given.answers,
+        squares=given.squares,
+        observers=tuple(sorted(set(told["observer"]))),
+        design={"sample": design["sample"], "strata": design["strata"], "squares": design["squares"]},
+        reviewer=asdict(reviewer),
+        deltas=design["deltas"],
+        at=fitted.at,
+        found=fitted.found,
+        mitoses_per_mm2=fitted.mitoses_per_mm2,
+        draws=fitted.chances.to_dict(),
+    )
+
+
+def _stored(folder: Path) -> pd.DataFrame:
+    """Answers of both projects."""
+    rows: list[tuple[str, str, str]] = []
+    for name in (DETECTIONS, SQUARES):
+        if (folder / name).is_dir():
+            with AnswerStore(load_project(folder / name)) as store:
+                rows += [(one.observer, one.item, one.answer) for one in store.current()]
+    return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=object)
+
+
+def _listed(path: Path) -> pd.DataFrame:
+    """Answers from a table; without a column observer they are one person's."""
+    table = read_table(path)
+    require_columns(table, ("item", "answer"), path)
+    if "observer" not in table.columns:
+        table = table.assign(observer="")
+    table = table.assign(
+        **{name: as_text(table[name]).str.strip() for name in ("observer", "item", "answer")}
+    )
+    return table.loc[table["answer"] != "", ["observer", "item", "answer"]]
+
+
+def _values(told: pd.DataFrame, meaning: Mapping[str, float], source: str | Path) -> pd.Series[float]:
+    """The mean answer to each item."""
+    plain: Iterable[str] = told["answer"].astype(str).str.lower()
+    numbers = {f"{value:g}": value for value in meaning.values()} | dict(meaning)
+    odd = sorted({answer for answer in plain if answer not in numbers})
+    if odd:
+        raise TableError(
+            f"answers that say nothing here: {named(odd)}",
+            path=source,
+            next_step=f"known are {', '.join(meaning)}",
+        )
+    values = pd.Series(
+        [numbers[answer] for answer in plain], index=told["item"].to_numpy(object), dtype=float
+    )
+    return values.groupby(level=0).mean()

@@ -1,0 +1,147 @@
+"""The sample of a laboratory is drawn with known probabilities, and its profile says what holds there."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from metaphase.base.arrays import Mask
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.counting.calibration import ReviewerError
+from metaphase.evaluation.sites import (
+    Answered,
+    SampleConfig,
+    SiteProfile,
+    draw_detections,
+    draw_squares,
+    fit_site,
+    load_profile,
+    save_profile,
+    strata,
+    supposed_chance,
+)
+from metaphase.networks.points import UNTUNED
+
+DELTAS: Any = {"mitoses": 0.8, "count": 0.95}
+SEARCH = {"networks": [{"weights_sha256": "a"}], "peaks": {"floor": 0.1}}
+
+
+def answered(seed: int = 0, detections: int = 4000, asked: int = 120) -> tuple[Answered, Mask]:
+    """A laboratory of 6 slides with 20 missed mitoses in 60 mm2, and what is true in it."""
+    generator = np.random.default_rng(seed)
+    odds = generator.exponential(1.6, detections) - 2.2
+    known = np.stack(
+        [np.ones(detections), np.maximum(odds, 0), np.minimum(odds, 0), np.zeros(detections)], axis=1
+    )
+    true = generator.uniform(size=detections) < expit(known[:, :3] @ (-3.2, 1.4, 1.0))
+    probability = expit(odds)
+    stratum = strata(probability, np.zeros(detections, bool))
+    chosen, inclusion = draw_detections(stratum, supposed_chance(known), asked, generator)
+    answer = np.full(detections, np.nan)
+    answer[chosen] = true[chosen]
+    in_square = np.arange(detections) % 10 == 0
+    given = Answered(
+        known, probability, np.arange(detections) % 6, answer, inclusion, in_square, 60.0, 20,
+        float(true[in_square].sum() * 1.1),
+    )  # fmt: skip
+    return given, true
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.integers(5, 120))
+def test_each_stratum_gives_some_and_all_probabilities_are_known(seed: int, size: int, number: int) -> None:
+    generator = np.random.default_rng(seed)
+    probability = generator.uniform(0.1, 1, size)
+    stratum = strata(probability, generator.uniform(size=size) < 0.3)
+    chosen, inclusion = draw_detections(stratum, probability, number, generator)
+    assert len(chosen) == len(set(chosen))
+    least = sum(min(2, (stratum == one).sum()) for one in np.unique(stratum))
+    assert len(chosen) == max(least, min(number, size))
+    assert inclusion.sum() == pytest.approx(len(chosen))
+    assert ((inclusion > 0) & (inclusion <= 1)).all()
+    for one in np.unique(stratum):
+        assert np.isclose(
+            inclusion[stratum == one], (stratum[chosen] == one).mean() * len(chosen) / (stratum == one).sum()
+        ).all()
+
+
+def test_all_tissue_may_be_asked_about_and_active_tissue_more_often() -> None:
+    expected = np.r_[np.full(50, 0.0), np.full(50, 2.0)]
+    squares, chance = draw_squares(np.ones(100), expected, 40, np.random.default_rng(0))
+    assert chance.sum() == pytest.approx(1)
+    assert chance.min() > 0
+    assert chance[99] == pytest.approx(9 * chance[0])
+    assert len(np.unique(squares)) == len(squares) <= 40
+    _, even = draw_squares(np.ones(4), np.zeros(4), 2, np.random.default_rng(0))
+    assert even == pytest.approx(0.25)
+
+
+def test_what_is_said_of_a_laboratory_holds() -> None:
+    held = []
+    for seed in range(8):
+        given_, true = answered(seed)
+        found = fit_site(given_, DELTAS, ReviewerError(), seed)
+        above = given_.probability >= DELTAS["count"]
+        truth = {
+            "precision": true[above].mean(),
+            "recall": true[above].sum() / (true.sum() * 1.1),
+            "false_per_mm2": (~true[above]).sum() / 60,
+        }
+        held += [
+            found.at["count"][name].low <= value <= found.at["count"][name].high
+            for name, value in truth.items()
+        ]
+        assert found.found.low < 1 / 1.1 < 1
+        held.append(found.mitoses_per_mm2.low <= true.sum() * 1.1 / 60 <= found.mitoses_per_mm2.high)
+    assert np.mean(held) >= 0.8
+
+
+def profile(**changes: Any) -> SiteProfile:
+    given_, _ = answered()
+    found = fit_site(given_, DELTAS, ReviewerError())
+    values: dict[str, Any] = {
+        "name": "ours", "made": date(2026, 11, 16), "model": "m", "searched_with": SEARCH, "slides": ("a",),
+        "area_mm2": 60.0, "answers": given_.answers, "squares": 20, "observers": ("Anna",), "design": {},
+        "reviewer": {}, "deltas": DELTAS, "at": found.at, "found": found.found,
+        "mitoses_per_mm2": found.mitoses_per_mm2, "draws": found.chances.to_dict(),
+    }  # fmt: skip
+    return SiteProfile(**values | changes)
+
+
+def test_a_profile_comes_back_and_is_for_its_own_model_alone(tmp_path: Path) -> None:
+    site = profile()
+    save_profile(tmp_path / "site.json", site)
+    again = load_profile(tmp_path / "site.json")
+    assert again == site
+    again.refuse_other("m", SEARCH)
+    with pytest.raises(UsageError, match=r"of the model m.*peaks\.floor was 0\.1 and is 0\.2"):
+        again.refuse_other("n", SEARCH | {"peaks": {"floor": 0.2}})
+    (tmp_path / "other.json").write_text("{}")
+    for path, told in (
+        (tmp_path / "other.json", "no site profile"),
+        (tmp_path / "none.json", "cannot be read"),
+    ):
+        with pytest.raises(MetaphaseError, match=told):
+            load_profile(path)
+
+
+def test_a_profile_rates_the_points_it_was_made_at() -> None:
+    site = profile()
+    at = UNTUNED.changed(delta=0.95)
+    rated = site.rated(at)
+    assert rated.count.false_per_mm2 == site.at["count"]["false_per_mm2"].value
+    assert "the site ours" in rated.count.source
+    assert rated.mitoses == at.mitoses
+
+
+@pytest.mark.parametrize("wrong", [{"answers": 10}, {"squares": 100}, {"square_um": 5.0}])
+def test_samples_that_say_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        SampleConfig(**wrong)

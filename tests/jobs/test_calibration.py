@@ -1,0 +1,202 @@
+"""A laboratory is calibrated: drawn, answered, fitted, and its slides counted by the profile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.tables import read_table
+from metaphase.cli.main import app
+from metaphase.evaluation.sites import SampleConfig, SiteProfile, load_profile, save_profile
+from metaphase.images.tissue import TissueSource
+from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
+from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.labels.observers import AnswerStore, load_project
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+from metaphase.slides import SlideSource
+from tests.jobs.conftest import tiny_model
+
+SAMPLED = SampleConfig(answers=40, squares=4, square_um=64)
+
+
+def detect(slide: Path, folder: Path, model: Path, name: str = "he", **settings: object) -> SlideOutcome:
+    ready = ReadyDetector(load_detector([model]), EngineConfig(device="cpu"))
+    config = DetectionConfig(tile_px=256, **settings)  # type: ignore[arg-type]
+    return detect_slide(
+        CohortSlide(name, SlideSource(slide), TissueSource(whole=True)), folder / name, ready, config
+    )
+
+
+def answers_of(folder: Path) -> pd.DataFrame:
+    """Every third detection is a mitosis, and every square holds one."""
+    items = read_table(folder / DETECTIONS / "items.csv")["item"]
+    said = ["mitosis" if number % 3 == 0 else "not" for number in range(len(items))]
+    squares = read_table(folder / SQUARES / "items.csv")["item"]
+    rows = {"item": [*items, *squares], "answer": [*said, *["one"] * len(squares)], "observer": "Anna"}
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, he_slide: Path, model: Path) -> Path:
+    folder = tmp_path_factory.mktemp("searched")
+    for name in ("a", "b"):
+        detect(he_slide, folder, model, name)
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path: Path, searched: Path) -> Path:
+    return shutil.copytree(searched, tmp_path / "results")
+
+
+@pytest.fixture
+def profile(tmp_path: Path, results: Path) -> Path:
+    draw_sample([results], tmp_path / "lab", SAMPLED)
+    answers_of(tmp_path / "lab").to_csv(tmp_path / "answers.csv", index=False)
+    path = tmp_path / "site.json"
+    save_profile(path, fit_profile(tmp_path / "lab", "ours", answers=tmp_path / "answers.csv"))
+    return path
+
+
+def test_a_sample_covers_all_probabilities_and_tells_how_it_was_drawn(tmp_path: Path, results: Path) -> None:
+    drawn = draw_sample([results], tmp_path / "lab", SAMPLED)
+    sample = read_table(tmp_path / "lab" / SAMPLE)
+    every = pd.concat([read_table(results / name / "candidates.parquet") for name in ("a", "b")])
+    assert len(sample) == len(every)
+    assert (drawn.slides, drawn.detections) == (2, int((sample["item"] != "").sum()))
+    assert sample["inclusion"].sum() == pytest.approx(drawn.detections)
+    asked = sample[sample["item"] != ""]
+    assert set(asked["stratum"]) == set(sample["stratum"])
+    design = sample.attrs["design"]
+    assert [row["detections"] for row in design["strata"]] == sample.groupby("stratum").size().tolist()
+    project = load_project(tmp_path / "lab" / SQUARES)
+    assert project.answer_names == NUMBERS
+    assert project.settings.close_um == SAMPLED.square_um
+    items = read_table(tmp_path / "lab" / DETECTIONS / "items.csv")
+    assert "probability" not in items.columns
+    assert not load_project(tmp_path / "lab" / DETECTIONS).missing_slides()
+    again = draw_sample([results / "a", results / "b"], tmp_path / "again", SAMPLED)
+    assert replace(again, folder=drawn.folder) == drawn
+    with pytest.raises(MetaphaseError, match="a calibration is there"):
+        draw_sample([results], tmp_path / "lab")
+
+
+def test_answers_of_the_page_and_of_a_table_make_the_same_profile(
+    tmp_path: Path, results: Path, profile: Path
+) -> None:
+    listed = load_profile(profile)
+    told = answers_of(tmp_path / "lab")
+    for name in (DETECTIONS, SQUARES):
+        with AnswerStore(load_project(tmp_path / "lab" / name)) as store:
+            for row in told[told["item"].isin(store.project.by_name)].to_dict("records"):
+                store.record("Anna", row["item"], row["answer"])
+    stored = fit_profile(tmp_path / "lab", "ours", made=listed.made)
+    assert stored == listed
+    assert stored.observers == ("Anna",)
+    assert stored.answers == len(told)
+    at = stored.at["count"]
+    assert at["recall"].low <= at["recall"].value <= at["recall"].high <= 1
+
+
+def test_a_profile_redoes_the_count_and_not_the_search(
+    tmp_path: Path, results: Path, he_slide: Path, model: Path, profile: Path
+) -> None:
+    site = load_profile(profile)
+    outcome = detect(he_slide, results, model, "a", site=site)
+    assert [state.status for state in outcome.states] == ["kept", "done", "done", "done"]
+    score = outcome.summary["score"]
+    low, high = score["calibrated"]["count_interval"]
+    assert 0 <= low <= score["calibrated"]["count"] <= high
+    assert "uncalibrated" not in [doubt.code for doubt in outcome.warnings]
+    assert "Calibrated:" in (results / "a" / "report.html").read_text()
+    assert outcome.summary["operating_points"]["site"].startswith("ours, ")
+    chance = read_table(results / "a" / "candidates.parquet")["chance"]
+    assert chance.between(0, 1).all()
+    assert detect(he_slide, results, model, "a", site=site).resumed
+    draws = site.draws | {"missed": [2.0] * len(site.draws["missed"])}
+    other = detect(he_slide, results, model, "a", site=site.model_copy(update={"draws": draws}))
+    assert not other.searched
+    assert other.summary["score"]["calibrated"]["count"] > score["calibrated"]["count"]
+    table = results / "a" / "candidates.parquet"
+    points = count_points([table])
+    counted = count_cohort(read_cases([table]), points, site=site_for(profile, [table])).results["a"][0]
+    assert counted.count == other.summary["score"]["count"]
+    assert counted.calibrated is not None
+    assert counted.calibrated.count == pytest.approx(score["calibrated"]["count"])
+
+
+def test_a_profile_of_another_model_or_search_is_refused(
+    tmp_path: Path, results: Path, he_slide: Path, model: Path, profile: Path
+) -> None:
+    site = load_profile(profile)
+    other = tiny_model(tmp_path / "other.safetensors", seed=3)
+    with pytest.raises(UsageError, match="the profile is for detections of the model tiny"):
+        detect(he_slide, tmp_path / "out", other, site=site)
+    with pytest.raises(UsageError, match="peaks"):
+        detect(he_slide, tmp_path / "out", model, site=site, floor=0.2)
+    detect(he_slide, tmp_path / "out", other)
+    with pytest.raises(UsageError, match="searched in different ways"):
+        draw_sample([results / "a", tmp_path / "out"], tmp_path / "mixed")
+    with pytest.raises(UsageError, match="the profile is for"):
+        site_for(profile, [tmp_path / "out" / "he" / "candidates.parquet"])
+
+
+def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profile: Path) -> None:
+    for change, told in (({"item": "nobody"}, "not drawn: nobody"), ({"answer": "perhaps"}, "perhaps")):
+        answers_of(tmp_path / "lab").assign(**change).to_csv(tmp_path / "odd.csv", index=False)
+        with pytest.raises(MetaphaseError, match=told):
+            fit_profile(tmp_path / "lab", answers=tmp_path / "odd.csv")
+    answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
+    with pytest.raises(UsageError, match="5 detections have an answer"):
+        fit_profile(tmp_path / "lab", answers=tmp_path / "few.csv")
+    with pytest.raises(UsageError, match="no searched slide"):
+        draw_sample([tmp_path / "lab"], tmp_path / "none")
+    broken = json.loads(profile.read_text()) | {"answers": "many"}
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    with pytest.raises(MetaphaseError, match="no site profile"):
+        load_profile(tmp_path / "broken.json")
+    assert isinstance(load_profile(profile), SiteProfile)
+
+
+def test_an_unsure_answer_is_half_a_mitosis_and_observers_are_averaged(tmp_path: Path, results: Path) -> None:
+    draw_sample([results], tmp_path / "lab", SAMPLED)
+    told = answers_of(tmp_path / "lab")
+    flipped = told.assign(observer="Bert")
+    detections = ~flipped["item"].str.contains("square")
+    other = {"not": "mitosis", "mitosis": "artefact"}
+    flipped.loc[detections, "answer"] = flipped["answer"][detections].map(other)
+    pd.concat([told, flipped]).to_csv(tmp_path / "two.csv", index=False)
+    unsure = told.copy()
+    unsure.loc[detections, "answer"] = "unsure"
+    unsure.to_csv(tmp_path / "unsure.csv", index=False)
+    two, half = (
+        fit_profile(tmp_path / "lab", answers=tmp_path / f"{name}.csv") for name in ("two", "unsure")
+    )
+    assert two.observers == ("Anna", "Bert")
+    assert two.draws == half.draws
+
+
+def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Path) -> None:
+    lab, site = tmp_path / "lab", tmp_path / "site.json"
+    asked = ("--answers", "40", "--squares", "4", "--square-um", "64")
+    done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
+    assert done.exit_code == 0, done.output
+    assert "36 detections and" in done.stdout
+    answers_of(lab).to_csv(tmp_path / "answers.csv", index=False)
+    fit = ["calibrate", "fit", str(lab), "-o", str(site), "--answers", str(tmp_path / "answers.csv")]
+    done = CliRunner().invoke(app, fit)
+    assert done.exit_code == 0, done.output
+    assert "false per mm2 at the point count" in done.stdout
+    told = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
+    assert told["answers"] == load_profile(site).answers
+    assert "draws" not in told
