@@ -212,7 +212,7 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
         review=ReviewNote(
             tuple(told_share(share) for share in reviewed.shares),
             float(result.machine["count"]),
-            result.machine["grade"],
+            result.machine["grade_shown"]["text"],
         ),
     )
     with result.source.open() as slide:
@@ -220,7 +220,7 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
 
 
 def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:
-    """What the slide says against the number, and what the new count says; the machine's own doubts are gone."""
+    """What slide and new count say against the number; the machine's own doubts are gone."""
     facts = result.summary.get(MACHINE, result.summary)
     own = read_cautions(result.machine["warnings"])
     of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]

@@ -239,7 +239,8 @@ class SlideRow(Message):
     count: float | None = None
     low: float | None = None
     high: float | None = None
-    grade: int | None = None
+    grade: str = ""
+    """As it may be shown."""
     doubt: float | None = None
     """Chance that the grade is another one."""
     progress: float | None = None
@@ -506,7 +507,7 @@ def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
         count=score["count"],
         low=low,
         high=high,
-        grade=score["grade"],
+        grade=score["grade_shown"]["text"],
         doubt=1 - max(score["grade_probabilities"]),
         progress=seen,
     )

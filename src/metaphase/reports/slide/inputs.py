@@ -30,7 +30,8 @@ class ReviewNote:
 
     shares: tuple[str, ...]
     count: float
-    grade: int | None
+    grade: str
+    """As it may be shown."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -257,7 +257,7 @@ async function refreshCount() {
 
 function showCount(own) {
   $("count").textContent = text(count.count);
-  $("grade").textContent = count.grade === null ? "–" : String(count.grade);
+  $("grade").textContent = count.grade || "–";
   if (count.grades) {
     $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
     $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
