@@ -163,8 +163,8 @@ def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:
     assert page.get_attribute("[data-answer=mitosis]", "aria-pressed") == "true"
     assert tab.counted() == counted
     page.keyboard.press("o")
-    page.wait_for_function("() => location.hash.includes('&w=')")
-    address, where = page.url, page.inner_text("#scale span")
+    address, where = page.evaluate("() => [location.href, document.querySelector('#scale span').textContent]")
+    assert "&w=" in address
     page.goto("about:blank")
     page.goto(address)
     page.wait_for_function("text => document.querySelector('#scale span').textContent === text", arg=where)

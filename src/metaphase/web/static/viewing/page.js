@@ -147,6 +147,7 @@ function inView() {
 
 function fit(box) {
   viewer.viewport.fitBounds(viewer.viewport.imageToViewportRectangle(box.x, box.y, box.width, box.height), true);
+  keepLink();
 }
 
 function goTo({ x, y, width }) {
