@@ -260,12 +260,19 @@ def main() -> None:
     """Print the figures of docs/calibration.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed of the first; others check what one set chose"
+    )
     parser.add_argument("--answers", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     sample = SampleConfig(answers=options.answers, squares=options.answers // 5)
     with ProcessPoolExecutor(options.workers) as pool:
-        done = list(pool.map(partial(repetition, sample=sample), range(options.repetitions)))
+        done = list(
+            pool.map(
+                partial(repetition, sample=sample), range(options.first, options.first + options.repetitions)
+            )
+        )
     counts = pd.DataFrame([row for rows, _ in done for row in rows])
     report(counts, pd.DataFrame([site for _, site in done]), f"simulated, {options.answers} answers")
 

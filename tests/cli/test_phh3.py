@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.provenance import write_note
 from metaphase.cli.phh3 import phh3
 from tests.labels.phh3.slides import draw_slide, spread_points, write_slide
 
@@ -99,7 +100,7 @@ def _keep_all(workspace: Path) -> None:
     for path in workspace.glob("*/classified.json"):
         record = json.loads(path.read_text())
         record["facts"]["decisions"]["cnn1"] = 0.0
-        path.write_text(json.dumps(record))
+        write_note(path, record["made_from"], record["facts"])
 
 
 def test_wrong_use(manifest: Path, workspace: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
+from metaphase.base.provenance import write_note
 from metaphase.jobs.reference import (
     PLACED,
     PLACED_NOTE,
@@ -43,7 +44,7 @@ def test_a_doubtful_pair_is_taken_only_on_demand(workspace: Path) -> None:
     pd.read_parquet(placed).assign(registration="doubtful").to_parquet(placed, index=False)
     told = json.loads(record.read_text())
     told["facts"]["verdict"] |= {"status": "doubtful", "reasons": ["the tissue corresponds in part"]}
-    record.write_text(json.dumps(told))
+    write_note(record, told["made_from"], told["facts"])
     built = rebuilt(workspace)
     assert [(one.status, one.reason) for one in built.failures] == [
         ("doubtful", "the tissue corresponds in part")
