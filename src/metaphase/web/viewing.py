@@ -305,7 +305,8 @@ class CountView(Message):
     count: float
     low: float | None
     high: float | None
-    grade: int | None
+    grade: str
+    """As it may be shown: one, a range, or withheld."""
     grades: list[float] | None
     counted: int
     machine: float
@@ -560,8 +561,8 @@ def _count_view(
         count=count.count,
         low=low,
         high=high,
-        grade=count.grade,
-        grades=list(count.grade_probabilities) if count.draws else None,
+        grade=count.grade_shown.text,
+        grades=_grades(count),
         counted=count.detections,
         machine=float(slide.found.machine["count"]),
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
@@ -569,6 +570,13 @@ def _count_view(
         density=density,
         shares=[f"{one.observer}: {one.counted} of {one.of}" for one in shares],
     )
+
+
+def _grades(count: SlideCount) -> list[float] | None:
+    """Chance of each grade; none where no grade is given, None where nothing was drawn."""
+    if not count.draws:
+        return None
+    return [] if count.grade_shown.withheld else list(count.grade_probabilities)
 
 
 def _circle(hotspot: Hotspot) -> Circle:
