@@ -88,7 +88,7 @@ def detect(
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (half, GPU only).")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or fast (half precision).")] = "auto",
     explained: Explain = False,
     status: Annotated[
         bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
