@@ -122,14 +122,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, nargs="+", required=True)
     options = parser.parse_args()
     parts = Parts.of(read_pictures(options.data))
-    costs = options.folder / "kmac_per_px.json"
-    told = json.loads(costs.read_text()) if costs.exists() else {}
+    told: dict[str, float] = {}
+    for costs in (folder / "kmac_per_px.json" for folder in options.folder):
+        told |= json.loads(costs.read_text()) if costs.exists() else {}
     print("| " + " | ".join(HEADINGS) + " |\n" + "|---" * len(HEADINGS) + "|")
-    for path in sorted(options.folder.glob("found-*.npz")):
+    for path in (path for folder in options.folder for path in sorted(folder.glob("found-*.npz"))):
         name = path.stem.removeprefix("found-")
+        name = f"{path.parent.name}/{name}" if len(options.folder) > 1 else name
         cost = f" ({told[name]} kMAC/px)" if name in told else ""
         with np.load(path, allow_pickle=False) as stored:
             print("| " + " | ".join(line(name + cost, parts, dict(stored))) + " |", flush=True)

@@ -115,7 +115,9 @@ def _of_fields(data: Path, source: Source) -> list[Callable[[], Picture]]:
             else TRAIN
         )
         patient = f"{source.folder}/{_patient(source.folder, path.stem)}"
-        return Picture(path.stem, source.folder, source.folder, patient, role, _pixels(path, scale), points)
+        return Picture(
+            path.stem, source.folder, source.folder, patient, role, read_pixels(path, scale), points
+        )
 
     return [partial(one, path) for path in sorted(folder.glob("*.jpg"))]
 
@@ -175,10 +177,11 @@ def _by_label(rows: pd.DataFrame) -> dict[str, Points]:
 
 
 def _crop(path: Path, folder: str, domain: str, slide: str, role: str, points: dict[str, Points]) -> Picture:
-    return Picture(path.stem, folder, domain, f"{folder}/{slide}", role, _pixels(path, 1.0), points)
+    return Picture(path.stem, folder, domain, f"{folder}/{slide}", role, read_pixels(path), points)
 
 
-def _pixels(path: Path, scale: float) -> Pixels:
+def read_pixels(path: Path, scale: float = 1.0) -> Pixels:
+    """A JPEG's pixels, resampled by `scale`."""
     with Image.open(path, formats=["JPEG"]) as image:
         rgb = image.convert("RGB")
         if abs(scale - 1) > 0.01:

@@ -1,0 +1,218 @@
+"""Augmented windows of real images with the labels of their cells, drawn evenly over laboratories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pictures import IGNORE, LOOKALIKE, MITOSIS, MPP, Picture, Points
+from torch import Tensor
+from torch.nn import functional
+
+from metaphase.images.stain.augmentation import Augmentation, AugmentationConfig, StainMixer, appearance_of
+from metaphase.images.stain.augmentation.letters import displacement, resample
+from metaphase.networks.cards import OUTPUT_STRIDE_PX
+
+CELL_PX = OUTPUT_STRIDE_PX
+WINDOW_PX, SOURCE_PX = 256, 288
+"""Windows that networks see, and what they are cut from before they are turned."""
+POSITIVE_UM, IGNORE_UM = 3.5, 8.0
+"""Cells this near to a mitosis should say yes; those up to the second distance may say anything."""
+PAINTED_UM = 14.0
+KINDS = {"mitoses": 0.4, "hard": 0.35, "anywhere": 0.25}
+"""What windows are drawn around: mitoses, look-alikes and a teacher's errors, any place of a field."""
+FRAMED, FRAME_PX = 0.35, (90, 128)
+"""Share of the windows of fields that end like a crop, mirrored beyond a rectangle of such sides."""
+DOMAIN_WEIGHT = {"midesec": 0.0, "tupac-lookalikes": 0.5}
+BREAST_WEIGHT, FEW = 2.0, 20
+"""Domains with less than so much of a kind are drawn less often."""
+MIXED = 0.8
+"""Share of the windows that are shown in the colours of another laboratory."""
+AUGMENTATION = AugmentationConfig(
+    size_px=WINDOW_PX, stain_factor=(0.85, 1.15), stain_bias=(-0.1, 0.1), scale=(0.75, 1.4),
+    colour=(0.85, 1.2), contrast=(0.85, 1.2), brightness=(0.9, 1.1), blur_sigma_px=(0.0, 1.2),
+    noise_sigma=(0.0, 0.04),
+)  # fmt: skip
+NO, YES, ANY = 0, 1, 2
+Cells = npt.NDArray[np.uint8]
+Pair = npt.NDArray[np.int64]
+"""Whole numbers, rows and columns."""
+
+
+def label_cells(picture: Picture) -> Cells:
+    """What each cell of an image should say: no, yes, or anything."""
+    rows, columns = (-(-side // CELL_PX) for side in picture.pixels.shape[:2])
+    y, x = np.mgrid[:rows, :columns] * CELL_PX + (CELL_PX - 1) / 2
+    cells = np.zeros((rows, columns), np.uint8)
+    for label, near, far in ((IGNORE, 0.0, PAINTED_UM), (MITOSIS, POSITIVE_UM, IGNORE_UM)):
+        for point in picture.of(label):
+            top, left = (max(0, int((place - far / MPP) // CELL_PX)) for place in point[::-1])
+            part = (
+                slice(top, top + 2 * round(far / MPP / CELL_PX) + 3),
+                slice(left, left + 2 * round(far / MPP / CELL_PX) + 3),
+            )
+            distance = np.hypot(x[part] - point[0], y[part] - point[1]) * MPP
+            cells[part] = np.where(
+                distance <= near, YES, np.where((distance <= far) & (cells[part] != YES), ANY, cells[part])
+            )
+    return cells
+
+
+@dataclass
+class Windows:
+    """Draws windows of training images with their labels; `hard` grows while a teacher learns."""
+
+    pictures: list[Picture]
+    device: torch.device
+    seed: int
+    hard: list[Points] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.pixels = Flat([one.pixels for one in self.pictures], self.device)
+        self.cells = Flat([label_cells(one) for one in self.pictures], self.device)
+        self.domains = sorted({one.domain for one in self.pictures})
+        self.domain = np.array([self.domains.index(one.domain) for one in self.pictures])
+        groups = [
+            _sample([one.pixels for one in self.pictures if one.domain == name]) for name in self.domains
+        ]
+        self.appearances = [appearance_of(pixels) for pixels in groups]
+        self.forget()
+
+    def forget(self) -> None:
+        """Know no errors but the look-alikes that were labelled."""
+        self.remember([one.of(LOOKALIKE) for one in self.pictures])
+
+    def remember(self, hard: list[Points]) -> None:
+        """Draw from these errors too. Domains count alike, breast twice, images by what they hold."""
+        self.hard = hard
+        is_crop = np.array([one.is_crop for one in self.pictures])
+        area = np.array([one.pixels.shape[0] * one.pixels.shape[1] for one in self.pictures], float)
+        held = {
+            "mitoses": np.array([len(one.of(MITOSIS)) for one in self.pictures], float),
+            "hard": np.array([len(points) for points in hard], float) + is_crop,
+            "anywhere": area * ~is_crop,
+        }
+        self.odds = {kind: np.cumsum(self._balanced(amount)) for kind, amount in held.items() if amount.any()}
+
+    def _balanced(self, amount: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        odds = np.zeros(len(amount))
+        for number, name in enumerate(self.domains):
+            here = self.domain == number
+            total = float(amount[here].sum())
+            other = name.startswith("midog") and "breast" not in name
+            weight = DOMAIN_WEIGHT.get(name, 1.0 if other else BREAST_WEIGHT)
+            odds[here] = weight * amount[here] / max(total, FEW)
+        return np.asarray(odds / odds.sum(), np.float64)
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels (n, side, side, 3), their cells' labels (n, side / 4, side / 4), and domains."""
+        kinds = [kind for kind in KINDS if kind in self.odds]
+        share = np.array([KINDS[kind] for kind in kinds])
+        chosen = [kinds[number] for number in self.rng.choice(len(kinds), count, p=share / share.sum())]
+        numbers = [int(np.searchsorted(self.odds[kind], self.rng.random(), side="right")) for kind in chosen]
+        places = [self._place(number, kind) for number, kind in zip(numbers, chosen, strict=True)]
+        corner, first, last = (np.stack(parts) for parts in zip(*places, strict=True))
+        pixels = self.pixels.cut(numbers, corner, first, last, SOURCE_PX)
+        in_cells = corner // CELL_PX, first // CELL_PX, last // CELL_PX
+        cells = self.cells.cut(numbers, *in_cells, SOURCE_PX // CELL_PX)
+        steps = corner[:, :, None] + np.arange(0, SOURCE_PX, CELL_PX)
+        outside = (steps < first[:, :, None]) | (steps >= last[:, :, None])
+        beyond = torch.from_numpy(outside[:, 0, :, None] | outside[:, 1, None, :]).to(self.device)
+        domains = torch.from_numpy(self.domain[numbers]).to(self.device)
+        return pixels, cells.masked_fill(beyond, ANY), domains
+
+    def _place(self, number: int, kind: str) -> tuple[Pair, Pair, Pair]:
+        """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
+        one = self.pictures[number]
+        size = np.array(one.pixels.shape[:2])
+        points = one.of(MITOSIS) if kind == "mitoses" else self.hard[number] if kind == "hard" else ()
+        if len(points):
+            place = points[self.rng.integers(len(points))][::-1]
+            middle = place + self.rng.uniform(-56, 56, 2)
+        else:
+            middle = place = self.rng.uniform(0, 1, 2) * size
+        first, last = np.zeros(2), size.astype(float)
+        if one.is_crop or self.rng.random() < FRAMED:
+            side = self.rng.uniform(*FRAME_PX, 2)
+            first = np.clip(place - self.rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
+            last = np.minimum(first + side, size)
+            middle = (first + last) / 2 + self.rng.uniform(-24, 24, 2)
+        corner = CELL_PX * np.round((middle - SOURCE_PX / 2) / CELL_PX)
+        first = CELL_PX * np.ceil(first / CELL_PX)
+        last = np.maximum(CELL_PX * (last // CELL_PX), first + CELL_PX)
+        return corner.astype(np.int64), first.astype(np.int64), last.astype(np.int64)
+
+
+class Flat:
+    """Images of several sizes one after the other in one tensor, so that one look-up cuts many windows."""
+
+    def __init__(self, images: Sequence[npt.NDArray[np.uint8]], device: torch.device) -> None:
+        channels = images[0].shape[2:]
+        parts = [torch.from_numpy(np.array(image).reshape(-1, *channels)).to(device) for image in images]
+        self.values = torch.cat(parts)
+        self.start = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])[:-1]
+        self.width = np.array([image.shape[1] for image in images])
+
+    def cut(self, numbers: list[int], corner: Pair, first: Pair, last: Pair, side: int) -> Tensor:
+        """Squares from (n, 2) corners on, mirrored beyond the rectangles from `first` to `last`."""
+        places = _mirrored(corner[:, :, None] + np.arange(side), first[:, :, None], last[:, :, None])
+        rows = self.start[numbers][:, None] + places[:, 0] * self.width[numbers][:, None]
+        device = self.values.device
+        index = (
+            torch.from_numpy(rows).to(device)[:, :, None] + torch.from_numpy(places[:, 1]).to(device)[:, None]
+        )
+        return self.values[index]
+
+
+def _mirrored(places: Pair, first: Pair, last: Pair) -> Pair:
+    """Places along sides that are mirrored at `first` and `last`."""
+    length = last - first
+    inside = (places - first) % (2 * length)
+    return np.asarray(first + np.where(inside < length, inside, 2 * length - 1 - inside), np.int64)
+
+
+def _sample(images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    chosen = images[:: max(1, len(images) // 60)]
+    return np.concatenate([image[::5, ::5].reshape(-1, 3) for image in chosen])[None]
+
+
+class Views:
+    """Augmented windows with the labels of their cells."""
+
+    def __init__(self, windows: Windows, batch: int, mixed: float = MIXED) -> None:
+        self.windows, self.batch, device = windows, batch, windows.device
+        self.augment = Augmentation("RCSEHBG", AUGMENTATION).to(device)
+        self.mixer = StainMixer(windows.appearances, mixed).to(device)
+        self.generator = torch.Generator(device).manual_seed(windows.seed)
+        place = torch.arange(SOURCE_PX, device=device, dtype=torch.float32)
+        self.places = torch.stack(
+            [place.expand(SOURCE_PX, SOURCE_PX), place[:, None].expand(SOURCE_PX, SOURCE_PX)]
+        )[None]
+        self.pool = ThreadPoolExecutor(1)
+        self.waiting = self.pool.submit(windows.draw, batch)
+
+    @torch.no_grad()
+    def __call__(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Images (n, 3, side, side), labels (n, side / 4, side / 4), and domains."""
+        pixels, cells, domains = self.waiting.result()
+        self.waiting = self.pool.submit(self.windows.draw, self.batch)
+        drawn = self.augment.draw(len(pixels), self.generator)
+        images = self.augment.apply_draw(self.mixer(pixels, domains, self.generator), drawn)
+        grid = self.augment.pixels
+        if drawn.nodes is not None:
+            grid = grid + displacement(drawn.nodes, self.augment.spread, self.augment.config.elastic_alpha_px)
+        origin = resample(self.places.expand(len(pixels), -1, -1, -1), grid, drawn)
+        origin = functional.avg_pool2d(origin, CELL_PX)  # where each cell's middle came from
+        column, row = ((origin / CELL_PX).floor().long().clamp_(0, SOURCE_PX // CELL_PX - 1)).unbind(1)
+        number = torch.arange(len(pixels), device=pixels.device)[:, None, None]
+        return images, cells[number, row, column], domains
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self.waiting.result()
+        self.pool.shutdown()
