@@ -33,6 +33,7 @@ from windows import ANY, CELL_PX, PAINTED_UM, YES, Views, Windows
 from metaphase.base.files import atomic_path
 from metaphase.detections.suppression import suppress
 from metaphase.networks.cards import PATCH_PX
+from metaphase.networks.detector import load_detector
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed, smoothing_reach
 
 MARGIN = 12
@@ -218,9 +219,22 @@ def _errors(teacher: nn.Module, picture: Picture, device: torch.device) -> Point
     return np.concatenate([picture.of(LOOKALIKE), found[:, :2]])
 
 
+@torch.no_grad()
+def answered(teachers: list[nn.Module], packaged: nn.Module | None, images: Tensor) -> Tensor:
+    """Mean probability at every cell; a packaged detector has its say where it sees enough."""
+    with torch.autocast(images.device.type, torch.bfloat16):
+        mean = torch.stack([torch.sigmoid(teacher(images).float()) for teacher in teachers]).mean(0)
+        if packaged is not None:
+            theirs = torch.sigmoid(said(packaged, images))
+            inner = slice(MARGIN, MARGIN + theirs.shape[1])
+            mean[:, inner, inner] = mean[:, inner, inner].lerp(theirs, 1 / (len(teachers) + 1))
+    return mean
+
+
 def taught_by_teachers(
     students: dict[str, nn.Module],
     teachers: list[nn.Module],
+    packaged: nn.Module | None,
     windows: Windows,
     options: argparse.Namespace,
     note: Callable[[str], None],
@@ -234,8 +248,7 @@ def taught_by_teachers(
     reach = smoothing_reach(sigma)
     while (gone := (time.perf_counter() - begun) / options.student_seconds) < 1:
         images, cells, domains = views()
-        with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16):
-            answers = torch.stack([torch.sigmoid(teacher(images).float()) for teacher in teachers]).mean(0)
+        answers = answered(teachers, packaged, images)
         answers = torch.sigmoid(smoothed(torch.logit(answers, 1e-6), sigma))
         cells = cells[:, reach:-reach, reach:-reach] if reach else cells
         labels = torch.where(cells == ANY, answers, (cells == YES).float())
@@ -302,6 +315,7 @@ def main() -> None:
     parser.add_argument(
         "--trust", type=float, default=0.7, help="how far students follow teachers rather than labels"
     )
+    parser.add_argument("--packaged", help="a model that teaches students too, for one: breast")
     parser.add_argument("--most", type=int, help="images a folder, to try it out")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--seed", type=int, default=1)
@@ -310,7 +324,6 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
     note = partial(_note, time.perf_counter())
     pictures = read_pictures(options.data, options.most)
     if "crops" in options.without:
@@ -322,13 +335,17 @@ def main() -> None:
     teachers = [
         _teacher(number, path, windows, tested, options, note) for number, path in enumerate(options.imagenet)
     ]
+    packaged = None
+    if options.packaged:
+        (packaged,) = load_detector([options.packaged]).networks
+        packaged = packaged.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     missing = [name for name in options.students if not (folder / f"{name}.safetensors").exists()]
     if missing:
         torch.manual_seed(options.seed)
         students = {name: STUDENTS[name]().to(device, memory_format=torch.channels_last) for name in missing}  # type: ignore[call-overload]
         facts = {name: round(multiply_adds(STUDENTS[name]()) / 1e3, 2) for name in STUDENTS}
         (folder / "kmac_per_px.json").write_text(json.dumps(facts) + "\n")
-        for name, student in taught_by_teachers(students, teachers, windows, options, note).items():
+        for name, student in taught_by_teachers(students, teachers, packaged, windows, options, note).items():
             save(student, folder / f"{name}.safetensors")
     for name in options.students:
         if not (folder / f"found-{name}.npz").exists():
