@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from metaphase.base.files import atomic_path
+from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
 from metaphase.web.access import Access, Guard, is_loopback
@@ -145,7 +146,7 @@ def _add_answers(app: FastAPI, project: Project, store: AnswerStore, crops: Crop
             title=settings.title,
             question=settings.question,
             answers=settings.answers,
-            items=project.order_for(observer),
+            items=project.order_for(observer, divided_items(store.current())),
             given=[(project.by_name[one.item].number, one.answer) for one in store.current(observer)],
             seconds=store.seconds_spent(observer),
             crops=f"/crop/{crops.version}",
@@ -194,8 +195,10 @@ def serve_project(
     port: int = PORT,
     token: str | None = None,
     ready: Callable[[Running], None] | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the labelling page until stopped. `ready` is called once the address is taken.
+    """Serve the labelling page until stopped, or until `until` says yes. `ready` is called once the address
+    is taken.
 
     Beyond loopback a token is made unless one is given, and kept in the project, so that links stay valid
     when the server starts again. Port 0 takes any free one.
@@ -208,7 +211,7 @@ def serve_project(
         app = labelling_app(project, store, crops, access)
         if ready is not None:
             ready(Running(url_of(host, listener.getsockname()[1], access.token), project))
-        serve_quietly(app, listener)
+        serve_quietly(app, listener, until)
         crops.close()
 
 
