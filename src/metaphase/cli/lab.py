@@ -118,29 +118,31 @@ def next_(
     Killed at any moment, the same command goes on.
     """
     from metaphase.jobs.lab.folder import find_lab
-    from metaphase.jobs.lab.running import go_on
+    from metaphase.jobs.lab.running import alone, go_on
 
     found = find_lab(place, device)
-    while True:
-        with progress_bar() as bar:
-            stopped = go_on(found, report=_reporter(bar), told=_tell_step)
-        if stopped.asked is None:
-            _tell_end(found)
-            tell(f"page {found.page}")
-            return
-        asked = stopped.asked
-        minutes = asked.seconds_left / 60
-        tell(f"{asked.what}: {asked}. About {minutes:.0f} minutes are left.")
-        if no_page:
-            stdout.print(f"{asked.command}\nthen: metaphase lab next", markup=False, highlight=False)
-            return
-        _serve(found, asked)
-        again = _same_page(found, asked)
-        if again is not None and not again.enough:
-            stdout.print(
-                f"{again.what}: {again}\ngo on with: metaphase lab next", markup=False, highlight=False
-            )
-            return
+    with alone(found):
+        asked = None
+        while asked is None or (not no_page and _answered(found, asked)):
+            with progress_bar() as bar:
+                asked = go_on(found, report=_reporter(bar), told=_tell_step).asked
+            if asked is None:
+                _tell_end(found)
+                tell(f"page {found.page}")
+                return
+            tell(f"{asked.what}: {asked}. About {asked.seconds_left / 60:.0f} minutes are left.")
+    if no_page:
+        tell(asked.command)
+    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+
+
+def _answered(found: LabFolder, asked: Asked) -> bool:
+    """Show a page; whether enough is answered then to go on."""
+    _serve(found, asked)
+    now = _same_page(found, asked)
+    if now is not None:
+        tell(f"{now.what}: {now}")
+    return now is None or now.enough
 
 
 def _serve(found: LabFolder, asked: Asked) -> None:

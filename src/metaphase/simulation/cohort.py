@@ -181,7 +181,9 @@ def _is_complete(folder: Path, made_from: CaseSimulated, replace: bool) -> bool:
         )
     there = all((folder / f"{frame}.tif").is_file() for frame in made_from.frames)
     reason = made_from.why(folder / NOTE)
-    if there and reason and not replace:
+    choices: tuple[tuple[Frame, ...], ...] = (("he",), ("phh3",), BOTH)
+    known = any(CaseSimulated(made_from.case, frames).matches(folder / NOTE) for frames in choices)
+    if reason and not known and not replace:
         raise OutputError(
             f"was simulated with other settings ({reason})",
             path=folder,

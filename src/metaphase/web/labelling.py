@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sqlite3
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from metaphase.base.files import atomic_path
+from metaphase.base.files import atomic_path, held
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
@@ -218,24 +217,14 @@ def serve_project(
 @contextlib.contextmanager
 def only_server(project: Project) -> Iterator[None]:
     """Hold the project's lock, which the operating system releases even when the process is killed."""
-    path = project.folder / LOCK
-    try:
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+    with held(project.folder / LOCK) as free:
+        if not free:
             raise LabellingError(
-                f"cannot lock the project ({error})", path=path, next_step="check that you may write there"
-            ) from error
-        raise LabellingError(
-            "another server already serves this project",
-            path=project.folder,
-            next_step="open its link (many observers can use one server), or stop it first",
-        ) from error
-    try:
+                "another server already serves this project",
+                path=project.folder,
+                next_step="open its link (many observers can use one server), or stop it first",
+            )
         yield
-    finally:
-        connection.close()
 
 
 def _kept_token(project: Project) -> str:

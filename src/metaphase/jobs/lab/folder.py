@@ -107,7 +107,7 @@ agree = {rounds.agree}                           # observers who must agree
 review = {rounds.review}                         # least sure mitoses to review; 0 for none
 
 [calibration]
-answers = {calibration.answers}                       # about what the finished model finds; 0 for no calibration
+answers = {calibration.answers}                       # about the finished detections; 0 for none
 
 [page]
 host = "127.0.0.1"                  # "0.0.0.0" lets other devices label
@@ -200,6 +200,11 @@ class Lab:
     def page(self) -> Path:
         """Where it stands, as a page."""
         return self.root / "index.html"
+
+    @property
+    def lock(self) -> Path:
+        """Held while somebody goes on here."""
+        return self.root / ".running"
 
     @cached_property
     def chain(self) -> Chain:

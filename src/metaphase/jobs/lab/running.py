@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,8 @@ from typing import Literal
 import pandas as pd
 
 from metaphase.base.cautions import Cautions
+from metaphase.base.errors import UsageError
+from metaphase.base.files import held
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab, write_settings
@@ -114,6 +117,19 @@ def go_on(lab: Lab, *, report: Report = silent, told: Told | None = None) -> Sto
             told(done[-1])
 
 
+@contextmanager
+def alone(lab: Lab) -> Iterator[None]:
+    """Be the only one who goes on in a laboratory's folder."""
+    with held(lab.lock) as free:
+        if not free:
+            raise UsageError(
+                "somebody goes on here already",
+                path=lab.root,
+                next_step="wait for it, or stop it; metaphase lab tells where it stands",
+            )
+        yield
+
+
 def _first_open(lab: Lab, steps: Sequence[Step]) -> tuple[int | None, tuple[StageState, ...]]:
     states = stage_states([step.stage for step in steps], lab.root)
     return next((number for number, one in enumerate(states) if one.status != "kept"), None), states
@@ -145,12 +161,14 @@ def standings(lab: Lab) -> list[Standing]:
     steps = steps_of(lab)
     first, states = _first_open(lab, steps)
     found = []
+    with held(lab.lock) as free:
+        running = not free
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
-        found.append(Standing(step, *_told(step, state, is_first=number == first), state))
+        found.append(Standing(step, *_told(step, state, number == first, running), state))
     return found
 
 
-def _told(step: Step, state: StageState, *, is_first: bool) -> tuple[Status, str]:
+def _told(step: Step, state: StageState, is_first: bool, running: bool) -> tuple[Status, str]:
     if state.status == "kept":
         cut = state.facts.get(CUT_SHARE, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""
@@ -161,7 +179,7 @@ def _told(step: Step, state: StageState, *, is_first: bool) -> tuple[Status, str
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
     stale = state.reason not in ("", "not made yet")
     if state.status == "interrupted":
-        return "interrupted", state.reason
+        return ("running", step.stage.about) if running and is_first else ("interrupted", state.reason)
     if stale:
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
@@ -237,5 +255,6 @@ def _points(page: Asked) -> list[tuple[int, float, float, float]]:
 def _time(one: Standing) -> str:
     if one.seconds is None:
         return ""
-    about = "" if one.status == "done" else "about "
-    return about + duration(one.seconds if one.seconds < 60 else 60 * round(one.seconds / 60))
+    if one.status == "done":
+        return duration(one.seconds)
+    return f"about {one.seconds:.0f} s" if one.seconds < 90 else f"about {one.seconds / 60:.0f} min"
