@@ -163,7 +163,7 @@ def test_a_folder_of_other_settings_is_not_replaced(tmp_path):
     simulate_cohort(tmp_path, tiny)
     before = digests(tmp_path)
     other = dataclasses.replace(tiny, seed=tiny.seed + 1)
-    with pytest.raises(OutputError, match="other settings.*seed"):
+    with pytest.raises(OutputError, match=r"other settings.*seed"):
         simulate_cohort(tmp_path, other)
     assert digests(tmp_path) == before
     simulate_cohort(tmp_path, other, replace=True)

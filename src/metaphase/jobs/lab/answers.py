@@ -28,8 +28,7 @@ from metaphase.labels.observers.project import (
     read_items,
 )
 from metaphase.labels.observers.store import AnswerStore, Given
-from metaphase.labels.phh3.cases import read_candidates
-from metaphase.labels.phh3.config import Phh3Error
+from metaphase.labels.phh3.cases import read_candidates, read_classified
 
 PageKind = Literal["label", "review"]
 SECONDS_AN_ANSWER = 2.5
@@ -38,7 +37,7 @@ FEATURES = (
     "area_um2", "dab_mean", "dab_peak", "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent",
     "filling", "parts",
 )  # fmt: skip
-"""Measurements of a candidate from which the quick classifier learns."""
+"""Measurements of a candidate from which the quick classifier learns; in round 2, CNN1's answer, too."""
 FEWEST_FOR_ENOUGH = 150
 """Answered items before which a flat curve is not believed."""
 
@@ -133,19 +132,21 @@ def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve 
         return None
     rows = []
     for case in items["case"].unique():
+        folder = case_folder(lab.cases, case)
         try:
-            table = read_candidates(case_folder(lab.cases, case))
-        except (Phh3Error, MetaphaseError):
+            table = read_candidates(folder) if number == 1 else read_classified(folder).table
+        except MetaphaseError:
             continue
         rows.append(table.assign(item=[item_name(case, one) for one in table["candidate"]]))
     if not rows:
         return None
-    joined = items.merge(pd.concat(rows)[["item", *FEATURES]], on="item")
+    measures = [*FEATURES, *(["cnn1"] if number == 2 else [])]
+    joined = items.merge(pd.concat(rows)[["item", *measures]], on="item")
     answers = joined["item"].map(said)
     wanted = (answers == MITOSIS) if number == 2 else (answers != ARTEFACT)
     patients = joined["patient"] if "patient" in joined else joined["case"]
     return learning_curve(
-        joined[list(FEATURES)].to_numpy(np.float64), wanted.to_numpy(bool), patients.astype(str).tolist()
+        joined[measures].to_numpy(np.float64), wanted.to_numpy(bool), patients.astype(str).tolist()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -175,9 +175,20 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     by_content, rest = _by_content(lab, rest, report)
     left_out = problems | {one.path: reasons.get(one.path) or _alone(one, usable) for one in rest}
     return Paired(
-        tuple(sorted((*pairs, *by_content), key=lambda one: natural(one.case))),
+        _each_named(sorted((*pairs, *by_content), key=lambda one: natural(one.case))),
         tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))),
     )
+
+
+def _each_named(pairs: Sequence[Found]) -> tuple[Found, ...]:
+    """The pairs with a name each: a second of the same name is numbered."""
+    often: dict[str, int] = defaultdict(int)
+    unique = []
+    for one in pairs:
+        often[one.case] += 1
+        number = often[one.case]
+        unique.append(one if number == 1 else replace(one, case=f"{one.case}-{number}"))
+    return tuple(unique)
 
 
 def propose(slides: Sequence[Seen]) -> tuple[list[Found], list[Seen]]:
@@ -274,7 +285,7 @@ def _alone(one: Seen, slides: Sequence[Seen]) -> str:
         return f"looks like {CALLED[one.looks]}, not like {CALLED[one.named]} as its name says: wrong stain"
     partners = [each for each in slides if each.key.lower() == one.key.lower() and each.path != one.path]
     if not partners:
-        return f"its {CALLED[other]} slide is missing, and no other one shows its tissue"
+        return f"its {CALLED[other]} slide is missing, and none of those left shows its tissue"
     return f"its partner is in doubt: {named(each.path.name for each in partners)}"
 
 

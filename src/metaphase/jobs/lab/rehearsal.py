@@ -12,6 +12,7 @@ from metaphase.jobs.calibration import NUMBERS, SQUARES
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.reference import REVIEW
+from metaphase.jobs.review import load_review
 from metaphase.labels.observers.project import MITOSIS, NOT, load_project, read_items
 from metaphase.labels.observers.rehearsal import RADIUS_UM, Observer, simulate_answers, true_labels
 from metaphase.labels.observers.store import AnswerStore, Entry
@@ -31,7 +32,8 @@ def answer(
     if asked.kind == "review":
         known = _in_he(items, truths, mpp)
         decided = known.map({MITOSIS: ACCEPT, NOT: REJECT})
-        answers = _certain(decided.head(asked.items), observers[:1])
+        least_sure = load_review(lab.cases).table["item"].head(asked.items)
+        answers = _certain(decided[list(least_sure)], observers[:1])
     elif asked.folder.name == SQUARES:
         counts = _in_squares(items, truths, mpp).clip(upper=len(NUMBERS) - 1)
         answers = _certain(counts.map(lambda count: NUMBERS[int(count)]), observers[:1])

@@ -65,13 +65,17 @@ def begin(
 ) -> Begun:
     """Pair the slides of a folder and write manifest and `lab.toml`; again, it takes new slides in."""
     lab = Lab(root.resolve())
-    write_settings(lab.root, name or _plain_name(lab.root.name), folder.resolve(), start)
+    name = name or _plain_name(lab.root.name)
+    write_settings(lab.root, name, folder.resolve(), start)
+    kept = (lab.settings.name, lab.settings.start) != (name, start)
     paired = pair_slides(lab, folder.resolve(), report=report)
     earlier = read_manifest(lab.manifest) if lab.manifest.is_file() else None
     write_slides(lab, paired)
     manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier, ask=ask)
     write_table(lab.manifest, manifest)
     show(lab)
+    if kept:
+        supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
     return Begun(lab, paired, manifest, [*paired.notes, *supposed])
 
 

@@ -6,6 +6,7 @@ has pages, and is worked on when enough of them is answered.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -307,6 +308,8 @@ def _draw(lab: Lab, number: int, report: Report) -> None:
     purpose: Purpose = "cnn1" if number == 1 else "cnn2"
     earlier = [lab.round(1)] if number == 2 else []
     target = folder if not there else folder / "more"
+    if there:
+        shutil.rmtree(target, ignore_errors=True)  # of a run that was killed
     share = rounds.unsure_share if number == 2 else 0.0
     config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
     try:
@@ -332,9 +335,7 @@ def _take_more(folder: Path, more: Path) -> None:
     items = pd.concat([read_table(folder / ITEMS), read_items(more)], ignore_index=True)
     items["slide"] = [str((folder / slide).resolve()) for slide in items["slide"]]
     write_table(folder / ITEMS, items)
-    for path in more.iterdir():
-        path.unlink()
-    more.rmdir()
+    shutil.rmtree(more)
 
 
 def _wanted(lab: Lab, rounds: RoundSettings) -> int:
