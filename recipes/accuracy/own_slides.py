@@ -47,20 +47,21 @@ OWN, UNSEEN, FIRST = ("birch", "cedar"), "dover", "aldgate"
 """The bundled simulated model was trained on the first laboratory, which has no part here."""
 TOY = """
 [phh3]
-epochs = 6
-samples_per_epoch = 500
+epochs = 4
+samples_per_epoch = 300
+batch = 32
 normalisation = "batch"
 augment = "RCB"
 
 [run.training]
-epochs = 3
-samples_per_epoch = 1500
+epochs = 2
+samples_per_epoch = 1000
 batch = 32
 augment = "RCHB"
 
 [run.sets]
 easy_negatives = 400
-hard_negatives = 1500
+hard_negatives = 1000
 
 [run.ensemble]
 networks = 1
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--pairs", type=int, nargs="+", default=[1, 3, 9], help="pairs to learn from")
     parser.add_argument("--test", type=int, help="slides of the unseen laboratory; by default 8, for a toy 3")
-    parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 2048")
+    parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
     parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
     parser.add_argument("--start", default="simulated", help="model to start from")
     parser.add_argument("--observers", type=int, default=1)
@@ -264,13 +265,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=41)
     options = parser.parse_args()
     small = options.toy or options.odd
-    options.side = options.side or (2048 if small else 4096)
+    options.side = options.side or (1536 if small else 4096)
     options.test = options.test or (3 if small else 8)
     options.mitoses = (150.0, 350.0) if small else options.mitoses
     if options.odd:
         odd_folder(options)
-    for training in [3] if options.toy else options.pairs:
-        row = tried(total_of(training), options)
+    for total in [6] if options.toy else map(total_of, options.pairs):
+        row = tried(total, options)
         print(json.dumps(row, indent=2), flush=True)
         (options.folder / f"pairs{row['pairs']}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
 

@@ -35,6 +35,7 @@ COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "o
 def status(context: typer.Context, place: LabOption = None, as_json: Json = False) -> None:
     """Where the laboratory's detector stands, and the one next command."""
     if context.invoked_subcommand is not None:
+        context.obj = place
         return
     from metaphase.jobs.lab.folder import find_lab
     from metaphase.jobs.lab.running import next_command, show, standings
@@ -68,6 +69,7 @@ def status(context: typer.Context, place: LabOption = None, as_json: Json = Fals
 
 @lab.command()
 def init(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
     place: Annotated[
         Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
@@ -86,10 +88,22 @@ def init(
     """
     from metaphase.jobs.lab.running import begin
 
-    ask = (lambda question: typer.confirm(question)) if sys.stdin.isatty() else None
     with progress_bar("slides") as bar:
+
+        def ask(question: str) -> bool:
+            bar.stop()
+            said = typer.confirm(question)
+            bar.start()
+            return said
+
         begun = begin(
-            place or Path(), folder, name=name, table=table, start=start, ask=ask, report=_reporter(bar)
+            place or context.obj or Path(),
+            folder,
+            name=name,
+            table=table,
+            start=start,
+            ask=ask if sys.stdin.isatty() else None,
+            report=_reporter(bar),
         )
     for note in begun.notes:
         warn(note)
@@ -107,6 +121,7 @@ def init(
 
 @lab.command("next")
 def next_(
+    context: typer.Context,
     place: LabOption = None,
     device: Device = None,
     no_page: Annotated[
@@ -120,7 +135,7 @@ def next_(
     from metaphase.jobs.lab.folder import find_lab
     from metaphase.jobs.lab.running import alone, go_on
 
-    found = find_lab(place, device)
+    found = find_lab(place or context.obj, device)
     with alone(found):
         asked = None
         while asked is None or (not no_page and _answered(found, asked)):
