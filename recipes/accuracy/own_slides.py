@@ -36,7 +36,6 @@ from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
 from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.running import standings
-from metaphase.jobs.training.config import START
 from metaphase.jobs.training.run import read_results
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
 from metaphase.networks.detector import ReadyDetector, load_detector
@@ -175,7 +174,7 @@ def unseen_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
 
 def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
     """One laboratory of so many pairs, from its folder of slides to figures."""
-    place = options.folder.resolve() / f"pairs{total}-seed{options.seed}"
+    place: Path = options.folder.resolve() / f"pairs{total}-seed{options.seed}"
     cohort = place / "cohort"
     cases = simulated(cohort, total, options.test, options)
     own, unseen = cases[cases["centre"] != UNSEEN], cases[cases["centre"] == UNSEEN]
@@ -204,19 +203,17 @@ def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
         "before, on the unseen laboratory": judged("before", options.start, place / "unseen", options),
         "after, on the unseen laboratory": judged("after", lab.model, place / "unseen", options),
         "validation F1": {name: round(one["validation_f1"] or 0, 3) for name, one in results.items()},
-        "started from, at the own threshold": round(results[START]["threshold"], 3)
-        if START in results
-        else None,
     }
 
 
 def odd_folder(options: argparse.Namespace) -> None:
     """A folder with slides that do not fit, and what `metaphase lab init` says of it."""
-    place = options.folder.resolve() / "odd"
-    cohort = place / "cohort"
-    cases = simulated(cohort, 10, 1, options)
+    place: Path = options.folder.resolve() / "odd"
+    cohort = place.parent / f"pairs6-seed{options.seed}" / "cohort"
+    cases = simulated(cohort, 6, options.test, options)
     own = list(cases[cases["centre"] != UNSEEN]["case"])
     slides = place / "slides"
+    shutil.rmtree(slides, ignore_errors=True)
     laid_out(cohort, cases[cases["centre"] != UNSEEN], slides)
 
     def path(number: int, stain: str) -> Path:

@@ -58,21 +58,20 @@ def _certain(right: pd.Series[str], observers: Sequence[Observer]) -> pd.DataFra
 
 
 def _in_phh3(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[str]:
-    parts = [
-        pd.Series(true_labels(group, truths[str(case)], mpp), index=group["item"], dtype=object)
-        for case, group in items.groupby("case")
-    ]
-    return pd.concat(parts)
+    right: dict[str, str] = {}
+    for case, group in items.groupby("case"):
+        right |= dict(zip(group["item"], true_labels(group, truths[str(case)], mpp), strict=True))
+    return pd.Series(right)
 
 
 def _in_he(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[str]:
     """Mitosis or not, by the distance to one in H&E."""
-    parts = []
+    right: dict[str, str] = {}
     for case, group in items.groupby("case"):
         distance = cKDTree(_mitoses(truths[str(case)])).query(group[["x", "y"]].to_numpy(float))[0]
-        right = np.where(distance * mpp <= RADIUS_UM, MITOSIS, NOT)
-        parts.append(pd.Series(right, index=group["item"], dtype=object))
-    return pd.concat(parts)
+        labels = np.where(distance * mpp <= RADIUS_UM, MITOSIS, NOT).tolist()
+        right |= dict(zip(group["item"], labels, strict=True))
+    return pd.Series(right)
 
 
 def _in_squares(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[int]:
