@@ -137,6 +137,7 @@ def test_the_tissue_decides_and_all_that_is_odd_is_named(
     assert "c-HE.tif: its PHH3 slide is missing" in told
     assert "d-PHH3.tif: looks like H&E, not like PHH3 as its name says: wrong stain" in told
     assert "e-HE.tif: damaged slide" in told
+    assert "e-PHH3.tif: its partner cannot be used: e-HE.tif" in told
     assert {path.name for path, _ in paired.left_out} == {
         "c-HE.tif", "d-HE.tif", "d-PHH3.tif", "e-HE.tif", "e-PHH3.tif",
     }  # fmt: skip

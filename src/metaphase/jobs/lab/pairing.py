@@ -173,7 +173,7 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     reasons = {one.path: why for found, why in loose for one in (found.he, found.phh3)}
     rest += [one for found, _ in loose for one in (found.he, found.phh3)]
     by_content, rest = _by_content(lab, rest, report)
-    left_out = problems | {one.path: reasons.get(one.path) or _alone(one, usable) for one in rest}
+    left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
     return Paired(
         _each_named(sorted((*pairs, *by_content), key=lambda one: natural(one.case))),
         tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))),
@@ -284,6 +284,9 @@ def _alone(one: Seen, slides: Sequence[Seen]) -> str:
     if one.named and one.looks and one.named != one.looks:
         return f"looks like {CALLED[one.looks]}, not like {CALLED[one.named]} as its name says: wrong stain"
     partners = [each for each in slides if each.key.lower() == one.key.lower() and each.path != one.path]
+    spoilt = [each.path.name for each in partners if each.problem]
+    if spoilt:
+        return f"its partner cannot be used: {named(spoilt)}"
     if not partners:
         return f"its {CALLED[other]} slide is missing, and none of those left shows its tissue"
     return f"its partner is in doubt: {named(each.path.name for each in partners)}"
