@@ -10,7 +10,15 @@ import torch
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import CardAdditions, ModelCard, TrainingData, read_additions
+from metaphase.networks.cards import (
+    CardAdditions,
+    ModelCard,
+    TrainingData,
+    bundled_model,
+    doubts_about,
+    parse_card,
+    read_additions,
+)
 from metaphase.networks.checkpoints import load_model, package_model, save_model
 from metaphase.networks.points import OperatingPoint
 
@@ -151,3 +159,17 @@ def test_a_missing_card_is_told(tmp_path: Path, name: str) -> None:
 def test_cards_hold_no_paths(trained: Path, tmp_path: Path) -> None:
     package_model(trained, tmp_path / "given", additions=CardAdditions(data=(DATA,)))
     assert "stores/" not in json.dumps(json.loads((tmp_path / "given.json").read_text()))
+
+
+def test_a_poor_model_says_so() -> None:
+    for name in ("breast", "simulated"):
+        assert doubts_about(parse_card(bundled_model(name).with_suffix(".json"))) == ()
+    good = parse_card(bundled_model().with_suffix(".json"))
+    point = good.thresholds["mitoses"]
+    poor = good.model_copy(
+        update={
+            "thresholds": {"mitoses": point.model_copy(update={"value": 0.3, "patients": ("one",)})},
+            "metrics": {"learnt from": {"mitoses": 12}},
+        }
+    )
+    assert [doubt.code for doubt in doubts_about(poor)] == ["poor-model", "few-patients", "few-labels"]

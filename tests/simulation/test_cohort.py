@@ -156,3 +156,15 @@ def test_another_choice_of_stains_makes_the_case_again(tmp_path):
         simulate_cohort(tmp_path, tiny, frames=frames)
         made = {path.stem for path in (tmp_path / "case000").glob("*.tif")}
         assert made == set(frames)
+
+
+def test_a_folder_of_other_settings_is_not_replaced(tmp_path):
+    tiny = dataclasses.replace(SMALL, cases=1, centres=1, width=300, height=300)
+    simulate_cohort(tmp_path, tiny)
+    before = digests(tmp_path)
+    other = dataclasses.replace(tiny, seed=tiny.seed + 1)
+    with pytest.raises(OutputError, match=r"other settings.*seed"):
+        simulate_cohort(tmp_path, other)
+    assert digests(tmp_path) == before
+    simulate_cohort(tmp_path, other, replace=True)
+    assert digests(tmp_path) != before

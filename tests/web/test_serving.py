@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.labels.observers.project import LabellingError, Project
 from metaphase.web.labelling import only_server, serve_project
 from tests.web.server import serving
@@ -59,5 +59,5 @@ def test_a_network_gets_a_token_that_outlives_the_server(project: Project) -> No
 
 def test_the_lock_needs_a_folder_to_write_to(project: Project) -> None:
     (project.folder / ".server-lock").mkdir()
-    with pytest.raises(LabellingError, match="cannot lock the project"), only_server(project):
+    with pytest.raises(OutputError, match="cannot be locked"), only_server(project):
         pass

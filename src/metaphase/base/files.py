@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,3 +67,25 @@ def _next_step(error: OSError) -> str:
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return "a file or folder of that name is in the way: move it, or choose another name"
     return "check the path and the disk"
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Hold a lock, and tell whether it could be had: the operating system releases it even after a kill."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    connection, free = None, True
+    try:
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        free = False
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+            raise OutputError(
+                f"cannot be locked ({error})", path=path, next_step="check that you may write there"
+            ) from error
+    try:
+        yield free
+    finally:
+        if connection is not None:
+            connection.close()

@@ -57,7 +57,7 @@ def merge(
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
     from metaphase.jobs.labelling import merge_project
-    from metaphase.reports.agreement import REPORT, record
+    from metaphase.reports.agreement import REPORT, record, told_kappa
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:
@@ -69,7 +69,8 @@ def merge(
     stdout.print(
         f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
-        f"Fleiss' kappa {merged.fleiss:.3f} over the {merged.complete} that all observers answered",
+        f"Fleiss' kappa {told_kappa(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
+        "that all observers answered",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     stdout.print(f"see {(output or project) / REPORT}", markup=False, highlight=False, soft_wrap=True)

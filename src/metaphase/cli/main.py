@@ -26,6 +26,7 @@ from metaphase.cli.console import complain, tell
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
 from metaphase.cli.evaluate import evaluate, observers
+from metaphase.cli.lab import lab
 from metaphase.cli.label import label
 from metaphase.cli.phh3 import phh3
 from metaphase.cli.reference import reference
@@ -90,6 +91,7 @@ app.command()(train)
 app.command()(run)
 app.command()(experiments)
 app.add_typer(review, name="review")
+app.add_typer(lab, name="lab")
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")
 app.add_typer(calibrate, name="calibrate")

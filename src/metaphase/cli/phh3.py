@@ -215,8 +215,7 @@ def _watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
     task = bar.add_task("cutting patches", total=epochs)
 
     def show(update: Update) -> None:
-        facts = f"loss {update.loss:.4f}  best F1 {update.f1:.3f}  {update.patches_per_s:,.0f} patches/s"
-        bar.update(task, description=facts, completed=update.epoch + update.step / update.steps)
+        bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
 
     return show
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout
+from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, warn
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -55,9 +55,10 @@ def run(
     """
     from metaphase.jobs.stages import stage_states
     from metaphase.jobs.training.chain import Chain
-    from metaphase.jobs.training.config import read_run_config
+    from metaphase.jobs.training.config import read_run_config, students
     from metaphase.jobs.training.run import run_chain, run_table
     from metaphase.jobs.training.summary import run_report
+    from metaphase.networks.cards import doubts_about, parse_card
     from metaphase.reports.run import write_run_page
 
     settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
@@ -73,6 +74,12 @@ def run(
     stdout.print(stage_table(states, explained=status))
     if not status:
         stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
+        model = chain.model(students(settings)[-1].name)
+        for doubt in doubts_about(parse_card(model.with_suffix(".json"))):
+            warn(str(doubt))
+        stdout.print(
+            f"metaphase detect SLIDE... -o DIR --model {model}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def watched(work: Callable[[Report, Callable[[States], None]], States]) -> States:

@@ -38,8 +38,7 @@ def train(
         task = bar.add_task("loading", total=settings.epochs)
 
         def show(update: Update) -> None:
-            facts = f"loss {update.loss:.4f}  best F1 {update.f1:.3f}  {update.patches_per_s:,.0f} patches/s"
-            bar.update(task, description=facts, completed=update.epoch + update.step / update.steps)
+            bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
 
         result = train_network(settings, output, device=device, watch=show)
     if os.environ.get("RANK", "0") != "0":
@@ -111,6 +110,8 @@ def _point(point: OperatingPoint) -> str:
 
 
 def _facts(card: ModelCard) -> list[tuple[str, str]]:
+    from metaphase.networks.cards import doubts_about
+
     facts = [
         ("name", card.name),
         ("network", f"{card.family}, gamma {card.gamma:g}, normalisation {card.normalisation}"),
@@ -125,4 +126,5 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
         (f"validation {key}", f"{value:.3f}") for key, value in validation.items() if key != "threshold"
     ]
     facts += [("known failure", failure) for failure in card.known_failures]
+    facts += [("beware", str(doubt)) for doubt in doubts_about(card)]
     return [*facts, ("made by", ", ".join(" ".join(pair) for pair in card.versions.items()))]

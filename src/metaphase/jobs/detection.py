@@ -462,7 +462,7 @@ class _SlideJob:
         quality = Quality(**facts["quality"])
         stain = () if facts["stain"] != "DAB" else (Caution("not-he", _other_stain(facts), USE_HE),)
         doubts = quality_doubts(quality, self.detector.optical_density)
-        return (*read_cautions(facts["warnings"]), *stain, *doubts)
+        return (*self.detector.doubts, *read_cautions(facts["warnings"]), *stain, *doubts)
 
     def _refuse_other_stain(self, facts: Facts) -> None:
         """Refuse a slide that is surely not H&E, unless it is wanted all the same."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase import __version__
+from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import check_plain, parsing, read_json
@@ -126,6 +127,35 @@ class ModelCard(BaseModel):
         return NetworkIdentity(self.weights_sha256, self.spec, self.mpp)
 
 
+GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
+"""Below one of these a model says of itself that it is not to be trusted much."""
+LEARNT_FROM = "learnt from"
+"""Entry of a card's metrics: mitoses and patients of the slides that it was trained on last."""
+
+
+def doubts_about(card: ModelCard) -> Cautions:
+    """What a model's card says against it: for the end of its training, and for every report by it."""
+    doubts = []
+    point = card.thresholds.get("mitoses")
+    if point is not None and point.metric == "F1" and point.value is not None and point.value < GOOD_F1:
+        text = f"the model is poor: F1 {point.value:.2f} on the very slides that chose its threshold"
+        doubts.append(
+            Caution("poor-model", text, "label more slides and train again before counting with it")
+        )
+    if point is not None and 0 < len(point.patients) < ENOUGH_PATIENTS:
+        text = f"the slides of {len(point.patients)} patients chose the model's threshold"
+        doubts.append(
+            Caution("few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs")
+        )
+    learnt = card.metrics.get(LEARNT_FROM, {})
+    stated = [data.positives for data in card.data if data.positives is not None]
+    mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
+    if mitoses is not None and mitoses < ENOUGH_MITOSES:
+        text = f"the model learnt from {mitoses} mitoses only"
+        doubts.append(Caution("few-labels", text, "add slides with mitoses and train again"))
+    return tuple(doubts)
+
+
 class CardAdditions(BaseModel):
     """What training cannot know and a card must say before a model is given away."""
 
@@ -140,7 +170,7 @@ class CardAdditions(BaseModel):
     known_failures: tuple[str, ...] = ()
 
 
-FILE_SETTINGS = ("train", "validation", "teachers")
+FILE_SETTINGS = ("train", "validation", "teachers", "start")
 """Settings of a recipe that name files of the machine on which it ran."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
 from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
@@ -17,6 +18,7 @@ from metaphase.networks.cards import (
     ModelCard,
     NetworkIdentity,
     bundled_model,
+    doubts_about,
     named_model,
 )
 from metaphase.networks.checkpoints import choose_device, load_model
@@ -54,6 +56,11 @@ class Detector:
     def optical_density(self) -> tuple[float, float, float] | None:
         """Colour of the training slides, where the card says."""
         return self.cards[0].optical_density
+
+    @property
+    def doubts(self) -> Cautions:
+        """What the cards themselves say against it."""
+        return unique(doubt for card in self.cards for doubt in doubts_about(card))
 
     @property
     def identities(self) -> tuple[NetworkIdentity, ...]:

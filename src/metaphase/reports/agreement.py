@@ -48,7 +48,7 @@ def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None
         observers=merged.observers.to_dict("records"),
         tables=(_observer_table(merged), _kappa_table(merged)),
         cards=gallery(project, merged),
-        text=_text,
+        kappa=told_kappa,
     )
     write_text(folder / REPORT, page)
 
@@ -64,6 +64,7 @@ def record(merged: Merged) -> dict[str, Any]:
         "labels": {str(name): int(count) for name, count in labels[labels != ""].value_counts().items()},
         "disagreements": len(merged.disagreements),
         "fleiss_kappa": _number(merged.fleiss),
+        "fleiss_interval": [_number(limit) for limit in merged.fleiss_interval],
         "items_answered_by_all": merged.complete,
         "observers": _records(merged.observers),
         "pairs": _records(merged.pairs),
@@ -113,11 +114,19 @@ def _kappa_table(merged: Merged) -> TextTable:
     """A square of Cohen's kappas, a dot on the diagonal."""
     names = list(merged.sheet.columns)
     pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
-    found = dict(zip(map(frozenset, pairs), merged.pairs["kappa"], strict=True))
-    rows = [
-        (one, *("·" if one == two else _text(found[frozenset((one, two))]) for two in names)) for one in names
-    ]
-    return TextTable("Cohen's kappa, pair by pair", ("", *names), rows)
+    values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
+    told = dict(zip(map(frozenset, pairs), (told_kappa(*each) for each in values), strict=True))
+    rows = [(one, *("·" if one == two else told[frozenset((one, two))] for two in names)) for one in names]
+    return TextTable("Cohen's kappa, pair by pair, with its 95 % interval", ("", *names), rows)
+
+
+def told_kappa(kappa: float, low: float, high: float) -> str:
+    """A kappa with its interval.
+
+    >>> told_kappa(0.8, 0.71, 0.88), told_kappa(math.nan, math.nan, math.nan)
+    ('0.80 [0.71, 0.88]', '–')
+    """
+    return _text(kappa) if math.isnan(kappa) else f"{_text(kappa)} [{_text(low)}, {_text(high)}]"
 
 
 def _records(frame: Any) -> list[dict[str, Any]]:

@@ -122,6 +122,17 @@ def scatter_plot(truth: Floats, predicted: Floats, correlation: Estimate) -> byt
     return _png(figure)
 
 
+def label_curve_plot(points: Sequence[tuple[int, float, float, float]]) -> bytes:
+    """F1 with its interval against the number of labels it was learnt from."""
+    figure, axes = _figure("labels", "F1", "Would more labels help?")
+    labels, f1, low, high = (np.array(column, float) for column in zip(*points, strict=True))
+    axes.fill_between(labels, low, high, color=PALE, linewidth=0)
+    axes.plot(labels, f1, color=MAIN, linewidth=2.2, marker="o", markersize=4)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0, None)
+    return _png(figure)
+
+
 def _figure(
     x: str, y: str, title: str, *, width: float = SIZE_INCHES[0], height: float = SIZE_INCHES[1]
 ) -> tuple[Figure, Axes]:

@@ -114,17 +114,19 @@ def simulate_cohort(
     *,
     frames: tuple[Frame, ...] = BOTH,
     progress: Progress | None = None,
+    replace: bool = False,
 ) -> pd.DataFrame:
     """Write a cohort, slides of all `frames`, to `out_folder` and return its manifest.
 
     A case's folder appears only when all its files are complete; a case that is already there, made
-    with the same settings, is kept. The manifest is written last. Where there are enough cases, each process
-    makes whole ones; else all share the blocks of one. Files do not depend on it.
+    with the same settings, is kept; one of other settings is an error, unless `replace`. The manifest is
+    written last. Where there are enough cases, each process makes whole ones; else all share the blocks of
+    one. Files do not depend on it.
     """
     out, cases = Path(out_folder), cohort_cases(config)
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames))]
+    left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames), replace)]
     report = _Reporter(progress, len(cases) * len(frames) * config.width * config.height)
     report.add("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
     with rendering_processes(config.workers if left else 1) as executor:
@@ -168,8 +170,9 @@ def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
     }
 
 
-def _is_complete(folder: Path, made_from: CaseSimulated) -> bool:
-    """Whether the case is there; a folder that is none of ours is an error, and left alone."""
+def _is_complete(folder: Path, made_from: CaseSimulated, replace: bool) -> bool:
+    """Whether the case is there; a folder that is none of ours is an error, and left alone. So is a case of
+    other settings, unless it may be replaced."""
     if not folder.exists():
         return False
     if not (folder / NOTE).is_file():
@@ -177,7 +180,16 @@ def _is_complete(folder: Path, made_from: CaseSimulated) -> bool:
             "exists and is not a simulated case", path=folder, next_step="move it, or choose another folder"
         )
     there = all((folder / f"{frame}.tif").is_file() for frame in made_from.frames)
-    return there and made_from.matches(folder / NOTE)
+    reason = made_from.why(folder / NOTE)
+    choices: tuple[tuple[Frame, ...], ...] = (("he",), ("phh3",), BOTH)
+    known = any(CaseSimulated(made_from.case, frames).matches(folder / NOTE) for frames in choices)
+    if reason and not known and not replace:
+        raise OutputError(
+            f"was simulated with other settings ({reason})",
+            path=folder,
+            next_step="choose another folder, or remove this one",
+        )
+    return there and not reason
 
 
 def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sqlite3
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from metaphase.base.files import atomic_path
+from metaphase.base.files import atomic_path, held
+from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
 from metaphase.web.access import Access, Guard, is_loopback
@@ -145,7 +145,7 @@ def _add_answers(app: FastAPI, project: Project, store: AnswerStore, crops: Crop
             title=settings.title,
             question=settings.question,
             answers=settings.answers,
-            items=project.order_for(observer),
+            items=project.order_for(observer, divided_items(store.current())),
             given=[(project.by_name[one.item].number, one.answer) for one in store.current(observer)],
             seconds=store.seconds_spent(observer),
             crops=f"/crop/{crops.version}",
@@ -194,8 +194,10 @@ def serve_project(
     port: int = PORT,
     token: str | None = None,
     ready: Callable[[Running], None] | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the labelling page until stopped. `ready` is called once the address is taken.
+    """Serve the labelling page until stopped, or until `until` says yes. `ready` is called once the address
+    is taken.
 
     Beyond loopback a token is made unless one is given, and kept in the project, so that links stay valid
     when the server starts again. Port 0 takes any free one.
@@ -208,31 +210,21 @@ def serve_project(
         app = labelling_app(project, store, crops, access)
         if ready is not None:
             ready(Running(url_of(host, listener.getsockname()[1], access.token), project))
-        serve_quietly(app, listener)
+        serve_quietly(app, listener, until)
         crops.close()
 
 
 @contextlib.contextmanager
 def only_server(project: Project) -> Iterator[None]:
     """Hold the project's lock, which the operating system releases even when the process is killed."""
-    path = project.folder / LOCK
-    try:
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+    with held(project.folder / LOCK) as free:
+        if not free:
             raise LabellingError(
-                f"cannot lock the project ({error})", path=path, next_step="check that you may write there"
-            ) from error
-        raise LabellingError(
-            "another server already serves this project",
-            path=project.folder,
-            next_step="open its link (many observers can use one server), or stop it first",
-        ) from error
-    try:
+                "another server already serves this project",
+                path=project.folder,
+                next_step="open its link (many observers can use one server), or stop it first",
+            )
         yield
-    finally:
-        connection.close()
 
 
 def _kept_token(project: Project) -> str:

@@ -169,8 +169,12 @@ def serve_review(
     port: int = PORT,
     cases: Collection[str] = (),
     ready: Callable[[Running], None] | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the review page until stopped. `ready` is called once the address is taken; port 0 is any."""
+    """Serve the review page until stopped, or until `until` says yes; port 0 is any.
+
+    `ready` is called once the address is taken.
+    """
     review = load_review(workspace, cases)
     access = Access(secrets.token_urlsafe(24), loopback_only=True)
     project = review.project
@@ -180,5 +184,5 @@ def serve_review(
         if ready is not None:
             url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/?token={access.token}"
             ready(Running(url, len(review.order)))
-        serve_quietly(app, listener)
+        serve_quietly(app, listener, until)
         crops.close()

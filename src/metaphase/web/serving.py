@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from metaphase.web.connections import BACKLOG, ImpatientProtocol, OnceInAWhile, 
 # ---- what the pages that take answers share ----
 
 LOOPBACK = "127.0.0.1"
+ASK_EVERY_S = 2.0
 NOWHERE = ("192.0.2.1", 9)
 """An address that no machine has (RFC 5737): asking for the way to it sends nothing."""
 _log = logging.getLogger(__name__)
@@ -46,15 +48,29 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_quietly(app: ASGIApp, listener: socket.socket) -> None:
-    """Serve until stopped, without an access log (it would hold tokens) or trust in headers of proxies."""
+def serve_quietly(app: ASGIApp, listener: socket.socket, until: Callable[[], bool] | None = None) -> None:
+    """Serve until stopped, without an access log (it would hold tokens) or trust in headers of proxies.
+
+    `until` is asked every few seconds, and ends it by saying yes.
+    """
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
         timeout_graceful_shutdown=2, http=ImpatientProtocol, backlog=BACKLOG,
     )  # fmt: skip
     quieten()
+    server, ended = uvicorn.Server(config), threading.Event()
+
+    def watch() -> None:
+        while until is not None and not ended.wait(ASK_EVERY_S):
+            if until():
+                server.should_exit = True
+                return
+
+    if until is not None:
+        threading.Thread(target=watch, daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # how one stops it
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
+    ended.set()
 
 
 def url_of(host: str, port: int, token: str | None) -> str:

@@ -15,8 +15,10 @@ from sklearn.metrics import cohen_kappa_score
 
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.consensus import (
+    cohen_interval,
     cohen_kappa,
     count_votes,
+    fleiss_interval,
     fleiss_kappa,
     merge_answers,
     pairwise_kappas,
@@ -155,3 +157,24 @@ def test_fleiss_counts_complete_items_only_and_speed_is_reported() -> None:
 def test_impossible_merges_say_why(sheet: list[list[str]], agree: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         merge_answers(project_of(1), given_of(sheet), agree)
+
+
+def test_intervals_hold_their_kappas_and_shrink_with_items() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.choice(["m", "n"], 2000)
+    second = np.where(rng.random(2000) < 0.15, rng.choice(["m", "n"], 2000), first)
+    widths = []
+    for count in (50, 2000):
+        low, high = cohen_interval(first[:count], second[:count])
+        assert low <= cohen_kappa(first[:count], second[:count]) <= high
+        widths.append(high - low)
+    assert widths[0] > 3 * widths[1]
+    votes = np.stack(
+        [(first == "m").astype(int) + (second == "m"), (first == "n").astype(int) + (second == "n")], 1
+    )
+    low, high = fleiss_interval(votes)
+    assert low <= fleiss_kappa(votes) <= high
+    resampled = [cohen_kappa(first[rows], second[rows]) for rows in rng.integers(0, 2000, (300, 2000))]
+    np.testing.assert_allclose(
+        cohen_interval(first, second), np.percentile(resampled, (2.5, 97.5)), atol=0.01
+    )

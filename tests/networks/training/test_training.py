@@ -342,3 +342,24 @@ def test_resumed_moments_lie_in_memory_as_their_weights(tmp_path: Path) -> None:
             assert value.stride() == optimizer.state[weight][key].stride()
             torch.testing.assert_close(value, optimizer.state[weight][key])
     assert resumed.state[again.weight]["exp_avg"].stride() == again.weight.stride() != (27, 9, 3, 1)
+
+
+def test_training_starts_from_the_weights_of_a_model(stores: Path, tmp_path: Path) -> None:
+    train(config(stores, epochs=1), tmp_path / "first")
+    start = str(tmp_path / "first" / "network.safetensors")
+    still = {"learning_rate": 1e-12, "final_learning_rate": 1e-12}
+    train(config(stores, epochs=1, start=start, seed=9, **still), tmp_path / "second")
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    with pytest.raises(TrainingError, match=r"gamma 0.0625.*gamma 0.125"):
+        train(config(stores, network=NetworkSpec(gamma=1 / 8), start=start), tmp_path / "third")
+    with pytest.raises(TrainingError, match="start"):
+        train(config(stores, epochs=1), tmp_path / "second")
+
+
+def test_a_rate_is_told_only_where_one_is_known(stores: Path, tmp_path: Path) -> None:
+    told: list[Update] = []
+    train(config(stores, epochs=1), tmp_path, watch=told.append)
+    assert all(update.patches_per_s > 0 for update in told)
+    assert "patches/s" in str(told[0])
+    assert "patches/s" not in str(replace(told[0], patches_per_s=0.0))

@@ -17,11 +17,12 @@ from metaphase.detections import MITOSIS
 from metaphase.jobs.cohort import CohortSlide, cohort_slide
 from metaphase.jobs.stages import Facts, Report
 from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
-from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
+from metaphase.jobs.training.config import CNN3, START, LearningSection, RunConfig, Task
 from metaphase.labels.mining import Mining, TrainingSlide
 from metaphase.labels.mining.judging import NetworkJudge
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.checkpoints import load_model
+from metaphase.networks.cards import named_model
+from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
 from metaphase.simulation import simulate_cohort
@@ -61,17 +62,18 @@ def train_task(
     validation: Sequence[str],
     networks: Path,
     *,
+    start: str = "",
     device: str | None,
     report: Report,
 ) -> Facts:
     """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
     folder = networks / task.name
     teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
-    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers)
+    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers, start)
 
     def show(update: Update) -> None:
         done = update.epoch + update.step / update.steps
-        report(f"{task.name}  loss {update.loss:.3f}  best F1 {update.f1:.3f}", done, config.epochs)
+        report(f"{task.name}  {update}", done, config.epochs)
 
     result = train(config, folder, device=device, watch=show)
     (folder / STATE_FILE).unlink(missing_ok=True)
@@ -142,7 +144,7 @@ class Chain:
         if settings is not None:
             frames: tuple[Frame, ...] = ("he",) if self.config.reference.source == "simulated" else BOTH
             progress = partial(_megapixels, report)
-            simulate_cohort(self.workspace / SLIDES, settings, frames=frames, progress=progress)
+            simulate_cohort(self.workspace / SLIDES, settings, frames=frames, progress=progress, replace=True)
         write_table(self.workspace / COHORT, self.cohort)
         counts = self.cohort["split"].value_counts()
         return {f"{split} slides": int(count) for split, count in counts.items()}
@@ -190,7 +192,18 @@ class Chain:
         stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
         held_out = self.validation_stores()
         protocol, networks = self.config.training, self.workspace / NETWORKS
-        return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
+        start = str(self.model(START)) if protocol.start else ""
+        return train_task(
+            task, protocol, stores, held_out, networks, start=start, device=self.device, report=report
+        )
+
+    def take_start(self, report: Report) -> Facts:
+        """The model from which all networks start, as one of the run: it is tested beside them."""
+        report("the model to start from", 0, 1)
+        network, card = load_model(named_model(self.config.training.start))
+        patches = {name: point for name, point in card.thresholds.items() if name == "patches"}
+        save_model(self.model(START), network, card.model_copy(update={"name": START, "thresholds": patches}))
+        return {"model": card.name, "gamma": card.gamma}
 
     def easy_stores(self) -> list[str]:
         """The finished stores of the easy set."""

@@ -70,6 +70,9 @@ class LearningSection(TrainingProtocol):
     """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
     normalisation: Literal["none", "batch"] = "none"
     """`none` as in the paper; `batch` learns faster from little."""
+    start: str = field(default="", metadata=decides())
+    """A model, by its file or the name of a bundled one, from whose weights every network starts; all must be
+    of its family, gamma and normalisation. By default they start at random."""
 
     def of_task(
         self,
@@ -77,6 +80,7 @@ class LearningSection(TrainingProtocol):
         train: tuple[str, ...],
         validation: tuple[str, ...],
         teachers: tuple[str, ...] = (),
+        start: str = "",
     ) -> TrainingConfig:
         """The settings of one network's training."""
         return self.training(
@@ -87,6 +91,7 @@ class LearningSection(TrainingProtocol):
             augment=self.augment if task.augment is None else task.augment,
             target=task.target,
             teachers=teachers,
+            start=start,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             epochs=task.epochs or self.epochs,
             seed=self.seed + task.seed,
@@ -283,7 +288,7 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
     )
 
 
-CNN3, ENSEMBLE = "cnn3", "ensemble"
+START, CNN3, ENSEMBLE = "start", "cnn3", "ensemble"
 
 
 def cnn3(config: RunConfig) -> Task:

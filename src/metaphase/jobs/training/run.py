@@ -16,7 +16,15 @@ from metaphase.evaluation.operating_points import save_point
 from metaphase.jobs.searching import SlideSearched, SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import CNN3, ENSEMBLE, EvaluationSection, RunConfig, members, students
+from metaphase.jobs.training.config import (
+    CNN3,
+    ENSEMBLE,
+    START,
+    EvaluationSection,
+    RunConfig,
+    members,
+    students,
+)
 from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
@@ -73,10 +81,11 @@ def training_centres(chain: Chain) -> set[str]:
 
 
 def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
-    """What is tested, and the networks whose mean it is: CNN3, the ensemble and every CNN5."""
+    """What is tested, and the networks whose mean it is: CNN3, the ensemble, every CNN5, the start."""
     names = tuple(task.name for task in members(config))
     single = {task.name: (task.name,) for task in students(config)}
-    return {CNN3: (CNN3,), ENSEMBLE: names, **single}
+    start = {START: (START,)} if config.training.start else {}
+    return {CNN3: (CNN3,), ENSEMBLE: names, **single, **start}
 
 
 def _test(chain: Chain, report: Report) -> Facts:

@@ -14,6 +14,7 @@ from metaphase.evaluation.benches import GRID, counts_of
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.jobs.stages import States, stage_rows
 from metaphase.jobs.training.chain import NETWORKS, Chain
+from metaphase.jobs.training.config import CNN3, ENSEMBLE, START
 from metaphase.jobs.training.run import read_results
 from metaphase.labels.mining import SOFT_TARGET
 from metaphase.networks.training.data import open_set
@@ -45,14 +46,15 @@ def run_report(chain: Chain, states: States) -> RunReport:
 
 
 def _headline(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """F1 on held-out laboratories of CNN3, the ensemble and the last CNN5."""
+    """F1 on held-out laboratories of the start, CNN3, the ensemble and the last CNN5."""
     if not results:
         return []
     away, _ = _centres(results)
-    names = list(results["networks"])
+    first = [name for name in results["networks"] if name == START]
+    last = [name for name in results["networks"] if name != START][-1]
     return [
         (name, f"{counts_of([results['networks'][name]], away).f1_at_validation(NO_DRAWS).value:.3f}")
-        for name in (names[0], "ensemble", names[-1])
+        for name in (*first, CNN3, ENSEMBLE, last)
     ]
 
 

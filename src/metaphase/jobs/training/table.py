@@ -13,7 +13,16 @@ from metaphase.images.tissue import TissueConfig
 from metaphase.jobs.stages import Stage
 from metaphase.jobs.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
 from metaphase.jobs.training.cohort import SPLITS, ManifestRow, manifest_rows, read_points
-from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task, cnn3, members, students
+from metaphase.jobs.training.config import (
+    CNN3,
+    START,
+    LearningSection,
+    RunConfig,
+    Task,
+    cnn3,
+    members,
+    students,
+)
 from metaphase.labels.mining import CandidateConfig, LabelConfig, SetConfig
 from metaphase.labels.mining.config import HARD
 from metaphase.labels.mining.mining import (
@@ -24,6 +33,7 @@ from metaphase.labels.mining.mining import (
     StainFitted,
     TissueFound,
 )
+from metaphase.networks.cards import NetworkIdentity, named_model, parse_card
 from metaphase.simulation import SimulationConfig
 from metaphase.simulation.cohort import CaseSimulated
 
@@ -85,6 +95,13 @@ class DifficultSetsDrawn(Ingredients, stage=HARD, uses=(CandidatesJudged, Patche
 
 
 @dataclass(frozen=True)
+class StartTaken(Ingredients, stage="start"):
+    """The model from which the networks start."""
+
+    model: NetworkIdentity
+
+
+@dataclass(frozen=True)
 class NetworkTrained(Ingredients, stage="network"):
     """One network."""
 
@@ -112,7 +129,7 @@ def data_stages(chain: Chain) -> list[Stage]:
         mining.tissue,
         mining.standardise,
     )
-    return [
+    stages = [
         Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
               SlidesNamed(everything)),
         Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
@@ -126,6 +143,16 @@ def data_stages(chain: Chain) -> list[Stage]:
               (f"{MINING}/probabilities", f"{patches}/hard"), chain.judge_and_draw,
               DifficultSetsDrawn(mining.sets)),
     ]  # fmt: skip
+    return [*stages[:4], *start_stages(chain), *stages[4:]]
+
+
+def start_stages(chain: Chain) -> list[Stage]:
+    """The model from which the networks start, where there is one."""
+    if not chain.config.training.start:
+        return []
+    identity = parse_card(named_model(chain.config.training.start).with_suffix(".json")).identity
+    about = "the model from which all networks start, to be tested beside them"
+    return [Stage(START, about, (), (f"{NETWORKS}/{START}",), chain.take_start, StartTaken(identity))]
 
 
 def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
@@ -158,6 +185,7 @@ def network_stage(chain: Chain, task: Task, reads: tuple[str, ...], about: str) 
     """Training of one network as a stage."""
     work = partial(chain.train_network, task)
     made_from = NetworkTrained(task, chain.config.training)
+    reads = (*reads, START) if chain.config.training.start else reads
     return Stage(task.name, about, reads, (f"{NETWORKS}/{task.name}",), work, made_from, renew=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import Integers
+from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import Given
@@ -54,15 +54,61 @@ def fleiss_kappa(votes: Integers) -> float:
     return _beyond_chance(float(pairs.mean()), float(shares @ shares))
 
 
+DRAWS = 1000
+"""How often items are drawn for an interval of a kappa."""
+Interval = tuple[float, float]
+
+
+def cohen_interval(first: npt.ArrayLike, second: npt.ArrayLike) -> Interval:
+    """95 % interval of `cohen_kappa`, by drawing the items again and again."""
+    one, two = np.asarray(first), np.asarray(second)
+    if not one.size:
+        return float("nan"), float("nan")
+    answers = np.union1d(one, two)
+    cells = np.searchsorted(answers, one) * len(answers) + np.searchsorted(answers, two)
+    drawn = _drawn(np.bincount(cells, minlength=len(answers) ** 2)).reshape(-1, len(answers), len(answers))
+    seen = np.trace(drawn, axis1=1, axis2=2)
+    return _interval(seen, (drawn.sum(axis=2) * drawn.sum(axis=1)).sum(axis=1))
+
+
+def fleiss_interval(votes: Integers) -> Interval:
+    """95 % interval of `fleiss_kappa`, by drawing the items again and again."""
+    if not len(votes) or votes[0].sum() < 2:
+        return float("nan"), float("nan")
+    patterns, counts = np.unique(votes, axis=0, return_counts=True)
+    observers = votes[0].sum()
+    alike = (patterns * (patterns - 1)).sum(axis=1) / (observers * (observers - 1))
+    drawn = _drawn(counts)
+    shares = drawn @ (patterns / observers)
+    return _interval(drawn @ alike, (shares**2).sum(axis=1))
+
+
+def _drawn(counts: Integers) -> Floats:
+    """Shares of each kind of item in `DRAWS` samples of as many items."""
+    total = int(counts.sum())
+    return np.random.default_rng(0).multinomial(total, counts / total, DRAWS) / total
+
+
+def _interval(seen: Floats, expected: Floats) -> Interval:
+    open_to_chance = expected < 1 - 1e-12
+    kappas = (seen[open_to_chance] - expected[open_to_chance]) / (1 - expected[open_to_chance])
+    if not len(kappas):
+        return float("nan"), float("nan")
+    low, high = np.percentile(kappas, (2.5, 97.5))
+    return float(low), float(high)
+
+
 def pairwise_kappas(sheet: pd.DataFrame) -> pd.DataFrame:
-    """Each pair of observers: how many items both answered, the share answered alike, and Cohen's kappa."""
+    """Each pair of observers: how many items both answered, the share answered alike, and Cohen's kappa
+    with its interval."""
     rows = []
     for one, two in combinations(sheet.columns, 2):
         both = sheet[(sheet[one] != "") & (sheet[two] != "")]
         first, second = (both[name].to_numpy(dtype=str) for name in (one, two))
         alike = float((first == second).mean()) if len(both) else float("nan")
-        rows.append((one, two, len(both), alike, cohen_kappa(first, second)))
-    return pd.DataFrame(rows, columns=["observer", "other", "items", "alike", "kappa"])
+        kappa = cohen_kappa(first, second)
+        rows.append((one, two, len(both), alike, kappa, *cohen_interval(first, second)))
+    return pd.DataFrame(rows, columns=["observer", "other", "items", "alike", "kappa", "low", "high"])
 
 
 def _beyond_chance(seen: float, expected: float) -> float:
@@ -89,9 +135,11 @@ class Merged:
     observers: pd.DataFrame
     """observer, answers, seconds (median), minutes, per_hour, changes."""
     pairs: pd.DataFrame
-    """observer, other, items, alike, kappa (Cohen's, unweighted)."""
+    """observer, other, items, alike, kappa (Cohen's, unweighted), and low and high of its 95 % interval."""
     fleiss: float
     """Fleiss' kappa over `complete` items; NaN where it is undefined."""
+    fleiss_interval: Interval
+    """Its 95 % interval."""
     complete: int
     """Items that all observers answered."""
 
@@ -117,6 +165,7 @@ def merge_answers(
         observers=_speeds(given, changes or {}),
         pairs=pairwise_kappas(sheet),
         fleiss=fleiss_kappa(complete),
+        fleiss_interval=fleiss_interval(complete),
         complete=len(complete),
     )
 
@@ -131,6 +180,14 @@ def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
     for one in given:
         cells[row[one.item], column[one.observer]] = one.answer
     return pd.DataFrame(cells, index=sheet.index, columns=names, dtype=object)
+
+
+def divided_items(given: Sequence[Given]) -> set[str]:
+    """Items that were answered differently."""
+    said: dict[str, set[str]] = {}
+    for one in given:
+        said.setdefault(one.item, set()).add(one.answer)
+    return {item for item, answers in said.items() if len(answers) > 1}
 
 
 def _labels(project: Project, votes: Integers, agree: int) -> pd.DataFrame:

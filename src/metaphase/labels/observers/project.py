@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -107,6 +107,8 @@ class Item:
     mpp: float | None
     number: int
     """How the browser calls it: a hash of name and place, which tells nothing and changes with the place."""
+    turn: int = 0
+    """Items of a lower turn are asked first; the browser is not told."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,18 @@ class Project:
         """Items by their name in `items.csv`."""
         return {item.name: item for item in self.items}
 
-    def order_for(self, observer: str) -> list[int]:
-        """Numbers of all items in this observer's own order, which stays when items are added."""
-        who = observer.casefold().encode()
-        return sorted(self.by_number, key=lambda number: (_digest(who, str(number).encode()), number))
+    def order_for(self, observer: str, divided: Collection[str] = ()) -> list[int]:
+        """Numbers of all items in this observer's own order, which stays when items are added.
+
+        Items of the first turn come first, then those on which others are `divided`, then the later turns.
+        """
+        who, first = observer.casefold().encode(), min((item.turn for item in self.items), default=0)
+
+        def place(item: Item) -> tuple[int, bool, int, bytes, int]:
+            mine = _digest(who, str(item.number).encode())
+            return int(item.turn > first), item.name not in divided, item.turn, mine, item.number
+
+        return [item.number for item in sorted(self.items, key=place)]
 
     def missing_slides(self) -> dict[Path, int]:
         """Slide files that are not there, with the number of items on each."""
@@ -186,8 +196,8 @@ def _read_items(folder: Path) -> tuple[Item, ...]:
     path = folder / ITEMS
     frame = read_table(path)
     require_columns(frame, ITEM_COLUMNS, path)
-    require_numbers(frame, ("x", "y", "mpp"), path)
-    frame = frame.reindex(columns=[*ITEM_COLUMNS, "case", "mpp"])
+    require_numbers(frame, ("x", "y", "mpp", "turn"), path)
+    frame = frame.reindex(columns=[*ITEM_COLUMNS, "case", "mpp", "turn"])
     for name in ("item", "slide", "case"):
         frame[name] = as_text(frame[name]).str.strip()
     _check_items(frame, path)
@@ -216,13 +226,16 @@ def _refuse_rows(bad: pd.Series[bool], what: str, path: Path) -> None:
         )
 
 
-def _item(folder: Path, name: str, slide: str, x: float, y: float, case: str, mpp: float) -> Item:
+def _item(
+    folder: Path, name: str, slide: str, x: float, y: float, case: str, mpp: float, turn: float
+) -> Item:
     """Slides may move to another folder: of their path only the file's name counts as identity."""
     file = folder / slide
     x, y = float(x), float(y)
     identity = (name, case, file.name, f"{x:.2f}", f"{y:.2f}")
     number = int.from_bytes(_digest(*(part.encode() for part in identity)))
-    return Item(name, file, x, y, case, None if pd.isna(mpp) else float(mpp), number)
+    stated_mpp, stated_turn = None if pd.isna(mpp) else float(mpp), 0 if pd.isna(turn) else int(turn)
+    return Item(name, file, x, y, case, stated_mpp, number, stated_turn)
 
 
 def _digest(*parts: bytes) -> bytes:
@@ -275,9 +288,11 @@ def read_labels(folder: str | Path) -> pd.DataFrame:
     usable = labels.loc[agreed & labels["label"].isin((MITOSIS, NOT, ARTEFACT)), ["item", "label"]]
     joined = read_items(folder).merge(usable, on="item", validate="one_to_one")
     if not len(joined):
+        unsure = int((agreed & (labels["label"] == UNSURE)).sum())
         raise LabellingError(
-            "no item has an agreed label",
+            f"none of {len(labels)} items has a label to learn from: {unsure} are unsure by agreement, on "
+            f"{int((~agreed).sum())} too few agree or nobody answered",
             path=folder / LABELS,
-            next_step="label more, or discuss disagreements",
+            next_step="label more, discuss disagreements, or merge with a lower --agree",
         )
     return joined

@@ -43,7 +43,7 @@ class SampleConfig:
 
 
 def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None = None) -> pd.DataFrame:
-    """Rows of `pool` in random order; `case` names the slide.
+    """Rows of `pool` in random order; `case` names the slide, `turn` is 0 for random ones and 1 for others.
 
     With an active share, `pool` has a column `probability`, and `decision` is where the network says yes.
     """
@@ -54,8 +54,10 @@ def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None
     near = _nearest_to_line(pool, round(config.active_share * count), decision)
     others = np.setdiff1d(np.arange(len(pool)), near)
     draw = _draw_per_case if config.per_case else _draw_any
-    chosen = np.concatenate([near, others[draw(pool["case"].to_numpy()[others], count - len(near), rng)]])
-    return pool.iloc[rng.permutation(chosen)].reset_index(drop=True)
+    random = others[draw(pool["case"].to_numpy()[others], count - len(near), rng)]
+    chosen, turn = np.concatenate([random, near]), np.repeat([0, 1], [len(random), len(near)])
+    order = rng.permutation(count)
+    return pool.iloc[chosen[order]].assign(turn=turn[order]).reset_index(drop=True)
 
 
 def _nearest_to_line(pool: pd.DataFrame, count: int, decision: float | None) -> Integers:
@@ -86,8 +88,9 @@ def _draw_per_case(cases: npt.NDArray[np.object_], count: int, rng: np.random.Ge
 Purpose = Literal["cnn1", "cnn2"]
 HELD_OUT = "test"
 """Cases of this split are not labelled: they judge the result."""
-ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp")
-"""What observers and training may know of an item; nothing that a network or a feature says."""
+ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp", "turn")
+"""What training and the page may know of an item; nothing that a network or a feature says, but for the turn:
+those that a network is unsure about are asked after the random ones. Observers are not told."""
 QUESTIONS = {
     "cnn1": "Is the brown object in the middle a cell (mitosis or not), or an artefact?",
     "cnn2": "Is the brown object in the middle a mitosis?",
@@ -115,7 +118,7 @@ def draw_project(
     """Write a project with a sample of the cohort's candidates: all of them for CNN1; for CNN2, those that
     CNN1 does not call artefacts. Candidates that are items of the projects in `exclude` are left out.
 
-    Nothing in the items tells what a network thinks of them, and their order is random.
+    Their order is random.
     """
     pools, skipped, decision = _cohort_pools(manifest, workspace, purpose)
     if not pools:
@@ -124,7 +127,16 @@ def draw_project(
             path=workspace,
             next_step="run metaphase phh3 candidates" + (" and classify" if purpose == "cnn2" else ""),
         )
-    drawn = draw_sample(_without(pd.concat(pools, ignore_index=True), exclude), config, decision)
+    pool = pd.concat(pools, ignore_index=True)
+    left = _without(pool, exclude)
+    if len(pool) and not len(left):
+        kept = "candidates that CNN1 keeps" if purpose == "cnn2" else "candidates"
+        raise Phh3Error(
+            f"all {len(pool)} {kept} are items of earlier projects already: {named(map(str, exclude))}",
+            path=workspace,
+            next_step="draw fewer in the first round, add slides, or train with the labels there are",
+        )
+    drawn = draw_sample(left, config, decision)
     items = drawn[[name for name in ITEM_COLUMNS if name in drawn]]
     settings = Settings(title=f"PHH3 candidates for {purpose.upper()}", question=QUESTIONS[purpose])
     write_project(project, items, settings)

@@ -66,11 +66,12 @@ def train_cnn2(
     config: LearningConfig,
     *,
     artefacts: Sequence[str | Path] = (),
+    also: Sequence[str | Path] = (),
     device: str | None = None,
     watch: Watcher | None = None,
 ) -> TrainingResult:
     """Learn to tell mitoses from other candidates; run it again to go on after a stop."""
-    return _train("cnn2", cnn2_rows(project, artefacts), Path(folder), config, device, watch)
+    return _train("cnn2", cnn2_rows(project, artefacts, also), Path(folder), config, device, watch)
 
 
 def cnn1_rows(project: str | Path) -> pd.DataFrame:
@@ -79,12 +80,15 @@ def cnn1_rows(project: str | Path) -> pd.DataFrame:
     return labels.assign(label=(labels["label"] != ARTEFACT).astype(int))
 
 
-def cnn2_rows(project: str | Path, artefacts: Sequence[str | Path] = ()) -> pd.DataFrame:
+def cnn2_rows(
+    project: str | Path, artefacts: Sequence[str | Path] = (), also: Sequence[str | Path] = ()
+) -> pd.DataFrame:
     """Labelled items of a project with class 1 for mitoses and 0 for everything else.
 
     The artefacts labelled in the projects `artefacts` (those of CNN1) are further negatives, as in the paper.
+    Of the projects `also`, all labels are taken.
     """
-    rows = read_labels(project)
+    rows = pd.concat([read_labels(one) for one in (project, *also)], ignore_index=True)
     for other in artefacts:
         labels = read_labels(other)
         rows = pd.concat([rows, labels[labels["label"] == ARTEFACT]], ignore_index=True)

@@ -9,7 +9,7 @@ from metaphase.labels.registration.files import (
     points_geojson,
     register_to_folder,
 )
-from metaphase.labels.registration.pair import Registration, register_pair
+from metaphase.labels.registration.pair import Registration, register_pair, same_tissue
 from metaphase.labels.registration.pictures import draw_registration, save_registration_picture
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.quality import Verdict
@@ -33,6 +33,7 @@ __all__ = [
     "register_pair",
     "register_points",
     "register_to_folder",
+    "same_tissue",
     "save_registration_picture",
     "save_transform",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,6 +98,17 @@ def register_pair(he: Slide, phh3: Slide, config: RegistrationConfig | None = No
     return Registration(pair, transform, verdict, evidence, controls, shape, config)
 
 
+def same_tissue(he: Slide, phh3: Slide, config: RegistrationConfig | None = None) -> bool:
+    """Whether two slides that lie about alike show one section: a quick look before registering."""
+    config = config or RegistrationConfig()
+    pair = SlidePair(view(he), view(phh3))
+    if pair.he.tissue.is_empty or pair.phh3.tissue.is_empty:
+        return False
+    mpp = max(config.mpp, he.mpp, phh3.mpp)
+    shape = TileShape(tile_px_for(pair, mpp, config.tile_px), config.search_px, mpp)
+    return _best_hypothesis(pair, shape, config, _as_stained)[1].convincing
+
+
 def _unregistered(
     pair: SlidePair, verdict: Verdict, shape: TileShape, config: RegistrationConfig
 ) -> Registration:
@@ -107,13 +118,16 @@ def _unregistered(
 
 
 def _best_hypothesis(
-    pair: SlidePair, shape: TileShape, config: RegistrationConfig
+    pair: SlidePair,
+    shape: TileShape,
+    config: RegistrationConfig,
+    hypotheses: Callable[[Image, Image, float], Iterator[Candidate]] | None = None,
 ) -> tuple[Similarity, Evidence]:
     """The first similarity that fresh tiles confirm; else the one they contradict least."""
     longest_um = max(*pair.he.size_um, *pair.phh3.size_um)
     mpp = max(longest_um / config.coarse_px, FINEST_OVERVIEW_MPP, 2 * shape.mpp)
     best, best_share = Similarity(), -1.0
-    for candidate in _hypotheses(overview(pair.he, mpp), overview(pair.phh3, mpp), mpp):
+    for candidate in (hypotheses or _hypotheses)(overview(pair.he, mpp), overview(pair.phh3, mpp), mpp):
         similarity = align(pair, candidate.similarity, mpp, shape.mpp, config)
         if similarity is None:
             continue
@@ -129,11 +143,16 @@ def _best_hypothesis(
 
 def _hypotheses(he: Image, phh3: Image, mpp: float) -> Iterator[Candidate]:
     """Likely orientations first: as stained (by density, then by detail), turned, flipped, wrongly scaled."""
-    yield from search(he, phh3, mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 2)
-    yield from search(detail(he), detail(phh3), mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 1)
+    yield from _as_stained(he, phh3, mpp)
     yield from search(he, phh3, mpp, starts_for(ALL_DEG, [1.0], mirrored=False), 2)
     yield from search(he, phh3, mpp, starts_for(ALL_DEG, [1.0], mirrored=True), 2)
     yield from search(he, phh3, mpp, starts_for([-2.0, 0.0, 2.0], SCALES, mirrored=False), 3)
+
+
+def _as_stained(he: Image, phh3: Image, mpp: float) -> Iterator[Candidate]:
+    """By density, then by detail."""
+    yield from search(he, phh3, mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 2)
+    yield from search(detail(he), detail(phh3), mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 1)
 
 
 def _with_field(

@@ -72,6 +72,8 @@ class TrainingConfig(TrainingProtocol):
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
     teachers: tuple[str, ...] = field(default=(), metadata=decides())
     """Networks whose mean answer to each augmented patch is learnt instead of a stored column."""
+    start: str = field(default="", metadata=decides())
+    """A model whose weights training starts from; by default they are drawn at random."""
     draws: str = ""
     """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
     label_smoothing: float = 0.0
@@ -138,7 +140,7 @@ class TrainingConfig(TrainingProtocol):
 
 
 def read_config(path: str | Path) -> TrainingConfig:
-    """Read TOML; paths of stores and teachers in it are relative to the file."""
+    """Read TOML; paths of stores and models in it are relative to the file."""
     path, values = Path(path), read_toml(path)
     with blamed(path):
         config = settings_of(TrainingConfig, values)
@@ -151,4 +153,5 @@ def read_config(path: str | Path) -> TrainingConfig:
         train=beside(config.train),
         validation=beside(config.validation),
         teachers=beside(config.teachers),
+        start=resolved(path.parent, config.start),
     )

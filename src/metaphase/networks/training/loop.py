@@ -32,7 +32,7 @@ from metaphase.networks.cards import (
     current_versions,
     parse_card,
 )
-from metaphase.networks.checkpoints import save_model
+from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
@@ -77,6 +77,11 @@ class Update:
     f1: float
     patches_per_s: float
 
+    def __str__(self) -> str:
+        """In a line."""
+        rate = f"  {self.patches_per_s:,.3g} patches/s" if self.patches_per_s > 0 else ""
+        return f"loss {self.loss:.4f}  best F1 {self.f1:.3f}{rate}"
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -117,6 +122,7 @@ class NetworkLearnt(Ingredients, stage="training"):
     train: tuple[PatchStore, ...]
     validation: tuple[PatchStore, ...]
     teachers: tuple[NetworkIdentity, ...]
+    start: tuple[NetworkIdentity, ...]
 
 
 class _Run:
@@ -130,15 +136,18 @@ class _Run:
         self.clock = _Clock(config.checkpoint_minutes)
         self.answers = _answers(config, self.patches, team.device)
         torch.manual_seed(config.seed)
-        self.network = build_network(config.network).to(team.device)
+        self.network = _first_network(config).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model = team.wrap(self.network)
         self.optimizer = _make_optimizer(self.network, config, team.device)
         self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
         self.mixer = stain_mixer(self.patches, config.stain_mix, team.device) if config.stain_mix else None
         self.loss_sum = torch.zeros((), device=team.device)
-        teachers = tuple(parse_card(Path(one).with_suffix(".json")).identity for one in config.teachers)
-        made_from = NetworkLearnt(config, self.patches.stores, self.held_out.stores, teachers).account()
+        others = [
+            tuple(parse_card(Path(one).with_suffix(".json")).identity for one in models)
+            for models in (config.teachers, filter(None, [config.start]))
+        ]
+        made_from = NetworkLearnt(config, self.patches.stores, self.held_out.stores, *others).account()
         self.progress = Progress(made_from)
         if (folder / STATE_FILE).exists():
             arguments = self.network, self.optimizer, self.loss_sum
@@ -174,7 +183,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate_at(epoch)
         self.model.train()
-        self.clock.start_epoch()
+        self.clock.start_epoch(self.progress.step)
         for images, wanted in self._prepared(feed, batches):
             self._step(images, wanted)
             self.progress.step += 1
@@ -328,22 +337,34 @@ class _Run:
         )
 
 
+def _first_network(config: TrainingConfig) -> nn.Sequential:
+    """The network before the first step: drawn at random, or the one to start from."""
+    if not config.start:
+        return build_network(config.network)
+    network, card = load_model(config.start)
+    if card.spec != config.network:
+        raise TrainingError(
+            f"is a {card.family}, gamma {card.gamma:g}, normalisation {card.normalisation}, and the network "
+            f"a {config.network.family}, gamma {config.network.gamma:g}, {config.network.normalisation}",
+            path=config.start,
+            next_step="give the network the family, gamma and normalisation of the model it starts from",
+        )
+    return network
+
+
 class _Clock:
     """Speed, and whether it is time to save."""
 
     def __init__(self, minutes: float) -> None:
         self._started = self._saved = time.monotonic()
         self._seconds = minutes * 60
-        self._first_step: int | None = None
+        self._first_step = 0
 
-    def start_epoch(self) -> None:
-        """Count steps anew."""
-        self._first_step = None
+    def start_epoch(self, step: int) -> None:
+        """Count steps anew, from `step` on."""
+        self._first_step, self._started = step, time.monotonic()
 
     def steps_per_s(self, step: int) -> float:
-        if self._first_step is None:
-            self._first_step, self._started = step, time.monotonic()
-            return 0.0
         return (step - self._first_step) / max(1e-9, time.monotonic() - self._started)
 
     def is_time(self) -> bool:

@@ -1,0 +1,277 @@
+"""What own slides add: `metaphase lab` on simulated laboratories, and the bundled model on an unseen one.
+
+    python recipes/accuracy/own_slides.py --folder OUT --device cuda     # 1, 3 and 9 pairs to learn from
+    python recipes/accuracy/own_slides.py --folder OUT --toy             # 6 pairs in all, two CPU cores
+    python recipes/accuracy/own_slides.py --folder OUT --toy --kill 3    # killed at random moments
+    python recipes/accuracy/own_slides.py --folder OUT --odd             # slides that do not fit
+
+A cohort is simulated; the slides of two laboratories are put into a folder as a laboratory would have them,
+and `metaphase lab init` and `metaphase lab next` are run as users type them. Whenever a page asks, simulated
+observers, who err at known rates, answer through its database. The packaged model is then tried on slides of
+a third laboratory, beside the model it started from. Run it again to go on after a stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.tables import write_table
+from metaphase.detections import MITOSIS
+from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+from metaphase.jobs.cohort import cohort_slides
+from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.lab.answers import Asked
+from metaphase.jobs.lab.folder import Lab
+from metaphase.jobs.lab.pairing import splits_of
+from metaphase.jobs.lab.rehearsal import answer
+from metaphase.jobs.lab.running import standings
+from metaphase.jobs.training.run import read_results
+from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+from metaphase.simulation import SimulationConfig, simulate_cohort
+
+OWN, UNSEEN, FIRST = ("birch", "cedar"), "dover", "aldgate"
+"""The bundled simulated model was trained on the first laboratory, which has no part here."""
+TOY = """
+[phh3]
+epochs = 4
+samples_per_epoch = 300
+batch = 32
+normalisation = "batch"
+augment = "RCB"
+
+[run.training]
+epochs = 2
+samples_per_epoch = 1000
+batch = 32
+augment = "RCHB"
+
+[run.sets]
+easy_negatives = 400
+hard_negatives = 1000
+
+[run.ensemble]
+networks = 1
+"""
+"""For two CPU cores; what is delivered is trained longer."""
+POLL_S = 3.0
+
+
+def total_of(training: int) -> int:
+    """The least number of pairs of which `metaphase lab` learns from so many."""
+    for total in range(3, 200):
+        rows = pd.DataFrame({"patient": range(total), "centre": ""}).astype(str)
+        if splits_of(rows, {}).count("train") == training:
+            return total
+    raise SystemExit(f"no cohort has {training} training pairs")
+
+
+def simulated(folder: Path, total: int, test: int, options: argparse.Namespace) -> pd.DataFrame:
+    """A cohort with `total` cases of the own laboratories and `test` of the unseen one."""
+    each = max(-(-total // 2), test)
+    config = SimulationConfig(
+        cases=1 + 3 * each, centres=4, training_share=0.0, width=options.side, height=options.side,
+        mitoses_per_mm2=tuple(options.mitoses), lookalikes_per_mm2=300.0, seed=options.seed,
+        workers=options.workers,
+    )  # fmt: skip
+    simulate_cohort(folder, config)
+    manifest = pd.read_csv(folder / "manifest.csv", dtype={"case": str})
+    own = manifest[manifest["centre"].isin(OWN)].head(total)
+    unseen = manifest[manifest["centre"] == UNSEEN].head(test)
+    return pd.concat([own, unseen])
+
+
+def laid_out(cohort: Path, cases: pd.DataFrame, folder: Path) -> None:
+    """Copy pairs as a laboratory has them: one folder, names with a stain, and a table of patients."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in cases["case"]:
+        for stain, name in (("he", "HE"), ("phh3", "PHH3")):
+            target = folder / f"{case}-{name}.tif"
+            if not target.exists():
+                shutil.copy(cohort / case / f"{stain}.tif", target)
+    table = cases[["case", "centre"]].assign(patient=cases["case"])
+    table.to_csv(folder / "patients.csv", index=False)
+
+
+def run_command(arguments: Sequence[str], place: Path) -> subprocess.Popen[str]:
+    """A command as the user types it, in the laboratory's folder."""
+    return subprocess.Popen([sys.executable, "-m", "metaphase", *arguments], cwd=place, text=True)
+
+
+def waiting(lab: Lab) -> Iterator[Asked]:
+    """Pages on which somebody has to answer now."""
+    for one in standings(lab):
+        if one.status == "waiting for a person":
+            yield from (page for page in one.step.pages() if not page.complete)
+
+
+def followed(lab: Lab, truths: dict[str, pd.DataFrame], options: argparse.Namespace) -> dict[str, Any]:
+    """`metaphase lab next` until it ends, people answering, killed as often as asked for."""
+    generator = np.random.default_rng(options.seed)
+    answers, commands, kills = 0, 0, options.kill
+    started = time.perf_counter()
+    device = ["--device", options.device] if options.device else []
+    while True:
+        process = run_command(["lab", "next", *device], lab.root)
+        commands += 1
+        deadline = time.perf_counter() + generator.uniform(20, options.kill_within) if kills else np.inf
+        while process.poll() is None and time.perf_counter() < deadline:
+            time.sleep(POLL_S)
+            for page in waiting(lab):
+                answers += answer(lab, page, truths, FOUR_OBSERVERS[: options.observers], seed=options.seed)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            kills -= 1
+            print(f"killed after {time.perf_counter() - started:.0f} s", flush=True)
+        elif process.returncode:
+            raise SystemExit(f"metaphase lab next ended with {process.returncode}")
+        else:
+            seconds = time.perf_counter() - started
+            return {"commands": 1 + commands, "paths": 1, "answers": answers, "minutes": seconds / 60}
+
+
+def judged(name: str, model: str | Path, place: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """F1 of a model on the slides of the unseen laboratory, by the truth of the simulation."""
+    ready = ReadyDetector(load_detector([model]), EngineConfig(device=options.device))
+    slides = cohort_slides(place / "manifest.csv")
+    detect_cohort(slides, place / name, ready)
+    delta = ready.detector.points.mitoses.delta
+    result = evaluate_mitoses(
+        place / "truth.csv", place / name / "candidates.parquet", manifest=place / "manifest.csv",
+        matching=MatchingConfig(threshold=delta), bootstrap=BootstrapConfig(),
+    )  # fmt: skip
+    best = float(np.nanmax(result.curve.f1))
+    return {"f1": str(result.overall.f1), "precision": str(result.overall.precision),
+            "recall": str(result.overall.recall), "highest_f1": round(best, 3)}  # fmt: skip
+
+
+def unseen_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
+    """Manifest and truth of the unseen laboratory."""
+    place.mkdir(parents=True, exist_ok=True)
+    tables = []
+    for case in cases["case"]:
+        truth = pd.read_parquet(cohort / case / "truth.parquet")
+        found = truth[truth["category"] == "mitosis"]
+        columns = {"slide": case, "x": found["x_he"], "y": found["y_he"], "label": MITOSIS}
+        tables.append(pd.DataFrame(columns))
+    write_table(place / "truth.csv", pd.concat(tables, ignore_index=True))
+    slides = [str((cohort / case / "he.tif").resolve()) for case in cases["case"]]
+    write_table(place / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
+
+
+def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One laboratory of so many pairs, from its folder of slides to figures."""
+    place: Path = options.folder.resolve() / f"pairs{total}-seed{options.seed}"
+    cohort = place / "cohort"
+    cases = simulated(cohort, total, options.test, options)
+    own, unseen = cases[cases["centre"] != UNSEEN], cases[cases["centre"] == UNSEEN]
+    laid_out(cohort, own, place / "slides")
+    lab = Lab(place / "lab", options.device)
+    lab.root.mkdir(exist_ok=True)
+    started = time.perf_counter()
+    if run_command(["lab", "init", "../slides", "--start", options.start], lab.root).wait():
+        raise SystemExit("metaphase lab init failed")
+    text = (lab.root / "lab.toml").read_text().replace("port = 8500", "port = 0")
+    if options.toy and "[run.training]\n" not in text.replace("# [run.training]", ""):
+        text += TOY
+    (lab.root / "lab.toml").write_text(text)
+    minutes = (time.perf_counter() - started) / 60
+    truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in own["case"]}
+    story = followed(lab, truths, options)
+    story["minutes"] = round(story["minutes"] + minutes, 1)
+    unseen_bench(cohort, unseen, place / "unseen")
+    results = read_results(lab.detector)["networks"]
+    learnt = splits_of(pd.DataFrame({"patient": own["case"], "centre": own["centre"]}), {}).count("train")
+    return {
+        "pairs": total,
+        "pairs learnt from": learnt,
+        "seed": options.seed,
+        **story,
+        "before, on the unseen laboratory": judged("before", options.start, place / "unseen", options),
+        "after, on the unseen laboratory": judged("after", lab.model, place / "unseen", options),
+        "validation F1": {name: round(one["validation_f1"] or 0, 3) for name, one in results.items()},
+    }
+
+
+def odd_folder(options: argparse.Namespace) -> None:
+    """A folder with slides that do not fit, and what `metaphase lab init` says of it."""
+    place: Path = options.folder.resolve() / "odd"
+    cohort = place.parent / f"pairs6-seed{options.seed}" / "cohort"
+    cases = simulated(cohort, 6, options.test, options)
+    own = list(cases[cases["centre"] != UNSEEN]["case"])
+    slides = place / "slides"
+    shutil.rmtree(slides, ignore_errors=True)
+    laid_out(cohort, cases[cases["centre"] != UNSEEN], slides)
+
+    def path(number: int, stain: str) -> Path:
+        return slides / f"{own[number]}-{stain}.tif"
+
+    def exchange(one: Path, other: Path) -> None:
+        aside = slides / "aside"
+        one.rename(aside)
+        other.rename(one)
+        aside.rename(other)
+
+    exchange(path(0, "PHH3"), path(1, "PHH3"))
+    exchange(path(2, "HE"), path(2, "PHH3"))
+    path(3, "PHH3").unlink()
+    shutil.copy(path(4, "HE"), path(4, "PHH3"))
+    whole = path(5, "HE").read_bytes()
+    path(5, "HE").write_bytes(whole[: len(whole) // 2])
+    told = ["PHH3 slides exchanged with the next", "PHH3 slides exchanged with the one before",
+            "names of the two stains swapped", "PHH3 slide missing", "PHH3 slide is a copy of the H&E",
+            "H&E slide cut off at half of its bytes"]  # fmt: skip
+    for case, what in zip(own, told, strict=False):
+        print(f"{case}: {what}")
+    lab = place / "lab"
+    lab.mkdir(exist_ok=True)
+    raise SystemExit(run_command(["lab", "init", "../slides"], lab).wait())
+
+
+def main() -> None:
+    """Parse, run, tell."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[1, 3, 9], help="pairs to learn from")
+    parser.add_argument("--test", type=int, help="slides of the unseen laboratory; by default 8, for a toy 3")
+    parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
+    parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
+    parser.add_argument("--start", default="simulated", help="model to start from")
+    parser.add_argument("--observers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--toy", action="store_true", help="6 pairs, short trainings, for two cores")
+    parser.add_argument("--kill", type=int, default=0, help="how often to kill it at a random moment")
+    parser.add_argument("--kill-within", type=float, default=240.0, help="seconds within which it is killed")
+    parser.add_argument("--odd", action="store_true", help="only: a folder with slides that do not fit")
+    parser.add_argument("--device")
+    parser.add_argument("--seed", type=int, default=41)
+    options = parser.parse_args()
+    small = options.toy or options.odd
+    options.side = options.side or (1536 if small else 4096)
+    options.test = options.test or (3 if small else 8)
+    options.mitoses = (150.0, 350.0) if small else options.mitoses
+    if options.odd:
+        odd_folder(options)
+    for total in [6] if options.toy else map(total_of, options.pairs):
+        row = tried(total, options)
+        print(json.dumps(row, indent=2), flush=True)
+        (options.folder / f"pairs{row['pairs']}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

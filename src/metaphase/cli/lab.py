@@ -1,0 +1,227 @@
+"""`metaphase lab`: one thread from a folder of slide pairs to a laboratory's own detector."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from metaphase.cli.console import Device, Json, print_json, progress_bar, stdout, tell, warn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from metaphase.jobs.lab.answers import Asked
+    from metaphase.jobs.lab.folder import Lab as LabFolder
+    from metaphase.jobs.stages import Report, StageState
+
+lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
+
+LabOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--lab", help="The laboratory's folder; by default the current one, or one above with lab.toml."
+    ),
+]
+COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "out of date": "yellow",
+           "interrupted": "yellow", "failed": "red"}  # fmt: skip
+
+
+@lab.callback(invoke_without_command=True)
+def status(context: typer.Context, place: LabOption = None, as_json: Json = False) -> None:
+    """Where the laboratory's detector stands, and the one next command."""
+    if context.invoked_subcommand is not None:
+        context.obj = place
+        return
+    from metaphase.jobs.lab.folder import find_lab
+    from metaphase.jobs.lab.running import next_command, show, standings
+
+    found = find_lab(place)
+    standing = standings(found)
+    show(found)
+    command = next_command(standing)
+    if as_json:
+        rows = [
+            {"step": one.step.name, "status": one.status, "what": one.what, "seconds": one.seconds}
+            for one in standing
+        ]
+        print_json({"steps": rows, "next": command})
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("step", "status", "time", "what"):
+        table.add_column(heading, justify="right" if heading == "time" else "left")
+    for one in standing:
+        colour = COLOURS.get(one.status, "dim")
+        table.add_row(
+            one.step.name, f"[{colour}]{one.status}[/]", _time(one.seconds, one.status), escape(one.what)
+        )
+    stdout.print(table)
+    if not command:
+        _tell_end(found)
+    tell(f"page {found.page}")
+    if command:
+        stdout.print(f"next: {command}", markup=False, highlight=False)
+
+
+@lab.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
+    place: Annotated[
+        Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Of the model; by default that of the folder.")] = "",
+    table: Annotated[
+        Path | None, typer.Option(help="CSV with slide or case, and patient, centre or both.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option(help="Model to start from, a bundled one by name; '' trains from nothing.")
+    ] = "breast",
+) -> None:
+    """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
+
+    Names propose pairs, the tissue decides. Slides that do not fit are named, and the others go on.
+    """
+    from metaphase.jobs.lab.running import begin
+
+    with progress_bar("slides") as bar:
+
+        def ask(question: str) -> bool:
+            bar.stop()
+            said = typer.confirm(question)
+            bar.start()
+            return said
+
+        begun = begin(
+            place or context.obj or Path(),
+            folder,
+            name=name,
+            table=table,
+            start=start,
+            ask=ask if sys.stdin.isatty() else None,
+            report=_reporter(bar),
+        )
+    for note in begun.notes:
+        warn(note)
+    splits = begun.manifest["split"].value_counts()
+    told = ", ".join(
+        f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
+    )
+    stdout.print(
+        f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}",
+        markup=False, highlight=False,
+    )  # fmt: skip
+    tell(f"page {begun.lab.page}")
+    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+
+
+@lab.command("next")
+def next_(
+    context: typer.Context,
+    place: LabOption = None,
+    device: Device = None,
+    no_page: Annotated[
+        bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
+    ] = False,
+) -> None:
+    """Do all that a machine can do; where people are asked, show the page until they have answered.
+
+    Killed at any moment, the same command goes on.
+    """
+    from metaphase.jobs.lab.folder import find_lab
+    from metaphase.jobs.lab.running import alone, go_on
+
+    found = find_lab(place or context.obj, device)
+    with alone(found):
+        asked = None
+        while asked is None or (not no_page and _answered(found, asked)):
+            with progress_bar() as bar:
+                asked = go_on(found, report=_reporter(bar), told=_tell_step).asked
+            if asked is None:
+                _tell_end(found)
+                tell(f"page {found.page}")
+                return
+            tell(f"{asked.what}: {asked}. About {asked.seconds_left / 60:.0f} minutes are left.")
+    if no_page:
+        tell(asked.command)
+    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+
+
+def _answered(found: LabFolder, asked: Asked) -> bool:
+    """Show a page; whether enough is answered then to go on."""
+    _serve(found, asked)
+    now = _same_page(found, asked)
+    if now is not None:
+        tell(f"{now.what}: {now}")
+    return now is None or now.enough
+
+
+def _serve(found: LabFolder, asked: Asked) -> None:
+    """Show a page until everything on it is answered, or Ctrl-C."""
+    from metaphase.web.labelling import Running, serve_project
+    from metaphase.web.review import Running as ReviewRunning
+    from metaphase.web.review import serve_review
+
+    said = [str(asked)]
+
+    def complete() -> bool:
+        now = _same_page(found, asked)
+        if now is not None and str(now) != said[0] and (now.answered % 25 == 0 or now.complete):
+            said[0] = str(now)
+            tell(said[0])
+        return now is None or now.complete
+
+    def ready(running: Running | ReviewRunning) -> None:
+        tell("It goes on by itself when all is answered; Ctrl-C goes on with what there is. Open")
+        typer.echo(running.url)
+
+    page = found.settings.page
+    if asked.kind == "label":
+        serve_project(asked.folder, host=page.host, port=page.port, ready=ready, until=complete)
+    else:
+        serve_review(asked.folder, port=page.port, ready=ready, until=complete)
+
+
+def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
+    from metaphase.jobs.lab.steps import steps_of
+
+    pages = (page for step in steps_of(found) if step.by_people for page in step.pages())
+    return next((page for page in pages if page.what == asked.what), None)
+
+
+def _reporter(bar: Progress) -> Report:
+    task = bar.add_task("starting", total=1)
+
+    def report(what: str, done: float, total: float) -> None:
+        bar.update(task, description=escape(what), completed=done, total=max(total, 1e-9))
+
+    return report
+
+
+def _tell_step(state: StageState) -> None:
+    from metaphase.jobs.lab.steps import CUT_SHARE, told_facts
+
+    tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {told_facts(state.facts)}")
+    for case, why in state.facts.get(CUT_SHARE, {}).items():
+        warn(f"{case}: {why}")
+
+
+def _tell_end(found: LabFolder) -> None:
+    from metaphase.jobs.lab.running import last_words
+
+    lines, doubts = last_words(found)
+    for doubt in doubts:
+        warn(str(doubt))
+    for line in lines:
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _time(seconds: float | None, status: str) -> str:
+    if seconds is None:
+        return ""
+    about = "" if status == "done" else "~"
+    return f"{about}{seconds:.0f} s" if seconds < 90 else f"{about}{seconds / 60:.0f} min"

@@ -1,0 +1,270 @@
+"""The folder of a laboratory: where everything lies, and what `lab.toml` says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.config import blamed, read_toml, refuse_unknown, settings_of
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.config import RunConfig, run_config
+from metaphase.labels.phh3.training import LearningConfig
+from metaphase.networks.cards import BUNDLED, named_model, parse_card
+from metaphase.networks.points import points_of
+
+SETTINGS = "lab.toml"
+RUN_TABLES = ("candidates", "labels", "sets", "training", "ensemble", "students", "test")
+"""Tables of `metaphase run` that `lab.toml` may set, under `[run]`."""
+
+
+# ---- what lab.toml says ----
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How much people are asked, and when it is enough."""
+
+    round1: int = 600
+    """Most items of round 1; never more than half of the candidates, so that round 2 has others."""
+    round2: int = 400
+    """Most items of round 2, of what CNN1 keeps."""
+    unsure_share: float = 0.5
+    """Share of round 2 that the network is least sure about, asked after the random ones."""
+    agree: int = 1
+    """Observers who must give the same answer; one observer is enough for 1."""
+    review: int = 50
+    """Points of the reference standard, the least sure first, that somebody decides about; 0 reviews none."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (
+            min(self.round1, self.round2, self.agree) < 1
+            or self.review < 0
+            or not 0 <= self.unsure_share <= 1
+        ):
+            raise UsageError(
+                f"[rounds] asks for {self.round1}, {self.round2}, {self.review} items, {self.agree} agree, "
+                f"{self.unsure_share:g} of them unsure",
+                next_step="give whole numbers from 1 on (review may be 0), and a share from 0 to 1",
+            )
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """The last answers, about the finished model's detections."""
+
+    answers: int = 100
+    """Pictures asked about, squares included; 0 leaves the calibration out."""
+    squares: int = 20
+    """Of them, squares of tissue in which mitoses are counted."""
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """Where the pages for people listen."""
+
+    host: str = "127.0.0.1"
+    port: int = 8500
+
+
+@dataclass(frozen=True)
+class LabSettings:
+    """All of `lab.toml`."""
+
+    name: str = "laboratory"
+    """Of the laboratory; the model is called so."""
+    slides: str = ""
+    """Folder in which the slides were found."""
+    start: str = BUNDLED
+    """Model from whose weights the detector starts, a bundled one by name; empty starts from nothing."""
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    phh3: LearningConfig = field(default_factory=LearningConfig)
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    page: PageSettings = field(default_factory=PageSettings)
+    run: dict[str, Any] = field(default_factory=dict)
+    """Tables of `metaphase run` (`[run.training]` and so on) that differ from what `metaphase lab` takes."""
+
+
+def settings_text(name: str, slides: Path, start: str) -> str:
+    """A new `lab.toml`."""
+    rounds, calibration = RoundSettings(), CalibrationSettings()
+    return f"""\
+# What `metaphase lab` works by. Change it at any time; it says what has to be done again.
+name = {json.dumps(name)}
+slides = {json.dumps(str(slides))}
+start = {json.dumps(start)}                  # the bundled detector; "" trains from nothing
+
+[rounds]
+round1 = {rounds.round1}                        # most brown objects to label in round 1
+round2 = {rounds.round2}                        # and in round 2
+agree = {rounds.agree}                           # observers who must agree
+review = {rounds.review}                         # least sure mitoses to review; 0 for none
+
+[calibration]
+answers = {calibration.answers}                       # about the finished detections; 0 for none
+
+[page]
+host = "127.0.0.1"                  # "0.0.0.0" lets other devices label
+port = 8500
+
+# [phh3]                            # training of CNN1 and CNN2: docs/phh3.md
+# [run.training]                    # training of the detector: docs/run.md
+"""
+
+
+# ---- where everything lies ----
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The folder of a laboratory."""
+
+    root: Path
+    device: str | None = None
+
+    @cached_property
+    def settings(self) -> LabSettings:
+        """What `lab.toml` says."""
+        path = self.root / SETTINGS
+        with blamed(path):
+            values = read_toml(path)
+            refuse_unknown(values.get("run", {}), RUN_TABLES, "[run]")
+            return settings_of(LabSettings, values)
+
+    @property
+    def manifest(self) -> Path:
+        """The pairs: case, he, phh3, centre, split, patient."""
+        return self.root / "manifest.csv"
+
+    @property
+    def slides(self) -> Path:
+        """What became of every slide that was found."""
+        return self.root / "slides.csv"
+
+    @property
+    def registration(self) -> Path:
+        """A folder a pair: how its slides fit."""
+        return self.root / "registration"
+
+    @property
+    def cases(self) -> Path:
+        """A folder a case: candidates, mitoses of PHH3, reference standard."""
+        return self.root / "cases"
+
+    def round(self, number: int) -> Path:
+        """The labelling project of a round."""
+        return self.root / f"round{number}"
+
+    def network(self, name: str) -> Path:
+        """The folder of CNN1 or CNN2."""
+        return self.root / name
+
+    @property
+    def detector(self) -> Path:
+        """The workspace of `metaphase run`."""
+        return self.root / "detector"
+
+    @property
+    def model(self) -> Path:
+        """The packaged model."""
+        return self.root / "model" / f"{self.settings.name}.safetensors"
+
+    @property
+    def results(self) -> Path:
+        """What the model finds on the test slides."""
+        return self.root / "results"
+
+    @property
+    def evaluation(self) -> Path:
+        """How good that is."""
+        return self.root / "evaluation"
+
+    @property
+    def calibration(self) -> Path:
+        """The sample that calibrates the model; each model has its own."""
+        card = self.model.with_suffix(".json")
+        return self.root / "calibration" / (parse_card(card).weights_sha256[:8] if card.is_file() else "none")
+
+    @property
+    def site(self) -> Path:
+        """The site profile made of it."""
+        return self.root / "site.json"
+
+    @property
+    def page(self) -> Path:
+        """Where it stands, as a page."""
+        return self.root / "index.html"
+
+    @property
+    def lock(self) -> Path:
+        """Held while somebody goes on here."""
+        return self.root / ".running"
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The training of the detector."""
+        return Chain(self.run_config, self.detector.resolve(), self.device)
+
+    @property
+    def run_config(self) -> RunConfig:
+        """Settings of `metaphase run` for this laboratory."""
+        tables = _merged(_run_defaults(self.settings.start), self.settings.run)
+        tables["cohort"] = {"manifest": str((self.cases / "manifest.csv").resolve())}
+        tables["reference"] = {"source": "phh3", "table": str((self.cases / "reference.parquet").resolve())}
+        with blamed(self.root / SETTINGS):
+            return run_config(tables, self.root)
+
+
+def find_lab(folder: Path | None = None, device: str | None = None) -> Lab:
+    """The laboratory of a folder, or of the current one or one above it."""
+    here = (folder or Path()).resolve()
+    for place in (here,) if folder is not None else (here, *here.parents):
+        if (place / SETTINGS).is_file():
+            return Lab(place, device)
+    raise UsageError(
+        f"there is no {SETTINGS} here" + ("" if folder else " nor above"),
+        path=here,
+        next_step="run metaphase lab init FOLDER with the folder of the slides, or go to its folder",
+    )
+
+
+def write_settings(root: Path, name: str, slides: Path, start: str) -> Path:
+    """Write `lab.toml` unless there is one."""
+    path = root / SETTINGS
+    if not path.exists():
+        write_text(path, settings_text(name, slides, start))
+    return path
+
+
+def _run_defaults(start: str) -> dict[str, Any]:
+    """Few slides, and a start: short trainings at a low rate, from the bundled weights; else longer ones."""
+    learning: dict[str, Any] = {"normalisation": "batch", "batch": 64, "stain_mix": 0.3}
+    sets = {"easy_negatives": 4_000, "hard_negatives": 12_000, "validation_positives": 1.0,
+            "validation_negatives": 0.25, "even_share": 0.3}  # fmt: skip
+    shared = {"sets": sets, "labels": {"positive_um": 12.5}}
+    if not start:
+        own = learning | {"family": "residual", "epochs": 12, "samples_per_epoch": 16_000}
+        test = {"suppress_um": 15.0, "smooth_um": 2.5}
+        return shared | {"training": own, "ensemble": {"networks": 2, "gamma": 0.5},
+                         "students": {"gammas": [0.5]}, "test": test}  # fmt: skip
+    card = parse_card(named_model(start).with_suffix(".json"))
+    points = points_of(card.thresholds)
+    warm = {"family": card.family, "normalisation": card.normalisation, "start": start, "epochs": 5,
+            "samples_per_epoch": 8_000, "learning_rate": 2e-4, "final_learning_rate": 1e-5}  # fmt: skip
+    return shared | {
+        "training": learning | warm,
+        "ensemble": {"networks": 2, "gamma": card.gamma},
+        "students": {"gammas": [card.gamma]},
+        "test": {"suppress_um": points.suppress_um, "smooth_um": points.smooth_um},
+    }
+
+
+def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    names = dict.fromkeys((*tables, *changes))
+    return {name: dict(tables.get(name, {})) | dict(changes.get(name, {})) for name in names}

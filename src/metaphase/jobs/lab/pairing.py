@@ -1,0 +1,411 @@
+"""From a folder of slides to a manifest of pairs: names propose, the tissue decides, the odd is named."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.geometry import Box
+from metaphase.base.tables import as_text, named, natural, read_table, slide_names, write_table
+from metaphase.images.inspection import inspect_slide
+from metaphase.jobs.lab.folder import Lab
+from metaphase.jobs.registration import register_slides
+from metaphase.jobs.stages import Report, silent
+from metaphase.labels.registration import same_tissue
+from metaphase.slides import SlideSource
+
+Role = Literal["he", "phh3", ""]
+SUFFIXES = (
+    ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide", ".btf",
+)  # fmt: skip
+"""Endings of whole-slide images; plain pictures are none."""
+STAIN_WORDS: dict[str, Role] = {
+    **dict.fromkeys(("he", "h&e", "hne", "hande", "hes", "hematoxylin", "haematoxylin", "eosin"), "he"),
+    **dict.fromkeys(("phh3", "pph3", "ph3", "ihc", "dab"), "phh3"),
+}  # fmt: skip
+CALLED = {"he": "H&E", "phh3": "PHH3"}
+SURE = 0.9
+"""A stain that is so sure overrules the name."""
+PROBE_PX = 64
+MOST_TRIES = 60
+"""Pairs of slides that are looked at where names do not help."""
+LEAST_PATIENTS = 3
+"""One to learn from, one to choose the threshold, one to test."""
+TEST_SHARE, VALIDATION_SHARE = 0.2, 0.25
+Ask = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A slide as it was found."""
+
+    path: Path
+    key: str
+    """What is left of its name without the words for stains."""
+    named: Role
+    """What its name says."""
+    looks: Role = ""
+    """What it looks like, where that is sure."""
+    problem: str = ""
+    """Why it cannot be used."""
+
+    @property
+    def role(self) -> Role:
+        """What it is taken for."""
+        return self.looks or self.named
+
+
+@dataclass(frozen=True)
+class Found:
+    """A pair of slides whose tissue corresponds."""
+
+    case: str
+    he: Seen
+    phh3: Seen
+    note: str = ""
+    """What is odd about it."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What came of a folder."""
+
+    pairs: tuple[Found, ...]
+    left_out: tuple[tuple[Path, str], ...]
+    """Slides that are in no pair, and why."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is odd, slide by slide."""
+        odd = [f"{one.case}: {one.note}" for one in self.pairs if one.note]
+        return odd + [f"{path.name}: {why}" for path, why in self.left_out]
+
+
+# ---- finding slides ----
+
+
+def find_slides(folder: Path, leave_out: Iterable[Path] = ()) -> list[Path]:
+    """Slide files below a folder, hidden ones and those of some folders left out."""
+    if not folder.is_dir():
+        raise UsageError("no such folder", path=folder, next_step="give the folder with the slides")
+    skipped = [place.resolve() for place in leave_out]
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not any(path.resolve().is_relative_to(place) for place in skipped)
+    ]
+    return sorted(found, key=lambda path: natural(str(path)))
+
+
+def named_role(path: Path, folder: Path) -> tuple[str, Role]:
+    """What a slide is called without the words for stains, and the stain that its name tells.
+
+    >>> named_role(Path("s/p1/HE.tif"), Path("s")), named_role(Path("s/PHH3/p1_a.svs"), Path("s"))
+    (('p1', 'he'), ('p1_a', 'phh3'))
+    """
+    kept, role = [], cast_role("")
+    for part in path.relative_to(folder).with_suffix("").parts:
+        words = re.split(r"([\s_.\-]+)", part)
+        roles = [STAIN_WORDS.get(word.lower(), "") for word in words]
+        role = next((one for one in roles if one), role)
+        left = "".join(word for word, one in zip(words, roles, strict=True) if not one)
+        kept.append(re.sub(r"[\s_.\-]+", lambda gap: gap[0][0], left).strip(" _.-"))
+    return "/".join(part for part in kept if part), role
+
+
+def cast_role(name: str) -> Role:
+    """A role by its name."""
+    return "he" if name == "he" else "phh3" if name == "phh3" else ""
+
+
+def look_at(path: Path, folder: Path) -> Seen:
+    """Open a slide, guess its stain, and read its last corner, which a copy that was cut off lacks."""
+    key, role = named_role(path, folder)
+    try:
+        with SlideSource(path).open() as slide:
+            _ = slide.mpp
+            stain = inspect_slide(slide).stain
+            for level in (0, len(slide.levels) - 1):
+                size = slide.levels[level]
+                side = min(PROBE_PX, size.width, size.height)
+                slide.read_level(level, Box(size.width - side, size.height - side, side, side))
+    except MetaphaseError as error:
+        return Seen(path, key, role, problem=error.problem)
+    looks = {"H&E": "he", "DAB": "phh3"}.get(stain.name, "") if stain.confidence >= SURE else ""
+    if not looks and not role:
+        return Seen(path, key, role, problem=f"neither its name nor its look tells the stain ({stain.name})")
+    return Seen(path, key, role, cast_role(looks))
+
+
+# ---- pairing ----
+
+
+def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
+    """Find, look at and pair the slides of a folder; registration says whether a pair is one."""
+    own = (lab.registration, lab.cases, lab.detector, lab.results, lab.root / "model")
+    paths = find_slides(folder, own)
+    if not paths:
+        raise UsageError(
+            f"no slide in it ({', '.join(SUFFIXES)})",
+            path=folder,
+            next_step="give the folder with the slides",
+        )
+    seen = []
+    for number, path in enumerate(paths):
+        report(f"looking at {path.name}", number, len(paths))
+        seen.append(look_at(path, folder))
+    problems = {one.path: one.problem for one in seen if one.problem}
+    usable = [one for one in seen if not one.problem]
+    proposed, rest = propose(usable)
+    pairs, loose = _registered(lab, proposed, report)
+    reasons = {one.path: why for found, why in loose for one in (found.he, found.phh3)}
+    rest += [one for found, _ in loose for one in (found.he, found.phh3)]
+    by_content, rest = _by_content(lab, rest, report)
+    left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
+    return Paired(
+        _each_named(sorted((*pairs, *by_content), key=lambda one: natural(one.case))),
+        tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))),
+    )
+
+
+def _each_named(pairs: Sequence[Found]) -> tuple[Found, ...]:
+    """The pairs with a name each: a second of the same name is numbered."""
+    often: dict[str, int] = defaultdict(int)
+    unique = []
+    for one in pairs:
+        often[one.case] += 1
+        number = often[one.case]
+        unique.append(one if number == 1 else replace(one, case=f"{one.case}-{number}"))
+    return tuple(unique)
+
+
+def propose(slides: Sequence[Seen]) -> tuple[list[Found], list[Seen]]:
+    """Pairs by name, one H&E and one PHH3 slide of the same key; and the slides left over."""
+    groups: dict[str, list[Seen]] = defaultdict(list)
+    for one in slides:
+        groups[one.key.lower()].append(one)
+    pairs, rest = [], list[Seen]()
+    for group in groups.values():
+        he, phh3 = ([one for one in group if one.role == role] for role in ("he", "phh3"))
+        if len(he) == len(phh3) == 1:
+            pairs.append(
+                Found(he[0].key.replace("/", "-") or "case", he[0], phh3[0], _swapped(he[0], phh3[0]))
+            )
+        else:
+            rest += group
+    return pairs, rest
+
+
+def _swapped(he: Seen, phh3: Seen) -> str:
+    if he.named == "phh3" and phh3.named == "he":
+        return (
+            f"the names are swapped: {phh3.path.name} looks like PHH3 and {he.path.name} like H&E; taken so"
+        )
+    odd = [one for one in (he, phh3) if one.named and one.named != one.role]
+    return "; ".join(f"{one.path.name} looks like {CALLED[one.role]} and is taken for it" for one in odd)
+
+
+def _registered(
+    lab: Lab, proposed: Sequence[Found], report: Report
+) -> tuple[list[Found], list[tuple[Found, str]]]:
+    """Pairs that registration confirms, and the others with the reason."""
+    good, bad = [], []
+    for number, one in enumerate(proposed):
+        report(f"registering {one.case}", number, len(proposed))
+        verdict, why = _verdict(lab, one)
+        if verdict == "reliable":
+            good.append(one)
+        else:
+            bad.append((one, f"{one.he.path.name} and {one.phh3.path.name}: {why}"))
+    return good, bad
+
+
+def _verdict(lab: Lab, pair: Found) -> tuple[str, str]:
+    try:
+        summary, _ = register_slides(
+            SlideSource(pair.he.path), SlideSource(pair.phh3.path), lab.registration / pair.case
+        )
+    except MetaphaseError as error:
+        return "failed", str(error)
+    return summary["verdict"], "; ".join(summary["reasons"])
+
+
+def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found], list[Seen]]:
+    """Pair what names left over, by looking which tissue corresponds."""
+    he, phh3 = ([one for one in rest if one.role == role] for role in ("he", "phh3"))
+    tries = [each for each in product(he, phh3) if each[0].key.lower() != each[1].key.lower()]
+    tries += [each for each in product(he, phh3) if each not in tries and _crowded(each, rest)]
+    found: list[Found] = []
+    taken: set[Path] = set()
+    for number, (one, other) in enumerate(tries[:MOST_TRIES]):
+        if {one.path, other.path} & taken:
+            continue
+        report(f"comparing {one.path.name} with {other.path.name}", number, len(tries))
+        if not _same(one, other):
+            continue
+        pair = Found(one.key.replace("/", "-"), one, other, _told_found(one, other))
+        verdict, _ = _verdict(lab, pair)
+        if verdict == "reliable":
+            found.append(pair)
+            taken |= {one.path, other.path}
+    return found, [one for one in rest if one.path not in taken]
+
+
+def _crowded(pair: tuple[Seen, Seen], rest: Sequence[Seen]) -> bool:
+    """Whether more than two slides share the name, so that it was not tried yet."""
+    return sum(one.key.lower() == pair[0].key.lower() for one in rest) > 2
+
+
+def _same(he: Seen, phh3: Seen) -> bool:
+    with SlideSource(he.path).open() as first, SlideSource(phh3.path).open() as second:
+        return same_tissue(first, second)
+
+
+def _told_found(he: Seen, phh3: Seen) -> str:
+    told = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
+    return "; ".join(filter(None, (told, _swapped(he, phh3))))
+
+
+def _alone(one: Seen, slides: Sequence[Seen]) -> str:
+    """Why a slide has no partner."""
+    other = "phh3" if one.role == "he" else "he"
+    if one.named and one.looks and one.named != one.looks:
+        return f"looks like {CALLED[one.looks]}, not like {CALLED[one.named]} as its name says: wrong stain"
+    partners = [each for each in slides if each.key.lower() == one.key.lower() and each.path != one.path]
+    spoilt = [each.path.name for each in partners if each.problem]
+    if spoilt:
+        return f"its partner cannot be used: {named(spoilt)}"
+    if not partners:
+        return f"its {CALLED[other]} slide is missing, and none of those left shows its tissue"
+    return f"its partner is in doubt: {named(each.path.name for each in partners)}"
+
+
+# ---- patients, centres, splits ----
+
+
+def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
+    """Cases whose names differ in their last part only, where that does not hold for all of them.
+
+    >>> groups_of(["p1_a", "p1_b", "p2_a"]), groups_of(["case_1", "case_2"])
+    ({'p1': ['p1_a', 'p1_b']}, {})
+    """
+    stems: dict[str, list[str]] = defaultdict(list)
+    for case in cases:
+        stem = re.sub(r"[\s_.\-]+[^\s_.\-]+$", "", case)
+        stems[stem].append(case)
+    return {stem: list(group) for stem, group in stems.items() if len(group) > 1 and len(stems) > 1}
+
+
+def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
+    """Patient and centre by the name of a slide or case, from a table that is given or lies in the folder."""
+    tables = [table] if table is not None else sorted(folder.glob("*.csv"))
+    facts: dict[str, dict[str, str]] = {}
+    for path in tables:
+        frame = read_table(path)
+        names = [name for name in ("case", "slide", "he", "phh3", "file") if name in frame.columns]
+        told = [name for name in ("patient", "centre") if name in frame.columns]
+        if not names or not told:
+            if table is None:
+                continue
+            raise UsageError(
+                f"has the columns {named(map(str, frame.columns))}",
+                path=path,
+                next_step="name the slides in a column slide or case, and give patient, centre or both",
+            )
+        for row in frame[[*names, *told]].apply(as_text).to_dict("records"):
+            for name in (row[column] for column in names if row[column]):
+                facts |= {called: {key: row[key] for key in told} for called in slide_names(name)}
+    return facts
+
+
+def manifest_of(
+    paired: Paired,
+    facts: dict[str, dict[str, str]],
+    earlier: pd.DataFrame | None = None,
+    *,
+    ask: Ask | None = None,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, list[str]]:
+    """The manifest, split by patient, and what was supposed where nothing says it.
+
+    Patients of an earlier manifest keep their split.
+    """
+    cases = [one.case for one in paired.pairs]
+    told, notes = [_facts_of(one, facts) for one in paired.pairs], list[str]()
+    patients = [each.get("patient") or "" for each in told]
+    groups = {} if all(patients) else groups_of(cases)
+    joined = dict[str, str]()
+    for stem, group in groups.items():
+        if ask is None or ask(f"Are {named(group)} slides of one patient ({stem})?"):
+            joined |= dict.fromkeys(group, stem)
+            if ask is None:
+                notes.append(f"{named(group)} are taken for one patient, {stem}, and stay in one split")
+    rows = pd.DataFrame(
+        {
+            "case": cases,
+            "he": [str(one.he.path.resolve()) for one in paired.pairs],
+            "phh3": [str(one.phh3.path.resolve()) for one in paired.pairs],
+            "centre": [each.get("centre") or "" for each in told],
+            "patient": [
+                patient or joined.get(case, case) for patient, case in zip(patients, cases, strict=True)
+            ],
+        }
+    )
+    kept = {} if earlier is None else dict(zip(earlier["patient"], earlier["split"], strict=True))
+    return rows.assign(split=splits_of(rows, kept, seed)), notes
+
+
+def _facts_of(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What a table says of a pair; else the folder in which it lies is the centre."""
+    for name in (pair.case, *slide_names(str(pair.he.path)), *slide_names(str(pair.phh3.path))):
+        if name in facts:
+            return facts[name]
+    return {"centre": pair.he.key.split("/")[0] if "/" in pair.he.key else ""}
+
+
+def splits_of(rows: pd.DataFrame, kept: dict[str, str], seed: int = 0) -> list[str]:
+    """A split for each row; all slides of a patient have one, and centres take turns. New ones train."""
+    patients = list(dict.fromkeys(rows["patient"]))
+    if len(patients) < LEAST_PATIENTS:
+        raise UsageError(
+            f"pairs of {len(patients)} patients: {LEAST_PATIENTS} are the least, one to learn from, one to "
+            "choose the threshold, one to test",
+            next_step="add pairs; until then use the bundled model, and calibrate it (metaphase calibrate)",
+        )
+    if kept:
+        return [kept.get(patient) or "train" for patient in rows["patient"]]
+    centre = dict(zip(rows["patient"], rows["centre"], strict=True))
+    drawn = [patients[number] for number in np.random.default_rng(seed).permutation(len(patients))]
+    turn: dict[str, int] = defaultdict(int)
+    order = []
+    for patient in drawn:
+        order.append((turn[centre[patient]], patient))
+        turn[centre[patient]] += 1
+    dealt = [patient for _, patient in sorted(order, key=lambda each: each[0])]
+    test, validation = (max(1, round(share * len(dealt))) for share in (TEST_SHARE, VALIDATION_SHARE))
+    split = ["test"] * test + ["validation"] * validation + ["train"] * (len(dealt) - test - validation)
+    owner = dict(zip(dealt, split, strict=True))
+    return [owner[patient] for patient in rows["patient"]]
+
+
+def write_slides(lab: Lab, paired: Paired) -> None:
+    """What became of every slide."""
+    rows = [
+        {"slide": str(one.path), "role": role, "case": pair.case, "what": pair.note}
+        for pair in paired.pairs
+        for role, one in (("he", pair.he), ("phh3", pair.phh3))
+    ]
+    rows += [{"slide": str(path), "role": "", "case": "", "what": why} for path, why in paired.left_out]
+    write_table(lab.slides, pd.DataFrame(rows, columns=["slide", "role", "case", "what"]))

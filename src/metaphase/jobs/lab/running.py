@@ -1,0 +1,264 @@
+"""Going on with a laboratory's thread until somebody has to answer something, and telling where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from metaphase.base.cautions import Cautions
+from metaphase.base.errors import UsageError
+from metaphase.base.files import held
+from metaphase.base.tables import as_text, read_manifest, read_table, write_table
+from metaphase.jobs.lab.answers import Asked
+from metaphase.jobs.lab.folder import Lab, write_settings
+from metaphase.jobs.lab.pairing import (
+    Ask,
+    Paired,
+    manifest_of,
+    pair_slides,
+    stated_facts,
+    write_slides,
+)
+from metaphase.jobs.lab.steps import CUT_SHARE, Step, steps_of, told_facts
+from metaphase.jobs.stages import Report, StageState, run_stages, silent, stage_states
+from metaphase.jobs.training.config import START
+from metaphase.jobs.training.run import read_results
+from metaphase.networks.cards import BUNDLED, doubts_about, parse_card
+from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
+from metaphase.reports.pages import duration
+
+Status = Literal[
+    "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"
+]
+NEXT = "metaphase lab next"
+Told = Callable[[StageState], None]
+
+
+# ---- the beginning ----
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What `metaphase lab init` made."""
+
+    lab: Lab
+    paired: Paired
+    manifest: pd.DataFrame
+    notes: list[str]
+    """What is odd, and what was supposed."""
+
+
+def begin(
+    root: Path,
+    folder: Path,
+    *,
+    name: str = "",
+    table: Path | None = None,
+    start: str = BUNDLED,
+    ask: Ask | None = None,
+    report: Report = silent,
+) -> Begun:
+    """Pair the slides of a folder and write manifest and `lab.toml`; again, it takes new slides in."""
+    lab = Lab(root.resolve())
+    name = name or _plain_name(lab.root.name)
+    write_settings(lab.root, name, folder.resolve(), start)
+    kept = (lab.settings.name, lab.settings.start) != (name, start)
+    paired = pair_slides(lab, folder.resolve(), report=report)
+    earlier = read_manifest(lab.manifest) if lab.manifest.is_file() else None
+    write_slides(lab, paired)
+    manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier, ask=ask)
+    write_table(lab.manifest, manifest)
+    show(lab)
+    if kept:
+        supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
+    return Begun(lab, paired, manifest, [*paired.notes, *supposed])
+
+
+def _plain_name(name: str) -> str:
+    kept = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name).strip("-_")
+    return kept or "laboratory"
+
+
+# ---- going on ----
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Why it stopped: people are asked, or all is done."""
+
+    asked: Asked | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left."""
+        return self.asked is None
+
+
+def go_on(lab: Lab, *, report: Report = silent, told: Told | None = None) -> Stopped:
+    """Do all that a machine can do, up to where somebody has to answer."""
+    while True:
+        steps = steps_of(lab)
+        number, _ = _first_open(lab, steps)
+        if number is None:
+            show(lab)
+            return Stopped(None)
+        step = steps[number]
+        if step.prepare is not None:
+            step.prepare(report)
+            waiting = [page for page in step.pages() if not page.enough]
+            if waiting:
+                show(lab)
+                return Stopped(waiting[0])
+            step = steps_of(lab)[number]
+        done = run_stages([each.stage for each in steps[:number]] + [step.stage], lab.root, report=report)
+        show(lab)
+        if told is not None:
+            told(done[-1])
+
+
+@contextmanager
+def alone(lab: Lab) -> Iterator[None]:
+    """Be the only one who goes on in a laboratory's folder."""
+    with held(lab.lock) as free:
+        if not free:
+            raise UsageError(
+                "somebody goes on here already",
+                path=lab.root,
+                next_step="wait for it, or stop it; metaphase lab tells where it stands",
+            )
+        yield
+
+
+def _first_open(lab: Lab, steps: Sequence[Step]) -> tuple[int | None, tuple[StageState, ...]]:
+    states = stage_states([step.stage for step in steps], lab.root)
+    return next((number for number, one in enumerate(states) if one.status != "kept"), None), states
+
+
+# ---- where it stands ----
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A step, and where it stands."""
+
+    step: Step
+    status: Status
+    what: str
+    """What it made, what is answered, or why it has to be done."""
+    state: StageState
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took, or will about take; of people, what is left to answer."""
+        if self.status == "waiting for a person":
+            return sum(page.seconds_left for page in self.step.pages())
+        return self.state.seconds if self.state.seconds is not None else self.step.seconds
+
+
+def standings(lab: Lab) -> list[Standing]:
+    """Every step; the first that is not done is the next one."""
+    steps = steps_of(lab)
+    first, states = _first_open(lab, steps)
+    found = []
+    with held(lab.lock) as free:
+        running = not free
+    for number, (step, state) in enumerate(zip(steps, states, strict=True)):
+        found.append(Standing(step, *_told(step, state, number == first, running), state))
+    return found
+
+
+def _told(step: Step, state: StageState, is_first: bool, running: bool) -> tuple[Status, str]:
+    if state.status == "kept":
+        cut = state.facts.get(CUT_SHARE, {})
+        failed = f"; failed: {', '.join(cut)}" if cut else ""
+        return "done", told_facts(state.facts) + failed
+    pages = step.pages() if step.by_people else []
+    waiting = [page for page in pages if not page.enough]
+    if waiting and is_first:
+        return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
+    stale = state.reason not in ("", "not made yet")
+    if state.status == "interrupted":
+        return ("running", step.stage.about) if running and is_first else ("interrupted", state.reason)
+    if stale:
+        return "out of date", state.reason
+    return ("next" if is_first else "later"), step.stage.about
+
+
+def next_command(standing: Sequence[Standing]) -> str:
+    """The one command to give now; none where all is done."""
+    return NEXT if any(one.status != "done" for one in standing) else ""
+
+
+def last_words(lab: Lab) -> tuple[list[str], Cautions]:
+    """What a finished model is, and how to use it; and what speaks against it."""
+    card = parse_card(lab.model.with_suffix(".json"))
+    site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
+    lines = [f"model {lab.model}"]
+    results = read_results(lab.detector).get("networks", {})
+    chosen = str(card.metrics.get("chosen", ""))
+    if START in results and chosen in results:
+        before, after = (results[name]["validation_f1"] or 0 for name in (START, chosen))
+        lines.append(
+            f"F1 on the validation slides: {before:.3f} before (the model it started from), {after:.3f} now"
+        )
+    lines += [
+        f"card {lab.model.with_suffix('.json')}",
+        f"evaluation {lab.evaluation / 'index.html'}",
+        f"metaphase detect SLIDE... -o DIR --model {lab.model}{site}",
+    ]
+    return lines, doubts_about(card)
+
+
+def show(lab: Lab) -> Path:
+    """Write the page about where it stands."""
+    return write_lab_page(lab.page, lab_page(lab))
+
+
+def lab_page(lab: Lab) -> LabPage:
+    """The page as data."""
+    standing = standings(lab)
+    manifest = read_manifest(lab.manifest)
+    slides = read_table(lab.slides)
+    odd = slides[as_text(slides["what"]) != ""]
+    notes = [(Path(row["slide"]).name, row["what"]) for row in odd.to_dict("records")]
+    rounds = [
+        Round(page.what, page.items, page.answered, page.divided, _points(page))
+        for one in standing
+        if one.step.by_people
+        for page in one.step.pages()
+    ]
+    ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
+    lines, doubts = last_words(lab) if ready else ([], ())
+    return LabPage(
+        name=lab.settings.name,
+        command=next_command(standing),
+        rows=[
+            LabRow(one.step.name, one.step.stage.about, one.status, _time(one), one.what) for one in standing
+        ],
+        splits={str(name): int(count) for name, count in manifest["split"].value_counts().items()},
+        patients=int(manifest["patient"].nunique()),
+        centres=sorted({str(centre) for centre in manifest["centre"] if centre}),
+        notes=list(dict.fromkeys(notes)),
+        rounds=rounds,
+        model=lines,
+        doubts=[str(doubt) for doubt in doubts],
+    )
+
+
+def _points(page: Asked) -> list[tuple[int, float, float, float]]:
+    return (
+        [] if page.curve is None else [(one.labels, one.f1, one.low, one.high) for one in page.curve.points]
+    )
+
+
+def _time(one: Standing) -> str:
+    if one.seconds is None:
+        return ""
+    if one.status == "done":
+        return duration(one.seconds)
+    return f"about {one.seconds:.0f} s" if one.seconds < 90 else f"about {one.seconds / 60:.0f} min"

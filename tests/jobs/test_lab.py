@@ -1,0 +1,302 @@
+"""A laboratory's thread: odd slides are named, people are waited for, a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from metaphase.base.errors import UsageError
+from metaphase.base.files import held
+from metaphase.cli.lab import lab as commands
+from metaphase.jobs.lab import pairing
+from metaphase.jobs.lab.folder import Lab, find_lab, write_settings
+from metaphase.jobs.lab.pairing import (
+    Found,
+    Paired,
+    Role,
+    Seen,
+    groups_of,
+    look_at,
+    manifest_of,
+    named_role,
+    pair_slides,
+    propose,
+    splits_of,
+    stated_facts,
+)
+from metaphase.jobs.lab.rehearsal import answer
+from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
+from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
+from metaphase.networks.checkpoints import load_model
+from metaphase.simulation import SimulationConfig, simulate_cohort
+
+TINY = """
+[phh3]
+epochs = 1
+samples_per_epoch = 48
+batch = 16
+normalisation = "batch"
+augment = "R"
+
+[run.training]
+family = "detector"
+augment = "R"
+stain_mix = 0.0
+batch = 16
+epochs = 1
+samples_per_epoch = 32
+
+[run.sets]
+easy_negatives = 40
+hard_negatives = 60
+
+[run.ensemble]
+networks = 1
+gamma = 0.04
+
+[run.students]
+gammas = [0.04]
+"""
+
+
+def seen(name: str, looks: Role = "", problem: str = "") -> Seen:
+    key, role = named_role(Path("s") / name, Path("s"))
+    return Seen(Path("s") / name, key, role, looks or role, problem)
+
+
+# ---- pairing ----
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("P01-HE.tif", ("P01", "he")),
+        ("P01 phh3.svs", ("P01", "phh3")),
+        ("PHH3/B-12.svs", ("B-12", "phh3")),
+        ("lab a/p1/H&E.tif", ("lab a/p1", "he")),
+        ("12_h&e_x.ndpi", ("12_x", "he")),
+        ("the_slide.tif", ("the_slide", "")),
+    ],
+)
+def test_names_tell_key_and_stain(path: str, found: tuple[str, str]) -> None:
+    assert named_role(Path("s") / path, Path("s")) == found
+
+
+def test_pairs_are_proposed_by_name_and_swapped_names_are_told() -> None:
+    slides = [seen("a-HE.tif"), seen("a-PHH3.tif"), seen("b-HE.tif", "phh3"), seen("b-PHH3.tif", "he")]
+    pairs, rest = propose([*slides, seen("c-HE.tif")])
+    assert [(one.case, one.he.path.name) for one in pairs] == [("a", "a-HE.tif"), ("b", "b-PHH3.tif")]
+    assert pairs[0].note == ""
+    assert "swapped" in pairs[1].note
+    assert [one.path.name for one in rest] == ["c-HE.tif"]
+
+
+def test_the_tissue_decides_and_all_that_is_odd_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PHH3 slides of a and b are exchanged, c lacks one, that of d is H&E, e is cut off, f is fine."""
+    tissue = {"a-PHH3.tif": "b", "b-PHH3.tif": "a"}
+    looks: dict[str, Role] = {"d-PHH3.tif": "he"}
+    names = [
+        f"{key}-{stain}.tif" for key in "abcdef" for stain in ("HE", "PHH3") if (key, stain) != ("c", "PHH3")
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+
+    def shows(one: Seen) -> str:
+        return tissue.get(one.path.name, one.path.name[0])
+
+    def looked(path: Path, folder: Path) -> Seen:
+        key, role = named_role(path, folder)
+        problem = "damaged slide" if path.name == "e-HE.tif" else ""
+        return Seen(path, key, role, looks.get(path.name, role), problem)
+
+    def verdict(_lab: Lab, pair: Found) -> tuple[str, str]:
+        same = shows(pair.he) == shows(pair.phh3)
+        return ("reliable", "") if same else ("failed", "the tissue does not correspond")
+
+    monkeypatch.setattr(pairing, "look_at", looked)
+    monkeypatch.setattr(pairing, "_verdict", verdict)
+    monkeypatch.setattr(pairing, "_same", lambda one, other: shows(one) == shows(other))
+    paired = pair_slides(Lab(tmp_path / "lab"), tmp_path)
+    assert [(one.case, one.phh3.path.name) for one in paired.pairs] == [
+        ("a", "b-PHH3.tif"),
+        ("b", "a-PHH3.tif"),
+        ("f", "f-PHH3.tif"),
+    ]
+    told = "\n".join(paired.notes)
+    assert "a: paired by content, not by name: a-HE.tif shows the tissue of b-PHH3.tif" in told
+    assert "c-HE.tif: its PHH3 slide is missing" in told
+    assert "d-PHH3.tif: looks like H&E, not like PHH3 as its name says: wrong stain" in told
+    assert "e-HE.tif: damaged slide" in told
+    assert "e-PHH3.tif: its partner cannot be used: e-HE.tif" in told
+    assert {path.name for path, _ in paired.left_out} == {
+        "c-HE.tif", "d-HE.tif", "d-PHH3.tif", "e-HE.tif", "e-PHH3.tif",
+    }  # fmt: skip
+
+
+def test_patients_stay_together_and_centres_take_turns() -> None:
+    rows = pd.DataFrame(
+        {"patient": [f"p{number // 2}" for number in range(16)], "centre": ["a"] * 8 + ["b"] * 8}
+    )
+    split = pd.Series(splits_of(rows, {}))
+    assert split.groupby(rows["patient"]).nunique().max() == 1
+    assert set(split) == {"train", "validation", "test"}
+    assert set(rows["centre"][split == "train"]) == {"a", "b"}
+    kept = dict(zip(rows["patient"], split, strict=True))
+    more = pd.concat([rows, pd.DataFrame({"patient": ["new"], "centre": ["b"]})], ignore_index=True)
+    assert splits_of(more, kept) == [*split, "train"]
+    with pytest.raises(UsageError, match="2 patients: 3 are the least"):
+        splits_of(rows.head(4), {})
+
+
+def test_patients_come_from_a_table_or_from_names(tmp_path: Path) -> None:
+    cases = ["p1_a", "p1_b", "p2_a", "p3_a"]
+    pairs = tuple(Found(case, seen(f"{case}-HE.tif"), seen(f"{case}-PHH3.tif")) for case in cases)
+    manifest, notes = manifest_of(Paired(pairs, ()), {})
+    assert list(manifest["patient"]) == ["p1", "p1", "p2_a", "p3_a"]
+    assert "p1_a, p1_b are taken for one patient" in notes[0]
+    asked: list[str] = []
+    answers, _ = manifest_of(Paired(pairs, ()), {}, ask=lambda text: bool(asked.append(text)))
+    assert list(answers["patient"]) == cases
+    assert len(asked) == 1
+    pd.DataFrame(
+        {"slide": [f"{case}-HE.tif" for case in cases], "patient": list("wxyz"), "centre": "A"}
+    ).to_csv(tmp_path / "t.csv", index=False)
+    manifest, notes = manifest_of(Paired(pairs, ()), stated_facts(None, tmp_path))
+    assert list(manifest["patient"]) == list("wxyz")
+    assert set(manifest["centre"]) == {"A"}
+    assert notes == []
+    assert groups_of(["case_1", "case_2"]) == {}
+
+
+def test_the_folder_is_found_from_below_and_a_missing_one_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_settings(tmp_path, "here", tmp_path / "slides", "simulated")
+    (tmp_path / "cases" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "cases" / "a")
+    assert find_lab().root == tmp_path.resolve()
+    with pytest.raises(UsageError, match=r"no lab.toml here.*lab init"):
+        find_lab(tmp_path / "cases")
+
+
+def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
+    with held(tmp_path / ".running") as free:
+        assert free
+        with pytest.raises(UsageError, match="somebody goes on here already"), alone(Lab(tmp_path)):
+            pass
+    with alone(Lab(tmp_path)):
+        pass
+
+
+# ---- the whole thread ----
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cohort")
+    config = SimulationConfig(
+        cases=3, centres=1, width=1152, height=1152, seed=13, mitoses_per_mm2=(500, 600), workers=1
+    )
+    simulate_cohort(folder, config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slides(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slides")
+    for case in ("case000", "case001", "case002"):
+        for stain in ("he", "phh3"):
+            shutil.copy(cohort / case / f"{stain}.tif", folder / f"{case}_{stain}.tif")
+    return folder
+
+
+def test_a_cut_off_slide_and_a_wrong_stain_are_seen(slides: Path, tmp_path: Path) -> None:
+    whole = (slides / "case000_he.tif").read_bytes()
+    for share in (0.1, 0.5, 0.95):
+        (tmp_path / "x-HE.tif").write_bytes(whole[: int(share * len(whole))])
+        assert look_at(tmp_path / "x-HE.tif", tmp_path).problem
+    (tmp_path / "x-PHH3.tif").write_bytes(whole)
+    wrong = look_at(tmp_path / "x-PHH3.tif", tmp_path)
+    assert (wrong.named, wrong.looks, wrong.role) == ("phh3", "he", "he")
+
+
+class Killed(BaseException):
+    """Somebody pulled the plug."""
+
+
+def killing(after: int) -> Callable[[str, float, float], None]:
+    count = 0
+
+    def report(what: str, done: float, total: float) -> None:
+        nonlocal count
+        count += 1
+        if count >= after:
+            raise Killed(what)
+
+    return report
+
+
+def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path) -> None:
+    """Killed three times on the way; people answer whatever is asked; the end says how to use the model."""
+    begun = begin(tmp_path, slides, start="", name="tiny")
+    lab = begun.lab
+    assert len(begun.manifest) == 3
+    assert sorted(begun.manifest["split"]) == ["test", "train", "validation"]
+    settings = (lab.root / "lab.toml").read_text()
+    settings = settings.replace("review = 50", "review = 5").replace("answers = 100", "answers = 0")
+    (lab.root / "lab.toml").write_text(settings + TINY)
+    lab = Lab(lab.root, "cpu")
+    truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in begun.manifest["case"]}
+    moments = iter(np.random.default_rng(3).integers(2, 12, 3).tolist())
+    kills, asked = [], []
+    while True:
+        after = next(moments, None)
+        try:
+            stopped = go_on(lab, report=killing(after)) if after else go_on(lab)
+        except Killed as moment:
+            kills.append(str(moment))
+            continue
+        if stopped.asked is None:
+            break
+        waiting = [one.step.name for one in standings(lab) if one.status == "waiting for a person"]
+        assert len(waiting) == 1
+        assert not stopped.asked.enough
+        asked.append(stopped.asked.what.split(":")[0])
+        answer(lab, stopped.asked, truths, FOUR_OBSERVERS[:1])
+    assert kills
+    assert asked[0] == "round 1"
+    assert {one.status for one in standings(lab)} == {"done"}
+    card = load_model(lab.model)[1]
+    assert card.name == "tiny"
+    assert card.metrics["learnt from"]["patients"] == 1
+    lines, doubts = last_words(lab)
+    assert lines[-1] == f"metaphase detect SLIDE... -o DIR --model {lab.model}"
+    assert "few-patients" in {doubt.code for doubt in doubts}
+    assert any("patients chose" in failure for failure in card.known_failures)
+    summary = json.loads(next(lab.results.glob("*/summary.json")).read_text())
+    assert "few-patients" in {warning["code"] for warning in summary["warnings"]}
+    assert (lab.evaluation / "index.html").is_file()
+    page = lab.page.read_text()
+    assert "All is done" in page
+    assert "metaphase detect SLIDE" in page
+    result = CliRunner().invoke(commands, ["--lab", str(lab.root), "--json"])
+    assert json.loads(result.stdout)["next"] == ""
+    (lab.root / "lab.toml").write_text(
+        settings + TINY.replace("epochs = 1\nsamples_per_epoch = 32", "epochs = 2")
+    )
+    changed = {one.step.name: one for one in standings(Lab(lab.root, "cpu"))}
+    assert changed["cnn2"].status == "done"
+    assert changed["detector"].status == "out of date"
+    assert "epochs" in changed["detector"].what
+    assert lab_page(Lab(lab.root)).command == "metaphase lab next"
+    assert replace(changed["detector"].state).status == "waiting"
