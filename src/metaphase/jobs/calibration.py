@@ -103,6 +103,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     sample = pd.concat([_known(one, number, counting, config) for number, one in enumerate(slides)])
     sample = sample.reset_index(drop=True)
     squares = pd.concat([_cells(one, number, config) for number, one in enumerate(slides)], ignore_index=True)
+    _refuse_nothing(sample, squares, config)
     known = sample[list(EVIDENCE)].to_numpy(np.float64)
     chance = supposed_chance(known)
     stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
@@ -132,6 +133,17 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     )
     write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
     return Drawn(folder, len(slides), len(asked), len(squares))
+
+
+def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleConfig) -> None:
+    """Refuse slides that have nothing to ask about."""
+    if sample.empty:
+        raise UsageError("the slides have no detections", next_step="give slides with tumour")
+    if config.squares and squares.empty:
+        raise UsageError(
+            f"no square of {config.square_um:g} um has tissue enough",
+            next_step="give slides with more tissue, smaller squares (--square-um), or none (--squares 0)",
+        )
 
 
 def _slide_folders(results: Sequence[Path]) -> list[Path]:
