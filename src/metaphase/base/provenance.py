@@ -28,7 +28,7 @@ import pandas as pd
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import read_json
+from metaphase.base.foreign import check_plain, read_json
 
 ABSENT = "absent"
 """Account of a file that is not there."""
@@ -200,6 +200,7 @@ def note_path(path: Path) -> Path:
 def file_fingerprint(path: str | Path) -> str:
     """Size and checksum of a file's content; quick for gigabytes, of which many pieces are read."""
     path = Path(path)
+    check_plain(path)
     try:
         status = path.stat()
         return _file_fingerprint(path, status.st_size, status.st_mtime_ns)

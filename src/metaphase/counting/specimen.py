@@ -21,6 +21,9 @@ from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
 
+MOST = 1e6
+"""No hotspot has more mitoses."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountConfig:
@@ -73,7 +76,8 @@ class CountConfig:
         _require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
         _require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
         _require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
-        _require(math.isfinite(self.theta1) and self.theta1 >= 0, "theta1", self.theta1, "at least 0")
+        _require(0 <= self.theta1 <= MOST, "theta1", self.theta1, f"from 0 to {MOST:g}")
+        _require(self.theta2 <= MOST, "theta2", self.theta2, f"from 0 to {MOST:g}")
         _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
         known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
         _require(known, "false_per_mm2", self.false_per_mm2, "at least 0")

@@ -36,8 +36,9 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.images.tissue import TissueMask
 from metaphase.jobs.counting import OWN_TABLE
+from metaphase.jobs.results import load_result
 from metaphase.labels.observers.project import (
     ARTEFACT,
     MITOSIS,
@@ -163,7 +164,7 @@ def _slide_folders(results: Sequence[Path]) -> list[Path]:
 
 
 def _read(folder: Path) -> _Searched:
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    result = load_result(folder)
     table = read_table(folder / OWN_TABLE)
     stated = table.attrs.get(OPERATING_POINTS, {})
     if "searched_with" not in stated:
@@ -172,8 +173,8 @@ def _read(folder: Path) -> _Searched:
             path=folder / OWN_TABLE,
             next_step="run `metaphase detect` again, which costs seconds",
         )
-    tissue = load_tissue(folder / f"{summary['name']}.tissue.png")
-    return _Searched(folder, summary["name"], summary["slide"], summary["mpp"], table, tissue, stated)
+    slide = str(result.summary["slide"])
+    return _Searched(folder, result.name, slide, result.mpp, table, result.tissue, stated)
 
 
 def _refuse_mixed(slides: Sequence[_Searched]) -> None:
