@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -39,7 +40,9 @@ MEMORY_BYTES = 2 << 30
 HARD_BYTES = 3 << 30
 """Beyond this a child gets no more memory."""
 UNFORESEEN = ("Traceback (most recent call last)", "The traceback is in")
-"""What the commands say where nobody thought of an input."""
+"""What the commands say where nobody thought of an input ..."""
+FAILED = re.compile(r"^error: .*\b[A-Z]\w+(Error|Exception): ", re.MULTILINE)
+"""... or of one among others."""
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection_cohort", "metaphase.networks.detector",
     "metaphase.jobs.tissue", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
@@ -204,7 +207,7 @@ def _outcome(place: Path, status: int, printed: str, memory: int) -> tuple[Outco
         return "traceback", f"ended with {status} and no verdict {last}"
     if "generator" in verdict:
         return "bad generator", verdict["generator"]
-    if any(sign in printed for sign in UNFORESEEN):
+    if any(sign in printed for sign in UNFORESEEN) or FAILED.search(printed):
         return "traceback", _place_of(printed) + last
     if verdict["wrong"]:
         return "silently wrong", verdict["wrong"]

@@ -91,6 +91,18 @@ def check_plain(
     return status.st_size
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether a file of this name is there; names of foreign tables may be longer than any file's.
+
+    >>> is_file("x" * 5000), is_file("\0")
+    (False, False)
+    """
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:
     """The content of a plain file."""
     check_plain(path, error)

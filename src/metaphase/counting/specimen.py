@@ -21,6 +21,8 @@ from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
 
+LARGEST_MM2 = 1e5
+"""No slide has more tissue: 300 mm a side at most."""
 MOST = 1e6
 """No hotspot has more mitoses."""
 
@@ -188,8 +190,9 @@ def specimen(
     """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing."""
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
-    if area_mm2 is not None and not (math.isfinite(area_mm2) and area_mm2 > 0):
-        raise UsageError(f"the area is {area_mm2} mm2", next_step="give the area of the tissue, above 0")
+    if area_mm2 is not None and not 0 < area_mm2 <= LARGEST_MM2:
+        advice = f"give the area of the tissue, above 0 and up to {LARGEST_MM2:g}"
+        raise UsageError(f"the area is {area_mm2} mm2", next_step=advice)
     if tissue is not None:
         _refuse_other_scale(tissue, mpp)
         tissue = None if tissue.is_empty else tissue

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from metaphase.base.cautions import read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
-from metaphase.base.foreign import parsing, read_json
+from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
@@ -166,8 +166,8 @@ class SlideResult:
         stated = self.summary["mpp_source"] == "flag"
         path = Path(str(self.summary["slide"]))
         places = (path, *(parent / path for parent in self.folder.resolve().parents))
-        path = next((place for place in places if place.is_file()), path)
-        if not path.is_file():
+        path = next((place for place in places if is_file(place)), path)
+        if not is_file(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",
                 path=path,
@@ -219,7 +219,7 @@ def load_result(folder: str | Path) -> SlideResult:
     folder = Path(folder)
     result = SlideResult(folder, _read(folder / SUMMARY, _Summary))
     _ = result.machine
-    missing = [name for name in (SEARCH, tissue_files(result.name)[0]) if not (folder / name).is_file()]
+    missing = [name for name in (SEARCH, tissue_files(result.name)[0]) if not is_file(folder / name)]
     if missing:
         raise MetaphaseError(f"has no {missing[0]}", path=folder, next_step="run metaphase detect again")
     return result
