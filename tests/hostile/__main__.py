@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -36,9 +37,13 @@ def main() -> int:
             chosen = [Trial(family, int(number), given.seed, FAMILIES[family].make)]
         Random(given.seed).shuffle(chosen)  # what goes wrong anywhere shows early
         results = []
+        for stop in (signal.SIGINT, signal.SIGTERM):  # a shell's background ignores the first
+            signal.signal(stop, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):  # the table so far
             for result in run_trials(chosen, Path(folder), at_once=given.at_once):
                 results.append(result)
+                if len(results) % 500 == 0:
+                    print(f"{len(results)} of {len(chosen)}", file=sys.stderr, flush=True)
                 if result.outcome in FAILURES or given.only:
                     name = f"{result.trial.name} of seed {result.trial.seed}"
                     print(f"{name}: {result.outcome}: {result.detail}\n    {result.command}", flush=True)

@@ -41,7 +41,7 @@ HARD_BYTES = 3 << 30
 """Beyond this a child gets no more memory."""
 UNFORESEEN = ("Traceback (most recent call last)", "The traceback is in")
 """What the commands say where nobody thought of an input ..."""
-FAILED = re.compile(r"^error: .*\b[A-Z]\w+(Error|Exception): ", re.MULTILINE)
+FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 """... or of one among others."""
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection_cohort", "metaphase.networks.detector",

@@ -78,6 +78,14 @@ CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
     "asap": {1: (3, 11)},
     "sliderunner": {1: (16, 68)},
     "toml": {1: (2, 14, 23)},
+    "csv": {3: (17,)},
+    "manifest": {3: (126,)},
+    "model": {3: (103,)},
+    "options": {3: (229, 402)},
+    "special": {3: (173,)},
+    "result": {3: (48, 385)},
+    "dataset": {3: (116,)},
+    "site": {5: (5, 7)},
 }
 """Inputs that failed once, each in another way, by seed; tests beside the readers name what was wrong.
 
