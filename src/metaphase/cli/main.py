@@ -129,7 +129,8 @@ FAULT, INTERRUPTED, TERMINATED = 70, 130, 143
 
 
 OF_THE_MACHINE = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
+    errno.ENAMETOOLONG,
 )  # fmt: skip
 """Errors that no program can foresee everywhere, and that say all by themselves."""
 
