@@ -36,7 +36,7 @@ from metaphase.simulation import SimulationConfig, simulate_cohort
 KINDS = ("detect", "run", "label", "view")
 SIDE_PX = 768
 BATCH, OBSERVERS = 5, 8
-LONGEST_S = 12.0
+LONGEST_S = 20.0
 """A command that goes on where it was is killed within this time, so that each of its parts is hit."""
 SERVED_S = 1.5
 """A server is killed within this time of its first line."""
