@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := build/tools
 VIEWER := src/metaphase/web/static/openseadragon
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
@@ -62,17 +63,22 @@ wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer insid
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
 	$(BIN)/python -m tests.hostile --inputs 10000
 
-kills: $(READY)  ## detection and the labelling server killed at random moments; memory over 500 slides
-	$(BIN)/python benchmarks/kills.py --kills 100
+kills: $(READY)  ## commands and servers killed at random moments, eight observers at once, memory over 500 slides
+	$(BIN)/python -m benchmarks.kills --kills 100
+	$(BIN)/python -m benchmarks.answering
 	$(BIN)/python benchmarks/long_run.py --slides 500
 
-audit: $(READY)  ## known holes in what we depend on; asks a network
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'pip-audit>=2.7'
-	$(BIN)/pip-audit --local --skip-editable
+$(TOOLS)/.ready:  ## in an environment of their own: they are no part of an installation
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet 'pip-audit>=2.7' 'cyclonedx-bom>=4.4'
+	@touch $@
 
-bom: $(READY)  ## what an installation is made of, as bom.json (CycloneDX)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt 'cyclonedx-bom>=4.4'
-	$(BIN)/cyclonedx-py environment $(VENV) --output-format JSON --output-file bom.json
+audit: $(READY) $(TOOLS)/.ready  ## known holes in what we depend on; asks a network
+	$(BIN)/python benchmarks/audit.py $(TOOLS)/bin/pip-audit $(VENV)/lib/python3*/site-packages
+
+bom: $(READY) $(TOOLS)/.ready  ## what an installation is made of, as bom.json (CycloneDX)
+	$(TOOLS)/bin/cyclonedx-py environment $(VENV) --output-format JSON --output-file bom.json
+	@echo "bom.json: $$(grep -c '"bom-ref"' bom.json) components"
 
 clean:
 	rm -rf $(VENV) $(VIEWER) build demo

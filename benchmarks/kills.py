@@ -1,168 +1,233 @@
-"""Kill detection and the labelling server at random moments: the result is the same, and no answer is lost.
+"""Kill commands and servers at random moments: the result is the same, and no answer is lost.
 
-python benchmarks/kills.py [--kills 25] [--seed 1]
+python -m benchmarks.kills [--only detect] [--kills 100] [--seed 1]
 
-`detect` is killed (SIGKILL) again and again until a run comes through, and what it left is compared with the
-result of a run that nobody disturbed. The labelling server is killed while observers answer; afterwards every
-answer that was acknowledged must be in the database. Ends with 1 where anything was lost.
+`detect` and `run` are killed (SIGKILL) again and again until they come through, and what they left is
+compared with the result of a run that nobody disturbed. The labelling server and the viewer are killed
+while observers answer; afterwards every answer that was acknowledged must be in the database. Nothing that a
+command started may outlive it. Ends with 1 where anything was lost, differs or stayed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
 
-import pandas as pd
+from tests.jobs.run_samples import TINY
+from tests.web.pages import Page, command, labelling, post, served, viewing
 
-from metaphase.base.tables import read_manifest, read_table, write_table
-from metaphase.labels.observers.project import load_project
-from metaphase.labels.observers.store import AnswerStore
+from metaphase.base.tables import read_manifest, read_table
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
-COMPARED = ("detections.parquet", "candidates.parquet", "search.parquet")
+KINDS = ("detect", "run", "label", "view")
 SIDE_PX = 768
-ITEMS, BATCH = 400, 5
+BATCH, OBSERVERS = 5, 8
+LONGEST_S = 20.0
+"""A command that goes on where it was is killed within this time, so that each of its parts is hit."""
+SERVED_S = 1.5
+"""A server is killed within this time of its first line."""
+QUIET_S = 20.0
+"""What a killed command had started must have ended after this time."""
 
 
-def command(*arguments: str | Path) -> list[str]:
-    """The program as a user starts it."""
-    return [sys.executable, "-m", "metaphase", *map(str, arguments)]
+@dataclass(frozen=True)
+class Tally:
+    """What became of one kind of thing that was killed."""
+
+    name: str
+    kills: int
+    checked: int
+    what: str
+    lost: int
+    stayed: int = 0
+
+    def __str__(self) -> str:
+        stayed = f", {self.stayed} times something stayed behind" if self.stayed else ""
+        return f"| {self.name} | {self.kills} | {self.checked:,} {self.what} | {self.lost} |{stayed}"
 
 
-# ---- detection ----
+# ---- commands that go on where they were ----
 
 
-def detect(slide: Path, output: Path) -> subprocess.Popen[bytes]:
-    """Begin to search a slide in small tiles, with a probability map."""
-    options = ("--model", "simulated", "--tile", "256", "--probability-map", "--device", "cpu")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command("detect", slide, "-o", output, *options), **quiet)  # type: ignore[call-overload,no-any-return]
+@dataclass(frozen=True)
+class Job:
+    """A command by its folder of results, and what it says when it has come through."""
+
+    name: str
+    arguments: Callable[[Path], list[str]]
+    result: Callable[[Path], Any]
 
 
-def result(folder: Path) -> dict[str, Any]:
-    """What a finished search says, without its times."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    for name in ("seconds", "device", "slide"):
-        summary.pop(name, None)
-    tables = {name: read_table(folder / name).to_dict("list") for name in COMPARED}
-    return {"summary": summary, "map": (folder / "probability.tif").read_bytes(), **tables}
+def start(job: Job, output: Path) -> subprocess.Popen[bytes]:
+    """Begin, in a group of its own."""
+    return subprocess.Popen(
+        job.arguments(output),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
-def kill_detection(slide: Path, folder: Path, kills: int, random: Random) -> tuple[int, int]:
-    """How often a search was killed, and how many of those that came through in the end differ."""
+def stays(group: int) -> bool:
+    """Whether something of a group of processes is left after a while."""
+    until = time.monotonic() + QUIET_S
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    return True
+
+
+def kill_job(job: Job, folder: Path, kills: int, random: Random) -> Tally:
+    """Kill it so often, and count results that differ from the undisturbed one."""
     started = time.monotonic()
-    detect(slide, folder / "undisturbed").wait()
-    seconds = time.monotonic() - started
-    expected = result(folder / "undisturbed" / slide.stem)
-    killed = different = rounds = 0
+    if start(job, folder / "undisturbed").wait():
+        raise RuntimeError(f"{job.name} failed undisturbed")
+    longest_s = min(LONGEST_S, 1.2 * (time.monotonic() - started))
+    expected = job.result(folder / "undisturbed")
+    killed = different = rounds = stayed = 0
     while killed < kills:
         output, rounds = folder / f"disturbed-{rounds}", rounds + 1
         while True:
-            process = detect(slide, output)
+            process = start(job, output)
             try:
-                process.wait(random.uniform(0, 1.2 * seconds) if killed < kills else None)
+                process.wait(random.uniform(0, longest_s) if killed < kills else None)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
                 killed += 1
+                stayed += stays(process.pid)
                 continue
             break
-        different += process.returncode != 0 or result(output / slide.stem) != expected
-    return killed, different
+        different += process.returncode != 0 or job.result(output) != expected
+    return Tally(job.name, killed, rounds, "results", different, stayed)
 
 
-# ---- labelling ----
+def detection(slide: Path) -> Job:
+    """A search in small tiles, with a probability map."""
+    options = ("--model", "simulated", "--tile", "256", "--probability-map", "--device", "cpu")
+
+    def result(output: Path) -> dict[str, Any]:
+        folder = output / slide.stem
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        for name in ("seconds", "device", "slide"):
+            summary.pop(name, None)
+        names = ("detections.parquet", "candidates.parquet", "search.parquet")
+        tables = {name: read_table(folder / name).to_dict("list") for name in names}
+        return {"summary": summary, "map": (folder / "probability.tif").read_bytes(), **tables}
+
+    return Job("detect", lambda output: command("detect", slide, "-o", output, *options), result)
 
 
-def write_items(folder: Path, slide: Path) -> None:
-    """A project of many items on one slide."""
-    rows = [(f"i{number}", str(slide.resolve()), 10 + number, 20, "c") for number in range(ITEMS)]
-    write_table(folder / "items.csv", pd.DataFrame(rows, columns=["item", "slide", "x", "y", "case"]))
+def training(config: Path) -> Job:
+    """The whole chain from slides to a tested student."""
+    lines = []
+    for name, values in TINY.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def result(output: Path) -> dict[str, Any]:
+        weights = {path.stem: path.read_bytes() for path in output.glob("networks/*/*.safetensors")}
+        results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+        return {"weights": weights, "results": _without_times(results)}
+
+    return Job("run", lambda output: command("run", config, "-o", output, "--device", "cpu"), result)
 
 
-def served(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A server and its address, once it listens."""
-    process = subprocess.Popen(
-        command("label", "serve", folder, "--port", "0"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
+def _without_times(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_times(value) for key, value in values.items() if "second" not in key}
+    return [_without_times(value) for value in values] if isinstance(values, list) else values
 
 
-def post(url: str, observer: str, answers: list[dict[str, Any]]) -> list[str]:
-    """The answers that the server says are saved."""
-    body = json.dumps({"observer": observer, "answers": answers}).encode()
-    request = urllib.request.Request(f"{url}api/answers", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as reply:
-        saved: list[str] = json.loads(reply.read())["saved"]
-    return saved
+# ---- servers that take answers ----
 
 
-def kill_server(folder: Path, slide: Path, kills: int, random: Random) -> tuple[int, int]:
-    """How many answers were acknowledged over all kills, and how many of them are not there."""
-    write_items(folder, slide)
-    project = load_project(folder)
-    numbers, names = [item.number for item in project.items], project.answer_names
+def kill_page(page: Page, kills: int, random: Random) -> Tally:
+    """Kill it so often while an observer answers, and count acknowledged answers that are not there."""
     acknowledged: dict[str, tuple[str, str]] = {}
+    items: list[Any] = []
     for round_ in range(kills):
-        process, url = served(folder)
-        observer = f"observer {round_ % 8}"
-        killer = threading.Timer(random.uniform(0, 1.5), process.kill)
+        process, url = served(page.arguments)
+        if not items:
+            items = page.items(url)
+        killer = threading.Timer(random.uniform(0, SERVED_S), process.kill)
         killer.start()
         while process.poll() is None:
-            sent = {str(uuid4()): (random.choice(numbers), random.choice(names)) for _ in range(BATCH)}
+            sent = {str(uuid4()): (random.choice(items), random.choice(page.names)) for _ in range(BATCH)}
             answers = [
                 {"uuid": uuid, "item": item, "answer": answer, "seconds": 1.0}
                 for uuid, (item, answer) in sent.items()
             ]
             try:
-                saved = post(url, observer, answers)
-            except (OSError, ValueError, urllib.error.URLError):
+                body = {"observer": f"observer {round_ % OBSERVERS}", "answers": answers}
+                saved = post(url, "api/answers", body)["saved"]
+            except (OSError, ValueError):
                 continue
-            acknowledged |= {uuid: (project.by_number[sent[uuid][0]].name, sent[uuid][1]) for uuid in saved}
+            acknowledged |= {uuid: (page.called(sent[uuid][0]), sent[uuid][1]) for uuid in saved}
         killer.join()
         if process.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the server ended with {process.returncode} by itself")
         if process.stdout is not None:
             process.stdout.close()
-    with AnswerStore(project) as store:
-        rows = store._rows("SELECT uuid, item, answer FROM log")
+    with page.log() as log:
+        rows = log._rows("SELECT uuid, item, answer FROM log")
     there = {uuid: (item, answer) for uuid, item, answer in rows}
-    return len(acknowledged), sum(there.get(uuid) != said for uuid, said in acknowledged.items())
+    lost = sum(there.get(uuid) != said for uuid, said in acknowledged.items())
+    return Tally(page.name, kills, len(acknowledged), "acknowledged answers", lost)
+
+
+# ---- all of it ----
+
+
+def tallies(chosen: Sequence[str], folder: Path, kills: int, random: Random) -> Iterator[Tally]:
+    """Kill one after the other."""
+    config = SimulationConfig(cases=1, centres=1, width=SIDE_PX, height=SIDE_PX, seed=5)
+    simulate_cohort(folder / "cohort", config)
+    slide = Path(read_manifest(folder / "cohort" / "manifest.csv")["he"].iloc[0])
+    kinds: dict[str, Callable[[Path], Tally]] = {
+        "detect": lambda here: kill_job(detection(slide), here, kills, random),
+        "run": lambda here: kill_job(training(here / "run.toml"), here, kills, random),
+        "label": lambda here: kill_page(labelling(here, slide), kills, random),
+        "view": lambda here: kill_page(viewing(here), kills, random),
+    }
+    for name in chosen:
+        (folder / name).mkdir()
+        yield kinds[name](folder / name)
 
 
 def main() -> None:
     """Kill, compare, and say what was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=KINDS, help="by default all")
     parser.add_argument("--kills", type=int, default=25, help="of each kind")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     given = parser.parse_args()
-    random = Random(given.seed)
+    failed = False
+    print("| killed | SIGKILLs | compared | lost or different |\n|---|--:|--:|--:|")
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
-        folder = Path(name)
-        config = SimulationConfig(cases=1, centres=1, width=SIDE_PX, height=SIDE_PX, seed=5)
-        simulate_cohort(folder / "cohort", config)
-        slide = Path(read_manifest(folder / "cohort" / "manifest.csv")["he"].iloc[0])
-        answers, lost = kill_server(folder / "project", slide, given.kills, random)
-        print(f"label serve: {given.kills} kills, {answers} acknowledged answers, {lost} lost", flush=True)
-        killed, different = kill_detection(slide, folder, given.kills, random)
-        print(f"detect: {killed} kills, {different} results that differ")
-    sys.exit(int(bool(lost or different)))
+        for tally in tallies(given.only or KINDS, Path(name), given.kills, Random(given.seed)):
+            print(tally, flush=True)
+            failed |= bool(tally.lost or tally.stayed)
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ def test_pipes_devices_sockets_and_folders_are_refused_at_once(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("device").symlink_to("/dev/zero")
+    Path("kernel").symlink_to("/proc/kmsg")  # looks plain, and never ends
     Path("circle").symlink_to("circle")
     Path("folder").mkdir()
     with socket.socket(socket.AF_UNIX) as made:
         made.bind("socket")
-    for name in ("pipe", "device", "socket", "circle", "folder", "absent", "a\0b"):
+    for name in ("pipe", "device", "kernel", "socket", "circle", "folder", "absent", "a\0b"):
         with pytest.raises(MetaphaseError, match=r"plain file|cannot be read|folder"):
             check_plain(name)
         with pytest.raises(UsageError):
@@ -162,3 +163,14 @@ def test_a_manifest_has_finite_numbers(tmp_path: Path) -> None:
     path.write_text(f"case,he,mpp\na,a.tif,0.25\nb,b.tif,{'9' * 400}\n")
     with pytest.raises(TableError, match=r"mpp"):
         read_manifest(path)
+
+
+def test_a_table_of_ours_with_a_changed_byte_is_no_other_table(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": [float(number) for number in range(200)]})
+    write_table(tmp_path / "a.parquet", table)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    values = data.find(b"\xf0?")  # within the column
+    data[values] ^= 0x10
+    (tmp_path / "b.parquet").write_bytes(data)
+    with pytest.raises(TableError, match="cannot be read as a table"):
+        read_table(tmp_path / "b.parquet")

@@ -159,7 +159,7 @@ def test_a_file_counts_by_its_content_and_not_by_its_name(tmp_path: Path) -> Non
     second.write_bytes(middle)
     assert FileContent(first).account() != FileContent(second).account()
     assert FileContent(tmp_path / "gone").account() == ABSENT
-    with pytest.raises(MetaphaseError, match=r"gone\.svs: cannot be read .*\. Check the path\.$"):
+    with pytest.raises(MetaphaseError, match=r"gone\.svs: no such file, so it cannot be read\. Check"):
         file_fingerprint(tmp_path / "gone.svs")
 
 

@@ -54,3 +54,21 @@ def test_a_slide_whose_name_is_no_text_takes_no_other_with_it(tmp_path: Path) ->
     done = run("tissue", tmp_path / "caf\udce9.tif", tmp_path / "absent.tif", "-o", tmp_path / "out")
     assert done.returncode == 1
     assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 2
+
+
+def test_a_foreign_name_of_any_length_is_a_short_message(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("a" * 70_000)
+    assert len(capsys.readouterr().err) < 4000
+
+
+def test_what_the_machine_refuses_is_said_with_its_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> None:
+        raise PermissionError(13, "Permission denied", "secret.tif")
+
+    monkeypatch.setattr(entry, "app", refused)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 1
+    assert "secret.tif: Permission denied" in capsys.readouterr().err

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 
-from tests.hostile.inputs import CORPUS_SEED, FAMILIES, corpus, trials, write_assets
-from tests.hostile.trials import FAILURES, preload, print_table, run_trials
+from tests.hostile.inputs import FAMILIES, corpus, trials
+from tests.hostile.inputs.sound import write_assets
+from tests.hostile.trials import FAILURES, Trial, preload, print_table, run_trials
 
 
 def main() -> int:
@@ -26,18 +29,23 @@ def main() -> int:
     preload()
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         write_assets(Path(folder) / "assets")
-        chosen = trials(given.inputs, given.family or list(FAMILIES))
-        if given.corpus:
-            chosen, given.seed = corpus(), CORPUS_SEED
+        chosen = (
+            corpus() if given.corpus else trials(given.inputs, given.seed, given.family or list(FAMILIES))
+        )
         if given.only:
             family, _, number = given.only.rpartition("-")
-            chosen = [one for one in trials(10**6, [family]) if one.number == int(number)]
+            chosen = [Trial(family, int(number), given.seed, FAMILIES[family].make)]
+        Random(given.seed).shuffle(chosen)  # what goes wrong anywhere shows early
         results = []
+        for stop in (signal.SIGINT, signal.SIGTERM):  # a shell's background ignores the first
+            signal.signal(stop, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):  # the table so far
-            for result in run_trials(chosen, Path(folder), seed=given.seed, at_once=given.at_once):
+            for result in run_trials(chosen, Path(folder), at_once=given.at_once):
                 results.append(result)
+                if len(results) % 500 == 0:
+                    print(f"{len(results)} of {len(chosen)}", file=sys.stderr, flush=True)
                 if result.outcome in FAILURES or given.only:
-                    name = f"{result.trial.family}-{result.trial.number}"
+                    name = f"{result.trial.name} of seed {result.trial.seed}"
                     print(f"{name}: {result.outcome}: {result.detail}\n    {result.command}", flush=True)
     print_table(results, sys.stdout)
     return int(any(result.outcome in FAILURES for result in results))

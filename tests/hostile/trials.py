@@ -1,15 +1,18 @@
 """One hostile input at a time, in a process of its own with limits, and what became of it.
 
 The harness imports the commands once and forks a child for every input. The child makes the input, runs the
-real entry point on it, and judges what it left; the parent looks at how the child ended, how long it took and
-how much memory it had.
+real entry point on it, and judges what it left; the parent looks at how the child ended, how long it worked
+(not waited for a core: the machine may be busy) and how much memory it had.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
+import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,21 +22,29 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Literal, TextIO
+
+import typer.main
 
 Outcome = Literal["refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator"]
 OUTCOMES: tuple[Outcome, ...] = (
     "refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator",
 )  # fmt: skip
 FAILURES: tuple[Outcome, ...] = OUTCOMES[2:]
-HANG_S = 20.0
+HANG_S = 20
+"""Seconds of work, beyond which the kernel ends a child."""
+BLOCKED_S = 120.0
+"""Seconds after which a child is ended that does not work but waits."""
 MEMORY_BYTES = 2 << 30
 HARD_BYTES = 3 << 30
 """Beyond this a child gets no more memory."""
 UNFORESEEN = ("Traceback (most recent call last)", "The traceback is in")
-"""What the commands say where nobody thought of an input."""
+"""What the commands say where nobody thought of an input ..."""
+FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
+"""... or of one among others."""
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection_cohort", "metaphase.networks.detector",
     "metaphase.jobs.tissue", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
@@ -76,7 +87,13 @@ class Trial:
 
     family: str
     number: int
+    seed: int
     maker: Maker
+
+    @property
+    def name(self) -> str:
+        """With which it can be tried again."""
+        return f"{self.family}-{self.number}"
 
 
 @dataclass(frozen=True)
@@ -87,70 +104,52 @@ class Result:
     outcome: Outcome
     detail: str = ""
     command: str = ""
-    seconds: float = 0.0
+    work_s: float = 0.0
     memory_bytes: int = 0
 
 
 def preload() -> None:
-    """Import what the commands import when they are called, so that children start at once."""
+    """Import and make what the commands do when they are called, so that children start at once."""
     for module in PRELOADED:
         importlib.import_module(module)
+    entry = importlib.import_module("metaphase.cli.main")
+    entry.app = typer.main.get_command(entry.app)  # as each call of it would make it
+    gc.freeze()
 
 
-def run_trials(
-    trials: Iterable[Trial], folder: Path, *, seed: int, at_once: int = 2, hang_s: float = HANG_S
-) -> Iterator[Result]:
-    """Try all of them; one that hangs is tried once more alone, for the machine may have been busy."""
-    again = []
-    for result in _run(trials, folder, seed, at_once, hang_s):
-        if result.outcome == "hang":
-            again.append(result.trial)
-        else:
-            yield result
-    yield from _run(again, folder, seed, 1, hang_s)
-
-
-def _run(trials: Iterable[Trial], folder: Path, seed: int, at_once: int, hang_s: float) -> Iterator[Result]:
+def run_trials(trials: Iterable[Trial], folder: Path, *, at_once: int = 1) -> Iterator[Result]:
+    """Try all of them, in the order in which they end."""
     baseline = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     waiting, running = iter(trials), dict[int, tuple[Trial, Path, float]]()
-    more = True
-    while more or running:
-        while more and len(running) < at_once:
-            trial = next(waiting, None)
-            if trial is None:
-                more = False
-                break
-            place = folder / f"{trial.family}-{trial.number}"
-            running[_fork(trial, place, seed)] = (trial, place, time.monotonic())
+    while True:
+        for trial in islice(waiting, at_once - len(running)):
+            place = folder / f"{trial.name}-{trial.seed}"
+            running[_fork(trial, place)] = (trial, place, time.monotonic())
         if not running:
-            break
+            return
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid in running:
-            trial, place, started = running.pop(pid)
+            trial, place, _ = running.pop(pid)
             memory = max(0, usage.ru_maxrss * 1024 - baseline)
-            yield _judged(trial, place, status, time.monotonic() - started, memory)
+            yield _judged(trial, place, status, usage.ru_utime + usage.ru_stime, memory)
             shutil.rmtree(place, ignore_errors=True)
             continue
-        for late, (trial, place, started) in list(running.items()):
-            if time.monotonic() - started > hang_s:
+        for late, (_, _, started) in running.items():
+            if time.monotonic() - started > BLOCKED_S:
                 os.killpg(late, signal.SIGKILL)
-                os.waitpid(late, 0)
-                del running[late]
-                yield Result(trial, "hang", "", _command(place), hang_s)
-                shutil.rmtree(place, ignore_errors=True)
-        time.sleep(0.005)
+        time.sleep(0.002)
 
 
-def _fork(trial: Trial, place: Path, seed: int) -> int:
+def _fork(trial: Trial, place: Path) -> int:
     shutil.rmtree(place, ignore_errors=True)
     (place / "in").mkdir(parents=True)
     pid = os.fork()
     if pid == 0:
-        os._exit(_child(trial, place, seed))
+        os._exit(_child(trial, place))
     return pid
 
 
-def _child(trial: Trial, place: Path, seed: int) -> int:
+def _child(trial: Trial, place: Path) -> int:
     """In the child: never returns into the parent's code."""
     os.setpgid(0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -160,13 +159,15 @@ def _child(trial: Trial, place: Path, seed: int) -> int:
     os.dup2(said.fileno(), 2)
     try:
         os.chdir(place / "in")
-        attempt = trial.maker(Random(f"{seed} {trial.family} {trial.number}"), place / "in")
+        attempt = trial.maker(Random(f"{trial.seed} {trial.family} {trial.number}"), place / "in")
         arguments = [os.fsdecode(part) for part in attempt.arguments]
         (place / "command.json").write_text(json.dumps(arguments))
     except BaseException as error:  # noqa: BLE001 -- told to the parent
         (place / "verdict.json").write_text(json.dumps({"generator": repr(error)}))
         return 0
     resource.setrlimit(resource.RLIMIT_DATA, (HARD_BYTES, HARD_BYTES))
+    limit_s = math.ceil(time.process_time()) + HANG_S
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
     code = _called(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -190,16 +191,18 @@ def _called(arguments: list[str]) -> int:
     return 0
 
 
-def _judged(trial: Trial, place: Path, status: int, seconds: float, memory: int) -> Result:
+def _judged(trial: Trial, place: Path, status: int, work_s: float, memory: int) -> Result:
     printed = (place / "said.txt").read_bytes().decode("utf-8", "replace")
     outcome, detail = _outcome(place, status, printed, memory)
-    return Result(trial, outcome, detail, _command(place), seconds, memory)
+    return Result(trial, outcome, detail, _command(place), work_s, memory)
 
 
 def _outcome(place: Path, status: int, printed: str, memory: int) -> tuple[Outcome, str]:
     last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")[-300:]
     if memory > MEMORY_BYTES or "MemoryError" in printed:
         return "memory", f"{memory / 1e9:.1f} GB {last}"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        return "hang", last
     if os.WIFSIGNALED(status):
         return "traceback", f"signal {os.WTERMSIG(status)} {last}"
     try:
@@ -208,7 +211,7 @@ def _outcome(place: Path, status: int, printed: str, memory: int) -> tuple[Outco
         return "traceback", f"ended with {status} and no verdict {last}"
     if "generator" in verdict:
         return "bad generator", verdict["generator"]
-    if any(sign in printed for sign in UNFORESEEN):
+    if any(sign in printed for sign in UNFORESEEN) or FAILED.search(printed):
         return "traceback", _place_of(printed) + last
     if verdict["wrong"]:
         return "silently wrong", verdict["wrong"]
@@ -229,16 +232,15 @@ def _command(place: Path) -> str:
 
 
 def print_table(results: Sequence[Result], out: TextIO) -> None:
-    """Families against outcomes."""
+    """Families against outcomes, as Markdown."""
     counts = Counter((result.trial.family, result.outcome) for result in results)
-    families = list(dict.fromkeys(result.trial.family for result in results))
+    families = sorted({result.trial.family for result in results})
+    rows = [[name, *(counts[name, one] for one in OUTCOMES)] for name in families]
+    rows = [[name, sum(cells), *cells] for name, *cells in rows]
+    totals = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
     heads = ("family", "inputs", *OUTCOMES)
-    rows = [
-        (name, str(sum(counts[name, one] for one in OUTCOMES)), *(str(counts[name, one]) for one in OUTCOMES))
-        for name in families
-    ]
-    totals = [str(sum(int(row[column]) for row in rows)) for column in range(1, len(heads))]
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    for row in (heads, *rows, ("all", *totals)):
-        cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        print(row[0].ljust(widths[0]), *cells, sep="  ", file=out)
+    for row in (heads, ("---", *["--:"] * (len(heads) - 1)), *rows, ("**all**", *totals)):
+        print("|", " | ".join(f"{cell:,}" if isinstance(cell, int) else cell for cell in row), "|", file=out)
+    if results:
+        longest, largest = max(one.work_s for one in results), max(one.memory_bytes for one in results)
+        print(f"\nThe longest worked {longest:.1f} s, the largest took {largest / 1e9:.2f} GB.", file=out)

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -200,3 +201,35 @@ def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Pa
     told = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
     assert told["answers"] == load_profile(site).answers
     assert "draws" not in told
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("draws", "spread"), ["0.5", None]),
+        (("draws", "coefficients"), [[1, 2], [3]]),
+        (("draws", "missed"), [-1.0]),
+        (("draws", "slopes"), "{{7*7}}"),
+        (("draws", "share"), float("nan")),
+        (("deltas",), {"mitoses": 0.5}),
+        (("at", "count"), {}),
+        (("area_mm2",), True),
+        (("answers",), 10**400),
+    ],
+)
+def test_a_profile_of_which_no_count_can_be_made_is_refused(
+    tmp_path: Path, profile: Path, where: tuple[str, ...], value: Any
+) -> None:
+    content = json.loads(profile.read_bytes())
+    parent = content
+    for step in where[:-1]:
+        parent = parent[step]
+    parent[where[-1]] = value
+    (tmp_path / "odd.json").write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match="no site profile"):
+        load_profile(tmp_path / "odd.json")
+
+
+def test_slides_with_nothing_to_ask_about_are_refused(tmp_path: Path, results: Path) -> None:
+    with pytest.raises(UsageError, match="no square of 1000 um has tissue enough"):
+        draw_sample([results], tmp_path / "lab", SampleConfig(square_um=1000.0))

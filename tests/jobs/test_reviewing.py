@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import read_detections
 from metaphase.jobs.cohort import CohortSlide
@@ -171,3 +172,35 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     assert other.summary["machine"]["score"]["detections"] == above
     assert other.summary["score"]["detections"] == above - 1
     assert len(read_detections(tmp_path / "detections.geojson").table) == above - 1
+
+
+@pytest.mark.parametrize(
+    ("file", "where", "value"),
+    [
+        ("summary.json", ("mpp",), float("nan")),
+        ("summary.json", ("operating_points", "count", "delta"), "0.5"),
+        ("summary.json", ("warnings",), 5),
+        ("count.json", ("config", "threshold"), True),
+        ("count.json", ("config", "area_mm2"), -1.0),
+        ("count.json", ("hotspot",), []),
+    ],
+)
+def test_a_result_that_says_nothing_sound_is_refused(
+    folder: Path, file: str, where: tuple[str, ...], value: Any
+) -> None:
+    content = json.loads((folder / file).read_bytes())
+    parent = content
+    for step in where[:-1]:
+        parent = parent[step]
+    parent[where[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match=f"{file}: holds no finished result"):
+        load_result(folder)
+
+
+def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> None:
+    content = json.loads((folder / "count.json").read_bytes())
+    del content["config"]["threshold"]
+    (folder / "count.json").write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match="lack or have threshold"):
+        load_result(folder)

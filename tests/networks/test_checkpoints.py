@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,11 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -
     save_model(tmp_path / "m.safetensors", network, card())
     with pytest.raises(ModelError, match="no finite numbers"):
         load_model(tmp_path / "m.safetensors")
+
+
+def test_a_model_is_read_without_the_compiler_of_torch(model: Path) -> None:
+    """Which takes seconds to load, and is needed for nothing here."""
+    code = "import sys; from metaphase.networks.checkpoints import load_model; load_model(sys.argv[1])"
+    code += "; print('torch._dynamo' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"

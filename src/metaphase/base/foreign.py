@@ -65,6 +65,10 @@ def told(problem: BaseException) -> str:
     return repr(problem)[:200] if isinstance(problem, KeyError | IndexError) or not text else text
 
 
+_MADE_UP = (("/", "proc"), ("/", "sys"))
+"""Folders of the kernel, some of whose files look plain and never end."""
+
+
 def check_plain(
     path: str | Path,
     error: type[MetaphaseError] = MetaphaseError,
@@ -80,11 +84,23 @@ def check_plain(
         raise error(what, path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) or Path(path).resolve().parts[:2] in _MADE_UP:
         raise error(
             "is no plain file but a pipe, device or socket", path=path, next_step="save it as a file first"
         )
     return status.st_size
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a file of this name is there; names of foreign tables may be longer than any file's.
+
+    >>> is_file("x" * 5000), is_file("\0")
+    (False, False)
+    """
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:

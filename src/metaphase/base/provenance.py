@@ -28,7 +28,7 @@ import pandas as pd
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import read_json
+from metaphase.base.foreign import check_plain, is_file, read_json
 
 ABSENT = "absent"
 """Account of a file that is not there."""
@@ -129,7 +129,7 @@ class FileContent:
         if self.path.is_dir():
             files = sorted(path for path in self.path.rglob("*") if path.is_file())
             return {str(path.relative_to(self.path)): file_fingerprint(path) for path in files}
-        return file_fingerprint(self.path) if self.path.is_file() else ABSENT
+        return file_fingerprint(self.path) if is_file(self.path) else ABSENT
 
 
 def account_of(value: Any, stage: str = "") -> Any:
@@ -200,6 +200,7 @@ def note_path(path: Path) -> Path:
 def file_fingerprint(path: str | Path) -> str:
     """Size and checksum of a file's content; quick for gigabytes, of which many pieces are read."""
     path = Path(path)
+    check_plain(path)
     try:
         status = path.stat()
         return _file_fingerprint(path, status.st_size, status.st_mtime_ns)

@@ -74,14 +74,14 @@ def _read_parquet(path: Path, size: int) -> pd.DataFrame:
     rows = parquet.read_metadata(path).num_rows
     if rows > raised(max(MOST_ROWS, size)):
         raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
-    return pd.read_parquet(path)
+    return pd.read_parquet(path, page_checksum_verification=True)
 
 
 def write_table(path: str | Path, frame: pd.DataFrame) -> None:
     """Write a table whole or not at all, as Parquet or CSV by its suffix."""
     with atomic_path(path) as temporary:
         if temporary.suffix.lower() == ".parquet":
-            frame.to_parquet(temporary, index=False)
+            frame.to_parquet(temporary, index=False, write_page_checksum=True)
         else:
             _write_csv(temporary, frame)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,6 +23,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
@@ -74,6 +76,10 @@ Paper = Annotated[
 # ---- what all commands share ----
 
 AREA = "mm2"
+WIDEST = 10_000
+"""Characters of a line."""
+LONGEST = 3000
+"""Characters of an error."""
 
 
 class PlainConsole(Console):
@@ -83,19 +89,37 @@ class PlainConsole(Console):
         """As rich does it."""
         return super().render_str(printable(text), **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich does it, but a table that is wider than the terminal is not cut."""
+        whole = self.options.update(max_width=WIDEST)
+        tables = [Measurement.get(self, whole, one) for one in objects if isinstance(one, Table)]
+        usual, wide = self._width, [table.maximum for table in tables if table.minimum > self.width]
+        self._width = max(wide, default=usual)
+        try:
+            super().print(*objects, **options)
+        finally:
+            self._width = usual
+
 
 stdout = PlainConsole()
-stderr = PlainConsole(stderr=True, soft_wrap=True)
+stderr = PlainConsole(stderr=True, soft_wrap=True, highlight=False)
 
 
 def complain(message: str) -> None:
     """One error line on stderr."""
-    stderr.print(f"[bold red]error[/]: {escape(message)}")
+    stderr.print(f"[bold red]error[/]: {escape(_brief(message))}")
 
 
 def warn(message: str) -> None:
     """One warning line on stderr."""
-    stderr.print(f"[yellow]warning[/]: {escape(message)}")
+    stderr.print(f"[yellow]warning[/]: {escape(_brief(message))}")
+
+
+def _brief(message: str) -> str:
+    """A message whose middle is left out where some foreign name is far too long."""
+    if len(message) <= LONGEST:
+        return message
+    return f"{message[: LONGEST * 2 // 3]} ... {message[-LONGEST // 3 :]}"
 
 
 def told_point(point: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import math
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -129,6 +130,13 @@ FAULT, INTERRUPTED, TERMINATED = 70, 130, 143
 """Exit codes: a fault of the program, Ctrl-C, SIGTERM."""
 
 
+OF_THE_MACHINE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
+    errno.ENAMETOOLONG,
+)  # fmt: skip
+"""Errors that no program can foresee everywhere, and that say all by themselves."""
+
+
 def main() -> None:
     """Run the command line; an error is one line on stderr, never a traceback."""
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
@@ -142,9 +150,21 @@ def main() -> None:
     except MetaphaseError as error:
         complain(str(error))
         sys.exit(2 if isinstance(error, UsageError) else 1)
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            _give_up(error)
+        complain(
+            f"{error.filename or 'the disk'}: {told(error)}. Check the path, its permissions and the disk."
+        )
+        sys.exit(1)
     except Exception as error:  # noqa: BLE001 -- the last resort
-        complain(f"unforeseen {type(error).__name__}: {told(error)}.{_logged(traceback.format_exc())}")
-        sys.exit(FAULT)
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> NoReturn:
+    """Say in one line that nobody thought of this, and where more is."""
+    complain(f"unforeseen {type(error).__name__}: {told(error)}.{_logged(traceback.format_exc())}")
+    sys.exit(FAULT)
 
 
 def _terminate(_number: int, _frame: object) -> None:

@@ -24,6 +24,7 @@ from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import finite
 from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import CountConfig, Specimen
 from metaphase.counting.uncertainty import CHUNK, MOST_WEIGHTS, hotspot_count, total_count
@@ -182,11 +183,24 @@ class Chances:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Chances:
-        """Back from plain values."""
-        drawn = {name: np.asarray(values[name], np.float64) for name in DRAWN}
-        slopes = np.asarray(values["slopes"], np.float64)
-        reference = Reference(slopes, values["share"], values["response"])
-        return cls(**drawn, reference=reference)
+        """Back from plain values; what cannot be draws is a `ValueError`."""
+        drawn = {name: _numbers(values.get(name), name) for name in DRAWN}
+        slopes = _numbers(values.get("slopes"), "slopes")
+        draws, share = len(drawn["spread"]), finite(values.get("share"))
+        shapes = [one.shape for one in (*drawn.values(), slopes)]
+        if not draws or shapes != [(draws, len(PRIOR_MEAN)), (draws,), (draws,), (SLOPES,)]:
+            raise ValueError(f"draws of the shapes {shapes}")
+        if not (0 <= share <= 1 and (drawn["spread"] >= 0).all() and (drawn["missed"] >= 0).all()):
+            raise ValueError("a share beyond 0 to 1, or a negative spread")
+        return cls(**drawn, reference=Reference(slopes, share, finite(values.get("response"))))
+
+
+def _numbers(values: Any, name: str) -> Floats:
+    """Numbers in lists, or in lists of lists."""
+    if not isinstance(values, list) or len({len(row) if isinstance(row, list) else -1 for row in values}) > 1:
+        raise ValueError(f"{name} are no list of numbers")
+    rows = [[finite(one) for one in row] if isinstance(row, list) else finite(row) for row in values]
+    return np.asarray(rows, np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,11 @@ from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
 
+LARGEST_MM2 = 1e5
+"""No slide has more tissue: 300 mm a side at most."""
+MOST = 1e6
+"""No hotspot has more mitoses."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountConfig:
@@ -73,7 +78,8 @@ class CountConfig:
         _require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
         _require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
         _require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
-        _require(math.isfinite(self.theta1) and self.theta1 >= 0, "theta1", self.theta1, "at least 0")
+        _require(0 <= self.theta1 <= MOST, "theta1", self.theta1, f"from 0 to {MOST:g}")
+        _require(self.theta2 <= MOST, "theta2", self.theta2, f"from 0 to {MOST:g}")
         _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
         known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
         _require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
@@ -184,8 +190,9 @@ def specimen(
     """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing."""
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
-    if area_mm2 is not None and not (math.isfinite(area_mm2) and area_mm2 > 0):
-        raise UsageError(f"the area is {area_mm2} mm2", next_step="give the area of the tissue, above 0")
+    if area_mm2 is not None and not 0 < area_mm2 <= LARGEST_MM2:
+        advice = f"give the area of the tissue, above 0 and up to {LARGEST_MM2:g}"
+        raise UsageError(f"the area is {area_mm2} mm2", next_step=advice)
     if tissue is not None:
         _refuse_other_scale(tissue, mpp)
         tissue = None if tissue.is_empty else tissue

@@ -13,6 +13,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, named, read_manifest, rows_by_name, rows_of_slide
 from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
 from metaphase.slides import open_slide
@@ -155,7 +156,7 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
 
 def slide_geometry(path: Path) -> dict[str, float]:
     """`width`, `height` and, where the file states it, `mpp`; nothing where there is no slide to open."""
-    if not path.is_file():
+    if not is_file(path):
         return {}
     try:
         with open_slide(path) as slide:

@@ -19,6 +19,7 @@ from scipy.stats import binomtest
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path, write_text
+from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.detections import LOOKALIKE, MITOSIS, detection_files, read_detections
 from metaphase.evaluation.cohort import Cohort, load_cohort
@@ -277,7 +278,7 @@ def _write_patches(planned: pd.DataFrame, cohort: Cohort, folder: Path, config: 
     """One PNG an item, slide by slide, so that each slide is opened once."""
     path_of = dict(zip(cohort.manifest["case"], cohort.manifest["he"], strict=True))
     mpp_of = cohort.mpp_by_case()
-    absent = [case for case in planned["slide"].unique() if not Path(path_of[case]).is_file()]
+    absent = [case for case in planned["slide"].unique() if not is_file(path_of[case])]
     if absent:
         raise TableError(
             f"the slides of {named(absent)} are not there",

@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from scipy.special import expit
 
 from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
 from metaphase.counting.calibration import (
@@ -115,6 +116,8 @@ def draw_squares(
 
     Squares with much expected are the likelier: there, what is missed can be seen. All tissue has a chance.
     """
+    if not number:
+        return np.zeros(0, np.int64), np.zeros(len(tissue_mm2))
     even, active = (values / values.sum() if values.sum() else values for values in (tissue_mm2, expected))
     chance = EVEN_SHARE * even + (1 - EVEN_SHARE) * active if active.sum() else even
     drawn = generator.choice(len(chance), number, p=chance / chance.sum())
@@ -154,7 +157,7 @@ class Answered:
 class Estimate(BaseModel):
     """A number with its 95 % interval."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     value: float
     low: float
@@ -303,10 +306,13 @@ def _wilson(share: float, number: float) -> Estimate:
 # ---- the profile ----
 
 
+Number = Annotated[int, Field(ge=0, le=10**9)]
+
+
 class SiteProfile(BaseModel):
     """What `metaphase calibrate fit` writes and `metaphase detect --site` reads."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     format: Literal[1] = 1
     name: str
@@ -317,19 +323,32 @@ class SiteProfile(BaseModel):
     searched_with: dict[str, Any]
     """... and what decides its detections: networks and how peaks are taken."""
     slides: tuple[str, ...]
-    area_mm2: float
-    answers: int
-    squares: int
+    area_mm2: Annotated[float, Field(ge=0)]
+    answers: Number
+    squares: Number
     observers: tuple[str, ...]
     design: dict[str, Any]
     """How the sample was drawn."""
     reviewer: dict[str, float]
-    deltas: dict[Literal["mitoses", "count"], float]
+    deltas: dict[Literal["mitoses", "count"], Annotated[float, Field(ge=0, le=1)]]
     at: PointEstimates
     found: Estimate
     mitoses_per_mm2: Estimate
     draws: dict[str, Any] = Field(repr=False)
     """Of the curve; see `counting.calibration.Chances`."""
+
+    @field_validator("draws")
+    @classmethod
+    def _are_draws(cls, draws: dict[str, Any]) -> dict[str, Any]:
+        Chances.from_dict(draws)
+        return draws
+
+    @model_validator(mode="after")
+    def _knows_both_points(self) -> SiteProfile:
+        for name in ("mitoses", "count"):
+            if name not in self.deltas or not {"recall", "false_per_mm2"} <= set(self.at.get(name, {})):
+                raise ValueError(f"nothing is said of the point {name}")
+        return self
 
     @property
     def chances(self) -> Chances:
@@ -381,12 +400,9 @@ def save_profile(path: str | Path, profile: SiteProfile) -> None:
 
 def load_profile(path: str | Path) -> SiteProfile:
     """Read it back; anything else is an error that says so."""
+    data = read_bytes(path, TableError)
     try:
-        return SiteProfile.model_validate_json(Path(path).read_bytes())
-    except OSError as error:
-        raise TableError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
+        return SiteProfile.model_validate_json(data, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise TableError(

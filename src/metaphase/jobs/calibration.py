@@ -36,8 +36,9 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.images.tissue import TissueMask
 from metaphase.jobs.counting import OWN_TABLE
+from metaphase.jobs.results import load_result
 from metaphase.labels.observers.project import (
     ARTEFACT,
     MITOSIS,
@@ -103,6 +104,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     sample = pd.concat([_known(one, number, counting, config) for number, one in enumerate(slides)])
     sample = sample.reset_index(drop=True)
     squares = pd.concat([_cells(one, number, config) for number, one in enumerate(slides)], ignore_index=True)
+    _refuse_nothing(sample, squares, config)
     known = sample[list(EVIDENCE)].to_numpy(np.float64)
     chance = supposed_chance(known)
     stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
@@ -134,6 +136,17 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     return Drawn(folder, len(slides), len(asked), len(squares))
 
 
+def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleConfig) -> None:
+    """Refuse slides that have nothing to ask about."""
+    if sample.empty:
+        raise UsageError("the slides have no detections", next_step="give slides with tumour")
+    if config.squares and squares.empty:
+        raise UsageError(
+            f"no square of {config.square_um:g} um has tissue enough",
+            next_step="give slides with more tissue, smaller squares (--square-um), or none (--squares 0)",
+        )
+
+
 def _slide_folders(results: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in results:
@@ -151,7 +164,7 @@ def _slide_folders(results: Sequence[Path]) -> list[Path]:
 
 
 def _read(folder: Path) -> _Searched:
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    result = load_result(folder)
     table = read_table(folder / OWN_TABLE)
     stated = table.attrs.get(OPERATING_POINTS, {})
     if "searched_with" not in stated:
@@ -160,8 +173,8 @@ def _read(folder: Path) -> _Searched:
             path=folder / OWN_TABLE,
             next_step="run `metaphase detect` again, which costs seconds",
         )
-    tissue = load_tissue(folder / f"{summary['name']}.tissue.png")
-    return _Searched(folder, summary["name"], summary["slide"], summary["mpp"], table, tissue, stated)
+    slide = str(result.summary["slide"])
+    return _Searched(folder, result.name, slide, result.mpp, table, result.tissue, stated)
 
 
 def _refuse_mixed(slides: Sequence[_Searched]) -> None:

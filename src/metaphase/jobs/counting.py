@@ -13,6 +13,7 @@ import pandas as pd
 from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, read_table, table_attributes
 from metaphase.counting import (
     CountConfig,
@@ -195,7 +196,7 @@ def _lined_up(
                 name=name,
                 points=points.table[points.table["slide"] == name],
                 mpp=float(row["mpp"]),
-                slide=seen if seen.is_file() else None,
+                slide=seen if is_file(seen) else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
                 warnings=points.warnings,
@@ -207,7 +208,7 @@ def _lined_up(
 def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
     """The manifest's mask, else the one that `metaphase detect` left for this slide, else tissue is found."""
     left = (place / f"{name}.tissue.png" for folder in folders for place in (folder, folder / name))
-    mask = next((path for path in left if path.is_file()), None)
+    mask = next((path for path in left if is_file(path)), None)
     return TissueSource.stated(stated) if stated or mask is None else TissueSource(mask=mask)
 
 

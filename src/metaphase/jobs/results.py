@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from metaphase.base.cautions import read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
-from metaphase.base.tables import natural, read_table
+from metaphase.base.foreign import is_file, parsing, read_json
+from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
@@ -40,6 +42,101 @@ def file_of(form: str) -> str:
 def tissue_files(name: str) -> tuple[str, str]:
     """Files of a slide's tissue: the mask and its outline."""
     return f"{name}.tissue.png", f"{name}.tissue.geojson"
+
+
+# ---- what the files of a slide must say ----
+
+Known = float | None
+"""A number, or None where it is not known."""
+
+
+class _Stated(BaseModel):
+    """Part of a file; what else it says is for people."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Caution(_Stated):
+    model_config = ConfigDict(extra="forbid")
+
+    code: str
+    text: str
+    next_step: str = ""
+
+
+class _Circle(_Stated):
+    x: float
+    y: float
+    radius_px: Annotated[float, Field(gt=0)]
+    count: Annotated[int, Field(ge=0)]
+    tissue_mm2: Known
+
+
+class _ShownGrade(_Stated):
+    text: str
+
+
+class _Count(_Stated):
+    """As `SlideCount.to_dict` has it."""
+
+    count: Known
+    count_interval: tuple[Known, Known]
+    grade: int | None
+    grade_shown: _ShownGrade
+    grade_probabilities: tuple[Known, Known, Known]
+    proliferation: Known
+    hotspot: _Circle
+    warnings: list[_Caution]
+    config: CountConfig
+
+
+class _Point(_Stated):
+    delta: Annotated[float, Field(ge=0, le=1)]
+
+
+class _Points(_Stated):
+    mitoses: _Point
+    count: _Point
+
+
+class _Machine(_Stated):
+    mitoses: int
+    score: _Count
+    warnings: list[_Caution]
+
+
+class _Summary(_Machine):
+    name: Annotated[str, Field(min_length=1)]
+    slide: str
+    width: Annotated[int, Field(gt=0)]
+    height: Annotated[int, Field(gt=0)]
+    mpp: Annotated[float, Field(gt=0)]
+    mpp_source: str
+    stain: str | None
+    tissue_mm2: Known
+    operating_points: _Points
+    model: dict[str, Any]
+    seconds: dict[str, float]
+    versions: dict[str, str]
+    machine: _Machine | None = None
+
+
+def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
+    """The content of a file that says what it must."""
+    again = "run metaphase detect again, into the same folder"
+    content = read_json(path, "holds no finished result", next_step=again)
+    with parsing(path, "holds no finished result", next_step=again):
+        try:
+            kind.model_validate_json(json.dumps(content))
+            stated = content["score"]["config"] if "score" in content else content["config"]
+            if missing := {field.name for field in fields(CountConfig)} ^ set(stated):
+                raise ValueError(f"the settings of the count lack or have {named(sorted(missing))}")
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+    return content
 
 
 # ---- one slide ----
@@ -69,8 +166,8 @@ class SlideResult:
         stated = self.summary["mpp_source"] == "flag"
         path = Path(str(self.summary["slide"]))
         places = (path, *(parent / path for parent in self.folder.resolve().parents))
-        path = next((place for place in places if place.is_file()), path)
-        if not path.is_file():
+        path = next((place for place in places if is_file(place)), path)
+        if not is_file(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",
                 path=path,
@@ -81,8 +178,7 @@ class SlideResult:
     @cached_property
     def machine(self) -> Mapping[str, Any]:
         """What was counted without people, as `SlideCount.to_dict` has it."""
-        content: Mapping[str, Any] = json.loads((self.folder / COUNT).read_text(encoding="utf-8"))
-        return content
+        return _read(self.folder / COUNT, _Count)
 
     @cached_property
     def counting(self) -> CountConfig:
@@ -92,7 +188,9 @@ class SlideResult:
     @cached_property
     def candidates(self) -> pd.DataFrame:
         """All that the networks found."""
-        return read_table(self.folder / SEARCH)
+        found = read_table(self.folder / SEARCH)
+        require_columns(found, ("x", "y", "probability"), self.folder / SEARCH)
+        return found
 
     @cached_property
     def tissue(self) -> TissueMask:
@@ -119,17 +217,9 @@ class SlideResult:
 def load_result(folder: str | Path) -> SlideResult:
     """Read the folder of one slide."""
     folder = Path(folder)
-    try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        result = SlideResult(folder, summary)
-        _ = (result.name, result.mpp, result.machine, result.lowest, result.counting)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MetaphaseError(
-            f"holds no finished result ({type(error).__name__}: {error})",
-            path=folder,
-            next_step="run metaphase detect again, into the same folder",
-        ) from error
-    missing = [name for name in (SEARCH, tissue_files(result.name)[0]) if not (folder / name).is_file()]
+    result = SlideResult(folder, _read(folder / SUMMARY, _Summary))
+    _ = result.machine
+    missing = [name for name in (SEARCH, tissue_files(result.name)[0]) if not is_file(folder / name)]
     if missing:
         raise MetaphaseError(f"has no {missing[0]}", path=folder, next_step="run metaphase detect again")
     return result
@@ -138,8 +228,8 @@ def load_result(folder: str | Path) -> SlideResult:
 def review_in_force(folder: Path) -> bool:
     """Whether the files of a folder are those of a reviewed table."""
     try:
-        return REVIEW in json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        return REVIEW in read_json(folder / SUMMARY, "is no summary", next_step="run metaphase detect again")
+    except MetaphaseError:
         return False
 
 
@@ -193,8 +283,9 @@ def write_cohort(
     """
     if failed is None:
         known = output / FAILED
-        stated = json.loads(known.read_text(encoding="utf-8")) if known.is_file() else {}
-        failed = [CohortRow(name, error=error) for name, error in stated.items()]
+        again = "run metaphase detect again"
+        stated = read_json(known, "is no list of failures", next_step=again) if known.is_file() else {}
+        failed = [CohortRow(name, error=str(error)) for name, error in stated.items()]
     elif failed:
         write_text(output / FAILED, json.dumps({row.name: row.error for row in failed}, indent=2) + "\n")
     else:

@@ -25,7 +25,7 @@ from metaphase.base.files import write_text
 from metaphase.base.tables import named, read_table, write_table
 from metaphase.jobs.reference import DECISIONS, REVIEW, Pair, read_pairs
 from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
-from metaphase.labels.observers.store import AnswerStore, Entry, now
+from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.reference import ReferenceStandardError, read_decisions, read_reference, write_decisions
 from metaphase.labels.reference.decisions import ACCEPT, DECISION_COLUMNS, PLACES, REJECT, rows_of
 
@@ -171,4 +171,4 @@ def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
 def _entry(item: str, reviewer: str, decision: str, time: str) -> Entry:
     """The same decision has the same identity, so that it is written once."""
     identity = uuid5(NAMESPACE_URL, "\0".join((item, reviewer, decision, time)))
-    return Entry(reviewer, item, decision, time=time or now(), uuid=str(identity))
+    return Entry(reviewer, item, decision, time=time, uuid=str(identity))

@@ -16,6 +16,7 @@ from scipy.special import expit, logit
 
 from metaphase.base.cautions import Cautions, read_cautions, unique
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import parsing
 from metaphase.base.tables import named, write_table
 from metaphase.counting import (
     CountConfig,
@@ -136,6 +137,8 @@ def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot |
 
 # ---- the files of a slide, rewritten from what people said ----
 
+DO_NOT_FIT = "its files do not fit together"
+
 
 def answers_of(folder: Path) -> list[Given]:
     """The answers that stand in a folder; none where nobody looked."""
@@ -156,13 +159,14 @@ def apply_review(folder: str | Path) -> SlideResult:
         raise UsageError(
             "nobody has reviewed this slide", path=result.folder, next_step="run metaphase view on it first"
         )
-    reviewed = reviewed_result(result, given)
-    count = reviewed_count(result, reviewed)
-    doubts = _doubts(result, reviewed, count)
-    summary = _summary(result, reviewed, count, doubts)
-    _write_tables(result, reviewed)
-    _write_report(result, reviewed, count, doubts)
-    write_summary(result.folder, summary)
+    with parsing(result.folder, DO_NOT_FIT, next_step="run metaphase detect again, into the same folder"):
+        reviewed = reviewed_result(result, given)
+        count = reviewed_count(result, reviewed)
+        doubts = _doubts(result, reviewed, count)
+        summary = _summary(result, reviewed, count, doubts)
+        _write_tables(result, reviewed)
+        _write_report(result, reviewed, count, doubts)
+        write_summary(result.folder, summary)
     return SlideResult(result.folder, summary)
 
 

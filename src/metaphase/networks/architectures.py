@@ -274,7 +274,7 @@ def _convolution(
 
 def _initialise(module: nn.Module) -> None:
     """He initialisation: keeps the signal's size through a deep network without normalisation."""
-    if isinstance(module, nn.Conv2d):
+    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # torch would load its compiler for that
         nn.init.kaiming_normal_(module.weight, a=LEAKY_SLOPE, nonlinearity="leaky_relu")
         if module.bias is not None:
             nn.init.zeros_(module.bias)

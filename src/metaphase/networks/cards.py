@@ -229,9 +229,11 @@ def parse_card(path: Path) -> ModelCard:
     values = read_json(path, "not a model card", next_step=again, error=ModelError)
     with parsing(path, "not a model card", next_step=again, error=ModelError):
         try:
-            return ModelCard.model_validate(values)
+            card = ModelCard.model_validate(values)
+            card.model_dump_json()  # whatever a card says can be written
         except ValidationError as error:
             raise ValueError(_first_problem(error)) from error
+    return card
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -20,7 +20,7 @@ from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError
-from metaphase.base.foreign import check_plain, parsing
+from metaphase.base.foreign import check_plain, is_file, parsing
 from metaphase.base.geometry import Box
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
@@ -79,7 +79,7 @@ class SlideSource:
     @property
     def _stated(self) -> tuple[float | None, str]:
         """What the file says of its resolution, and how it is decoded."""
-        if not self.path.is_file():
+        if not is_file(self.path):
             return None, ""
         status = self.path.stat()
         return _stated(self.path, status.st_size, status.st_mtime_ns)
@@ -99,7 +99,7 @@ def companions(path: Path) -> list[Path]:
     if path.suffix.lower() in (".vms", ".vmu"):
         lines = path.read_text(encoding="latin-1").splitlines()
         named = (path.parent / line.partition("=")[2].strip() for line in lines if "=" in line)
-        return sorted({file for file in named if file.is_file()})
+        return sorted({file for file in named if is_file(file)})
     return []
 
 

@@ -32,7 +32,7 @@ _log.addFilter(OnceInAWhile())
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; port 0 is any free one."""
+    """A socket that listens at the address; port 0 is any free one."""
     if not 0 <= port <= 65535:
         raise UsageError(f"port is {port}", next_step="give 1024 to 65535, or 0 for any free one")
     try:
@@ -42,6 +42,7 @@ def listening(host: str, port: int) -> socket.socket:
             if os.name == "posix":  # elsewhere the option would let two servers share a port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen(BACKLOG)  # whoever comes before we serve waits
             on_failure.pop_all()
     except OSError as error:
         raise _cannot_listen(error, host, port) from error

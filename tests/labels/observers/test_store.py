@@ -217,3 +217,17 @@ def test_answers_are_their_owners_only(project: Project) -> None:
     project.answers_path.chmod(0o664)
     with AnswerStore(project):
         assert project.answers_path.stat().st_mode & 0o777 == 0o660
+
+
+def test_where_the_clock_jumps_the_order_stays(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over a restart; the latest of several decisions is the one that was given last."""
+    days = iter(["2026-03-02", "2031-01-01", "2026-03-03", "1970-01-01"])
+    monkeypatch.setattr("metaphase.labels.observers.store.now", lambda: f"{next(days)}T00:00:00.000+00:00")
+    for answer in ("mitosis", "not", "mitosis", "not"):
+        with AnswerStore(project) as store:
+            store.record("Anna", "i000", answer)
+    with AnswerStore(project) as store:
+        (given,) = store.current()
+        times = [time for (time,) in store._rows("SELECT time FROM log ORDER BY sequence")]
+    assert given.answer == "not"
+    assert times == sorted(times)

@@ -186,4 +186,8 @@ def _side(images: dict[str, Path], folder: Path) -> float:
     """The side of the crops, from the first one."""
     if not images:
         raise TableError("holds no image", path=folder, next_step="check the folder")
-    return slide_geometry(next(iter(images.values())))["width"]
+    first = next(iter(images.values()))
+    side = slide_geometry(first).get("width")
+    if side is None:
+        raise TableError("cannot be opened", path=first, next_step="copy the image again")
+    return side

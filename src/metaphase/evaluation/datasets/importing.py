@@ -12,6 +12,7 @@ from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
 from metaphase.detections import detection_set
 from metaphase.evaluation.cohort import fill_geometry
@@ -114,7 +115,9 @@ def read_dataset(name: str, folder: str | Path) -> Dataset:
         raise UsageError(f"data set {name!r} is unknown", next_step=f"known are {known}")
     if not Path(folder).exists():
         raise TableError("no such folder", path=folder, next_step="check the path")
-    return adapter.read(Path(folder))
+    advice = "compare the files with those that `metaphase data list` names"
+    with parsing(folder, "is not as it was published", next_step=advice, error=TableError):
+        return adapter.read(Path(folder))
 
 
 def _with_geometry(manifest: pd.DataFrame, mpp: float | None) -> tuple[pd.DataFrame, list[Caution]]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
-from metaphase.base.foreign import read_bytes
+from metaphase.base.foreign import is_file, read_bytes
 from metaphase.base.tables import (
     TableError,
     as_text,
@@ -162,7 +162,7 @@ class Project:
         counts: dict[Path, int] = {}
         for item in self.items:
             counts[item.slide] = counts.get(item.slide, 0) + 1
-        return {slide: count for slide, count in counts.items() if not slide.is_file()}
+        return {slide: count for slide, count in counts.items() if not is_file(slide)}
 
 
 def load_project(folder: str | Path) -> Project:

@@ -56,6 +56,10 @@ COMMIT;
 """
 
 
+_LATEST = "SELECT MAX(time) FROM log WHERE time GLOB '????-??-??T??:??:??.???+00:00'"
+"""The latest time in the log, of those in the form of `now`."""
+
+
 def now() -> str:
     """The time in UTC, to the millisecond, as answers carry it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -69,7 +73,8 @@ class Entry:
     item: str
     answer: str | None
     seconds: float = 0.0
-    time: str = field(default_factory=now)
+    time: str = ""
+    """By default that of its writing."""
     uuid: str = field(default_factory=lambda: str(uuid4()))
     """Written once only, however often it is sent."""
 
@@ -103,6 +108,7 @@ class AnswerLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._latest = ""
         with self._explained():
             self._connection = _connect(path)
 
@@ -114,14 +120,15 @@ class AnswerLog:
         """Write entries together, all or none, and return how many were new (by their uuid)."""
         with self._lock, self._explained(), self._transaction() as connection:
             names = {name.casefold(): name for name in self._observers()}
-            rows, taken = [], dict[str, Said]()
+            rows, taken, stamp = [], dict[str, Said](), self._stamp()
             for entry in entries:
                 self._check(entry)
                 name = clean_observer(entry.observer)
                 name = names.setdefault(name.casefold(), name)
                 number = self._number(entry.item)
                 uuid = self._free(entry.uuid, (name, entry.item, entry.answer), taken)
-                rows.append((uuid, name, entry.item, number, entry.answer, entry.seconds, entry.time))
+                time = entry.time or stamp
+                rows.append((uuid, name, entry.item, number, entry.answer, entry.seconds, time))
             before = connection.total_changes
             connection.executemany(
                 "INSERT INTO log (uuid, observer, item, number, answer, seconds, time)"
@@ -129,6 +136,12 @@ class AnswerLog:
                 rows,
             )
             return connection.total_changes - before
+
+    def _stamp(self) -> str:
+        """The time, never before that of an earlier answer: where the clock jumps, the order stays."""
+        self._latest = self._latest or self._connection.execute(_LATEST).fetchone()[0] or ""
+        self._latest = max(self._latest, now())
+        return self._latest
 
     def _free(self, uuid: str, said: Said, taken: dict[str, Said]) -> str:
         """The uuid to write an entry under: its own, or where another entry has that, one made of both.

@@ -1,0 +1,95 @@
+"""The servers that take answers, as a user starts them, with much to answer about."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.base.tables import write_table
+from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.project import load_project
+from metaphase.labels.observers.store import AnswerLog, AnswerStore
+from tests.web.results import spread_places, write_result, write_sparse_slide
+
+ITEMS = 400
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The program as a user starts it."""
+    return [sys.executable, "-m", "metaphase", *map(str, arguments)]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A server, what observers may send it, and where it is then."""
+
+    name: str
+    arguments: list[str]
+    items: Callable[[str], list[Any]]
+    """What can be answered about, once it is served at an address."""
+    names: tuple[str, ...]
+    called: Callable[[Any], str]
+    """How an item is called in the log."""
+    log: Callable[[], contextlib.AbstractContextManager[AnswerLog]]
+
+
+def served(arguments: list[str]) -> tuple[subprocess.Popen[str], str]:
+    """A server and its address, once it listens."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The reply of a server."""
+    request = urllib.request.Request(
+        f"{url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        said: dict[str, Any] = json.loads(reply.read())
+    return said
+
+
+def labelling(folder: Path, slide: Path) -> Page:
+    """A project of many items on one slide."""
+    rows = [(f"i{number}", str(slide.resolve()), 10 + number, 20, "c") for number in range(ITEMS)]
+    write_table(folder / "items.csv", pd.DataFrame(rows, columns=["item", "slide", "x", "y", "case"]))
+    project = load_project(folder)
+    return Page(
+        "label serve",
+        command("label", "serve", folder, "--port", "0"),
+        lambda _url: [item.number for item in project.items],
+        tuple(project.answer_names),
+        lambda number: project.by_number[number].name,
+        lambda: AnswerStore(project),
+    )
+
+
+def viewing(folder: Path) -> Page:
+    """A slide with many figures to review."""
+    width, height = 4096, 4096
+    places = spread_places(ITEMS, width, height)
+    slide = write_sparse_slide(folder / "slide.tif", width, height, places)
+    write_result(folder / "results" / "slide", slide, width, height, places)
+
+    def items(url: str) -> list[dict[str, Any]]:
+        key = post(url, "api/slides", {})["slides"][0]["key"]
+        return [{"slide": key, "x": round(x, 1), "y": round(y, 1)} for x, y in places.tolist()]
+
+    return Page(
+        "view",
+        command("view", folder / "results", "--port", "0"),
+        items,
+        ("mitosis", "not", "unsure"),
+        lambda item: place_name(item["x"], item["y"]),
+        lambda: PlaceLog(folder / "results" / "slide"),
+    )
