@@ -136,7 +136,7 @@ def slide(lab: Laboratory, generator: np.random.Generator) -> Slide:
 def calibrated(
     slides: Sequence[Slide], sample: SampleConfig, reviewer: ReviewerError, generator: np.random.Generator
 ) -> tuple[Fitted, list[Calibration]]:
-    """Draw the sample, let the reviewer answer, and learn; also what the counts of these slides need, and of others."""
+    """Draw the sample, let the reviewer answer, and learn; also what counts need, by slide and for others."""
     side = int(np.ceil(max(one.points_um.max(initial=1.0) for one in slides) / sample.square_um))
     known, hot = [], []
     cells: list[npt.NDArray[np.int64]] = []
@@ -261,8 +261,11 @@ def report(counts: pd.DataFrame, sites: pd.DataFrame, title: str) -> None:
     told(counts)
     median = counts[["  its width", "  its width "]].astype(float).median()
     print(f"  median widths, calibrated and not             {median.iloc[0]:8.1f} {median.iloc[1]:8.1f}")
-    quarters = pd.qcut(counts["true count"], 4, labels=["lowest", "second", "third", "highest"], duplicates="drop") \
-        if counts["true count"].nunique() > 8 else pd.Series("all", index=counts.index)
+    quarters = (
+        pd.qcut(counts["true count"], 4, labels=["lowest", "second", "third", "highest"], duplicates="drop")
+        if counts["true count"].nunique() > 8
+        else pd.Series("all", index=counts.index)
+    )
     shown = ["true count", "calibrated count", "calibrated interval holds it", "  its width"]
     print("by quarter of the true counts")
     print(counts[shown].astype(float).groupby(quarters, observed=True).mean().round(3).to_string())

@@ -12,7 +12,6 @@ from tests.reports.slide_report_samples import noisy_slide, random_points, resul
 from tests.reports.test_slide_report_cohort import FOCUS
 
 
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slide = noisy_slide(1200, 900)

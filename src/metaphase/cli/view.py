@@ -27,8 +27,8 @@ def view(
     registration: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A folder of metaphase register: its PHH3 slide can be laid over the H&E slide or beside it. "
-            "As often as there are pairs."
+            help="A folder of metaphase register: its PHH3 slide can be laid over the H&E slide or beside "
+            "it. As often as there are pairs."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8502,

@@ -2,9 +2,9 @@
 
 A model's probabilities mean something else in every laboratory. What was learned of a laboratory from answers
 (`populations`) is a set of draws; a slide is placed among its kind by its own probabilities, and by its own
-answers where it has any. A draw of the slide's true map follows from each, and the count of a slide is that of
-these maps, by the same definition as ever. As the hotspot is found anew on each map, that it was chosen for its
-many detections does no harm.
+answers where it has any. A draw of the slide's true map follows from each, and the count of a slide is that
+of these maps, by the same definition as ever. As the hotspot is found anew on each, that it was chosen for
+its many detections does no harm.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Calibration:
     """The count's threshold where it was learned."""
     answers: int
     """How many it was learned from."""
-    reviewer: ReviewerError = ReviewerError()
+    reviewer: ReviewerError
     own_answers: Floats | None = None
     """(n, 3): x and y of detections of this very slide that were asked about, and their answers."""
 

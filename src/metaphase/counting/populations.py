@@ -23,7 +23,7 @@ from metaphase.base.errors import UsageError
 CLEAREST = 1e-4
 """Probabilities nearer to 0 or 1 than this say no more."""
 BINS, KNOTS = 28, 9
-"""Of the log-odds: bins in which detections are counted, and knots between which log densities are straight."""
+"""Of the log-odds: bins in which they are counted, and knots of the log ratio of the densities."""
 TAIL = 4.0
 """Log-odds from which on a lean of the look-alikes stays what it is."""
 EDGE = 0.9
@@ -31,7 +31,7 @@ EDGE = 0.9
 AROUND = np.array([-0.4, 0.2, 0.9])
 """Edges of the groups of detections by how many counted ones lie around."""
 WALK = 4
-"""Steps between the lowest log-odds and `TAIL` in which a slide's look-alikes may depart from the laboratory's."""
+"""Steps up to `TAIL` in which a slide's look-alikes may depart from the laboratory's."""
 
 
 def log_odds(probability: Floats) -> Floats:
@@ -74,7 +74,7 @@ class ReviewerError:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Detections of slides, counted by group (how many lie around) and bin of log-odds: (slides, groups, bins)."""
+    """Detections by slide, group (how many lie around) and bin of log-odds: (slides, groups, bins)."""
 
     around: Floats
     """(slides, groups): log density of counted detections around, in the mean."""
@@ -104,7 +104,9 @@ def cells_of(
     asked = np.isfinite(answer)
 
     def counted(chosen: Mask, weights: Floats | None = None) -> Floats:
-        found = np.bincount(place[chosen], None if weights is None else weights[chosen], slides * groups * BINS)
+        found = np.bincount(
+            place[chosen], None if weights is None else weights[chosen], slides * groups * BINS
+        )
         return np.asarray(found, np.float64).reshape(slides, groups, BINS)
 
     total, often = (np.bincount(line, weights, slides * groups) for weights in (around, None))
@@ -121,22 +123,29 @@ def bin_of(odds: Floats, floor: float) -> Integers:
 
 # ---- what is supposed before any answer ----
 
-RATIO_SLOPE, RATIO_SD, RATIO_STEP = 1.0, 0.4, 0.35
-"""By how much the log ratio of the densities rises with the log-odds, and how much that may change from knot to
-knot. The bundled model has slopes of 1.1 to 1.7 on MiDeSeC and MITOS-ATYPIA-14."""
-OTHERS_SLOPE, OTHERS_SD = -1.0, 1.0
-"""By how much the log density of the look-alikes falls, from knot to knot."""
+RATIO_SLOPE, RATIO_SD, RATIO_STEP = 1.1, 0.35, 0.35
+"""By how much the log ratio of the densities rises with the log-odds, and how much that may change from knot
+to knot. The bundled model has slopes of 1.1 to 1.7 on MiDeSeC and MITOS-ATYPIA-14."""
+OTHERS_SLOPE, OTHERS_SD, OTHERS_STEP = -1.0, 0.5, 0.35
+"""By how much the log density of the look-alikes falls with the log-odds, and how much that may change from bin
+to bin."""
 USUAL = {
     "share": (-3.5, 1.5),
     "around": (0.5, 0.4),
 }
-"""Mean and standard deviation: log-odds of the share of mitoses among detections; its rise with what is around."""
-SPREADS = {"share": (0.9, 0.4), "edge": (0.5, 0.6), "lean": (0.3, 0.6), "walk": (0.18, 0.5), "clearness": (0.25, 0.5)}
-"""How much slides may differ: the usual standard deviation, and by how much (in logarithms) it may be another."""
+"""Mean and standard deviation: of the share of mitoses in log-odds, and of its rise with what is around."""
+SPREADS = {
+    "share": (1.1, 0.25),
+    "edge": (0.5, 0.6),
+    "lean": (0.3, 0.6),
+    "walk": (0.18, 0.5),
+    "clearness": (0.25, 0.5),
+}
+"""How much slides may differ: the usual standard deviation, and how far (in logarithms) it may be off."""
 _USUAL, _SPREADS = (np.array(list(each.values())) for each in (USUAL, SPREADS))
 MISSED = (0.08, 0.9)
 """Mitoses without any detection, as a share of those with one: the same."""
-LABORATORY = KNOTS + KNOTS - 1 + len(USUAL) + len(SPREADS) + 1
+LABORATORY = BINS + KNOTS - 1 + len(USUAL) + len(SPREADS) + 1
 KINDS = np.array([0, 1, 2, *[3] * WALK, 4])
 """Of the numbers that describe a slide, which of `SPREADS` each has."""
 OWN = len(KINDS)
@@ -165,13 +174,17 @@ def _bases(floor: float) -> _Bases:
     walk = np.tri(KNOTS - 1) * RATIO_STEP
     walk[:, 0] = RATIO_SD
     ratio = hats @ rises
-    others = hats @ np.column_stack([rises * OTHERS_SD, np.zeros(KNOTS)])
-    others[0, -1] = 1.0
+    falls = np.tri(BINS, BINS - 1, -1) * (top - floor) / BINS
+    steps = np.tri(BINS - 1) * OTHERS_STEP
+    steps[:, 0] = OTHERS_SD
+    others = np.column_stack([falls @ steps, np.eye(BINS)[0]])
     x = (middles - floor) / (TAIL - floor)
     steps = np.clip(WALK * x - np.arange(WALK)[:, None], 0, 1)
     edge = np.clip(1 - (middles - floor) / EDGE, 0, 1)
     leans = np.stack([edge, np.clip(x, 0, 1), *steps, np.clip(x, 0, 1.5) - 0.75])
-    return _Bases(others, ratio.sum(axis=1) / 1.0 * OTHERS_SLOPE, ratio @ walk, ratio.sum(axis=1) * RATIO_SLOPE, leans)
+    return _Bases(
+        others, OTHERS_SLOPE * falls.sum(axis=1), ratio @ walk, RATIO_SLOPE * ratio.sum(axis=1), leans
+    )
 
 
 # ---- the laboratory, as numbers ----
@@ -211,7 +224,9 @@ class Laboratory:
 
     def mean(self) -> Laboratory:
         """Of all draws, as one."""
-        return Laboratory(self.floor, **{name: getattr(self, name).mean(axis=0, keepdims=True) for name in DRAWN})
+        return Laboratory(
+            self.floor, **{name: getattr(self, name).mean(axis=0, keepdims=True) for name in DRAWN}
+        )
 
     def densities(self, own: Floats) -> tuple[Floats, Floats]:
         """Log densities of look-alikes and mitoses (draws, bins) on slides described by `own` (draws, 8)."""
@@ -267,8 +282,10 @@ class _Likelihood:
     """Of a mitosis in each cell."""
 
 
-def likelihood(cells: Cells, share: Floats, others: Floats, mitoses: Floats, reviewer: ReviewerError) -> _Likelihood:
-    """Of all detections and answers, where `share` is (slides, groups) and the log densities are (slides, bins)."""
+def likelihood(
+    cells: Cells, share: Floats, others: Floats, mitoses: Floats, reviewer: ReviewerError
+) -> _Likelihood:
+    """Of all detections and answers; `share` is (slides, groups), the log densities are (slides, bins)."""
     ratio = share[:, :, None] + (mitoses - others)[:, None, :]
     chance = expit(ratio)
     mixed = others[:, None, :] - log_expit(-ratio) + log_expit(-share)[:, :, None]
@@ -289,7 +306,7 @@ def likelihood(cells: Cells, share: Floats, others: Floats, mitoses: Floats, rev
 def own_of(
     laboratory: Laboratory, cells: Cells, reviewer: ReviewerError, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """What describes one slide (draws, 8), given its cells, and what does so best, for each draw of the laboratory.
+    """What describes a slide (draws, 8), and what does so best, given its cells and draws of the laboratory.
 
     Its own answers count where it has any. From the mode, by Metropolis steps in all draws at once.
     """
@@ -349,7 +366,10 @@ class _SlidePosterior:
             for shorter in (1.0, 0.3, 0.1):
                 there, slope_there = self.at(own + shorter * step)
                 better = there > value
-                own, value = np.where(better[:, None], own + shorter * step, own), np.where(better, there, value)
+                own, value = (
+                    np.where(better[:, None], own + shorter * step, own),
+                    np.where(better, there, value),
+                )
                 slope = np.where(better[:, None], slope_there, slope)
                 step = np.where(better[:, None], 0.0, step)
                 if not step.any():
@@ -378,7 +398,9 @@ class Learned:
 class Posterior:
     """Of laboratory and slides together, over standard normal numbers."""
 
-    def __init__(self, cells: Cells, floor: float, seen: float, known: float, reviewer: ReviewerError) -> None:
+    def __init__(
+        self, cells: Cells, floor: float, seen: float, known: float, reviewer: ReviewerError
+    ) -> None:
         """`seen` mitoses in all squares together, of which `known` were answered for by themselves."""
         self.cells, self.floor, self.reviewer = cells, floor, reviewer
         self.seen, self.known = seen, known
@@ -408,7 +430,13 @@ class Posterior:
 
     @staticmethod
     def _parts(numbers: Floats) -> dict[str, Floats]:
-        sizes = {"others": KNOTS, "ratio": KNOTS - 1, "usual": len(USUAL), "spreads": len(SPREADS), "missed": 1}
+        sizes = {
+            "others": BINS,
+            "ratio": KNOTS - 1,
+            "usual": len(USUAL),
+            "spreads": len(SPREADS),
+            "missed": 1,
+        }
         ends = np.cumsum([0, *sizes.values()])
         return {name: numbers[:, a:b] for name, a, b in zip(sizes, ends[:-1], ends[1:], strict=True)}
 
@@ -435,7 +463,9 @@ class Posterior:
         by_own = np.column_stack(
             [by_share.sum(axis=1), by_others @ leans[:-1].T, by_mitoses @ leans[-1:].T]
         ).reshape(rows, self.slides, OWN)
-        of_mitoses, of_others = (each.reshape(rows, self.slides, BINS).sum(axis=1) for each in (by_mitoses, by_others))
+        of_mitoses, of_others = (
+            each.reshape(rows, self.slides, BINS).sum(axis=1) for each in (by_mitoses, by_others)
+        )
         around = (by_share * cells.around).reshape(rows, -1).sum(axis=1)
         spreads = (by_own * self.own(numbers)).sum(axis=1) @ np.eye(len(SPREADS))[KINDS]
         slope = np.concatenate([
@@ -456,9 +486,9 @@ class Posterior:
         """
         if not self.cells.in_squares.any() and not self.known:
             return (np.zeros(len(missed)),) * 3
-        kept, there = 1 - self.reviewer.missed, self.cells.in_squares.nonzero()
-        often = self.cells.in_squares[there]
-        chance = chance.reshape(len(missed), *self.cells.number.shape)[:, *there]
+        kept, there = 1 - self.reviewer.missed, np.flatnonzero(self.cells.in_squares)
+        often = self.cells.in_squares.ravel()[there]
+        chance = chance.reshape(len(missed), -1)[:, there]
         expected, variance = self.known + chance @ often, (chance * (1 - chance)) @ often
         mean = kept * expected * (1 + missed)
         spread = kept**2 * variance + kept * (self.reviewer.missed + missed) * expected + 0.25
@@ -474,7 +504,9 @@ def learn(posterior: Posterior, seed: int = 0) -> Learned:
         value, slope = posterior.at(numbers[None])
         return -float(value[0]), -slope[0]
 
-    start = minimize(downhill, np.zeros(posterior.size), jac=True, method="L-BFGS-B", options={"maxiter": 300}).x
+    start = minimize(
+        downhill, np.zeros(posterior.size), jac=True, method="L-BFGS-B", options={"maxiter": 300}
+    ).x
     ways = STEP * np.eye(posterior.size)
     curvature = (posterior.at(start - ways)[1] - posterior.at(start + ways)[1]) / (2 * STEP)
     values, axes = np.linalg.eigh(0.5 * (curvature + curvature.T))
@@ -483,7 +515,9 @@ def learn(posterior: Posterior, seed: int = 0) -> Learned:
     return Learned(posterior.laboratory(rows), posterior.own(rows))
 
 
-def _chains(posterior: Posterior, start: Floats, scale: Floats, generator: np.random.Generator) -> Iterator[Floats]:
+def _chains(
+    posterior: Posterior, start: Floats, scale: Floats, generator: np.random.Generator
+) -> Iterator[Floats]:
     """Rows of numbers, one of each chain at a time."""
     here = start + 0.5 * generator.standard_normal((CHAINS, len(start))) @ scale.T
     value, slope = posterior.at(here)
@@ -497,9 +531,13 @@ def _chains(posterior: Posterior, start: Floats, scale: Floats, generator: np.ra
             place = place + each * moving @ scale.T
             there, slope_there = posterior.at(place)
             moving = moving + 0.5 * each * slope_there @ scale
-        gain = np.nan_to_num(there - value + 0.5 * ((speed**2).sum(axis=1) - (moving**2).sum(axis=1)), nan=-np.inf)
+        gain = np.nan_to_num(
+            there - value + 0.5 * ((speed**2).sum(axis=1) - (moving**2).sum(axis=1)), nan=-np.inf
+        )
         taken = np.log(generator.uniform(size=CHAINS)) < gain
-        here, slope = (np.where(taken[:, None], new, old) for new, old in ((place, here), (slope_there, slope)))
+        here, slope = (
+            np.where(taken[:, None], new, old) for new, old in ((place, here), (slope_there, slope))
+        )
         value = np.where(taken, there, value)
         if number < WARM_UP:
             length *= float(np.exp(0.3 * (np.exp(np.minimum(gain, 0)).mean() - 0.8)))

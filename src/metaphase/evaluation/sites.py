@@ -42,6 +42,8 @@ from metaphase.networks.points import OperatingPoint, UsedPoints
 EDGES = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
 """Probabilities at which the strata begin."""
 LEAST_A_STRATUM = 2
+MOST_SUPPOSED = 0.7
+"""For the sample no detection is surer than this: whether strong ones are right is what is to be learned."""
 FEWEST_ANSWERS = 30
 CHUNK = 10_000
 """Detections at a time."""
@@ -72,9 +74,9 @@ class SampleConfig:
 
 
 def supposed_chance(known: Floats) -> Floats:
-    """Chance of a mitosis before any answer; decides how the sample is spread, and no estimate rests on it."""
+    """Chance of a mitosis before any answer: it spreads the sample, and no estimate rests on it."""
     odds, around = known.T
-    return np.asarray(expit(-4.2 + 1.5 * np.maximum(odds, 0) + 1.3 * np.minimum(odds, 0) + 0.5 * around))
+    return np.asarray(expit(-4.8 + 1.5 * np.maximum(odds, 0) + 1.3 * np.minimum(odds, 0) + 0.5 * around))
 
 
 def strata(probability: Floats, in_hotspot: npt.NDArray[np.bool_]) -> Integers:
@@ -90,7 +92,8 @@ def draw_detections(
     Each stratum gives in proportion to its size and to how unsure its answers are (Neyman), by `chance`, and
     a few in any case.
     """
-    unsure = np.sqrt(chance * (1 - chance))
+    likely = np.minimum(chance, MOST_SUPPOSED)
+    unsure = np.sqrt(likely * (1 - likely))
     names, index, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
     share = np.bincount(index, unsure, minlength=len(names))
     wanted = np.minimum(LEAST_A_STRATUM, sizes)
@@ -230,7 +233,9 @@ def _right(
     return totals
 
 
-def _chances(given: Answered, part: Integers, learned: Learned, slide: int, reviewer: ReviewerError) -> Floats:
+def _chances(
+    given: Answered, part: Integers, learned: Learned, slide: int, reviewer: ReviewerError
+) -> Floats:
     """Chance of a mitosis (detections, draws) of some detections of one slide, their answers known."""
     lab, own = learned.laboratory, learned.own[:, slide]
     others, mitoses = lab.densities(own)
@@ -259,9 +264,9 @@ def _at_point(
 
 
 def share_by_design(given: Answered, chosen: Mask, reviewer: ReviewerError) -> Estimate:
-    """Share of mitoses among the chosen detections: stratified and prediction-powered, with its 95 % interval.
+    """Share of mitoses among the chosen detections: stratified and prediction-powered, with its interval.
 
-    In each stratum, the mean of what was supposed before any answer, put right by the mean error of that where
+    In each stratum, the mean of what was supposed before any answer, put right by its mean error where
     answers are. So it is valid whatever the detector does, and rests on no curve and on no prior.
     """
     supposed = supposed_chance(given.known)

@@ -230,7 +230,11 @@ def count_cohort(
     def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
         for one in settings:
             count = count_slide(
-                case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one,
+                case.points,
+                mpp=case.mpp,
+                tissue=mask,
+                area_mm2=case.area_mm2,
+                config=one,
                 site=None if site is None else site.calibration(case.name),
             )
             doubts = (*background_doubt(count), *count.warnings, *uncalibrated_doubt(count))

@@ -66,7 +66,9 @@ class ViewedSlide:
 
     def _layers(self, pair: RegisteredPair | None) -> Iterator[Layer]:
         if pair is not None:
-            yield Phh3Layer(SlideSource(pair.phh3, pair.transform.phh3_mpp), self.mpp, pair.transform, pair.verdict)
+            yield Phh3Layer(
+                SlideSource(pair.phh3, pair.transform.phh3_mpp), self.mpp, pair.transform, pair.verdict
+            )
         if self.result is not None and (self.result.folder / PROBABILITIES).is_file():
             yield ProbabilityLayer(SlideSource(self.result.folder / PROBABILITIES), self.mpp)
 
@@ -270,7 +272,9 @@ class Phh3Layer(Layer):
         pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
         at = ((there - low) / step - 0.5).astype(np.float32)
         where = _between(at, width, height)
-        warped = cv2.remap(pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+        warped = cv2.remap(
+            pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255)
+        )
         return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
 
 
@@ -298,8 +302,10 @@ class ProbabilityLayer(Layer):
         """Clear at 0; nothing beyond the map."""
         ratio = self.mpp / opened.mpp
         levels: RGB = opened.read(x * ratio, y * ratio, width, height, scale * self.mpp)
-        share = levels[..., 0].astype(np.float32) / 255
-        right, bottom = ((side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y)))
+        share = levels[..., 0].astype(np.float32) / np.float32(255)
+        right, bottom = (
+            (side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y))
+        )
         share[math.ceil(max(bottom, 0)) :] = 0
         share[:, math.ceil(max(right, 0)) :] = 0
         data = io.BytesIO()
@@ -315,7 +321,7 @@ CACHE_BYTES = 256_000_000
 
 
 class TileMaker:
-    """Tiles of slides and their layers at powers of two, the latest kept in memory. Safe to use from several threads."""
+    """Tiles of slides and layers at powers of two, the latest kept in memory. Safe in several threads."""
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
         self._slides = SlidePool(open_slides)

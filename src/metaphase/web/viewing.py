@@ -256,17 +256,19 @@ def viewing_app(
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
     slots = asyncio.Semaphore(max(2, available_cores()))
 
-    async def made(request: Request, slide: ViewedSlide, layer: Layer | None, *place: int) -> bytes | None:
+    async def made(
+        request: Request, slide: ViewedSlide, layer: Layer | None, level: int, column: int, row: int
+    ) -> bytes | None:
         """A tile; those that the browser gave up before their turn are not made."""
-        if not 0 <= place[0] <= MOST_LEVELS or min(place) < 0:
+        if not 0 <= level <= MOST_LEVELS or min(column, row) < 0:
             raise HTTPException(404, "unavailable")
-        found = tiles.kept(slide, *place, layer=layer)
+        found = tiles.kept(slide, level, column, row, layer)
         if found is None:
             await request.body()  # or else the end of the request hides that of the connection
             async with slots:
                 if await request.is_disconnected():
                     raise HTTPException(499, "given up")
-                found = await run_in_threadpool(tiles.make, slide, *place, layer)
+                found = await run_in_threadpool(tiles.make, slide, level, column, row, layer)
         return found
 
     @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
