@@ -127,8 +127,8 @@ RATIO_SLOPE, RATIO_SD, RATIO_STEP = 1.1, 0.35, 0.35
 """By how much the log ratio of the densities rises with the log-odds, and how much that may change from knot
 to knot. The bundled model has slopes of 1.1 to 1.7 on MiDeSeC and MITOS-ATYPIA-14."""
 OTHERS_SLOPE, OTHERS_SD, OTHERS_STEP = -1.0, 0.5, 0.35
-"""By how much the log density of the look-alikes falls with the log-odds, and how much that may change from bin
-to bin."""
+"""By how much the log density of the look-alikes falls with the log-odds, and how much that may change from
+bin to bin."""
 USUAL = {
     "share": (-3.5, 1.5),
     "around": (0.5, 0.4),
