@@ -114,7 +114,7 @@ def write_registration(folder: Path, he: Path, width: int, height: int, places: 
     there = there[((there > 0) & (there < (width, height))).all(axis=1)]
     phh3 = write_sparse_slide(folder / "phh3.tif", width, height, there)
     save_transform(folder / "transform.json", TURNED)
-    summary = {"he": he.name, "phh3": phh3.name, "phh3_path": str(phh3), "verdict": "reliable"}
+    summary = {"he_path": str(he), "phh3_path": str(phh3), "verdict": "reliable"}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

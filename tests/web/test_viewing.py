@@ -163,7 +163,7 @@ def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path,
     for change, told in (
         ({"verdict": "failed"}, "the registration failed"),
         ({"phh3_path": "absent.tif"}, "not there any more"),
-        ({"he": None, "phh3_path": 7}, "not there any more"),
+        ({"he_path": None, "phh3_path": 7}, "not there any more"),
     ):
         (other / "summary.json").write_text(json.dumps(summary | change))
         with pytest.raises(MetaphaseError, match=told):

@@ -7,7 +7,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from metaphase.base.foreign import parsing, read_json
 from metaphase.counting import Hotspot, SlideCount
 from metaphase.jobs.registration import SUMMARY as REGISTERED
 from metaphase.jobs.registration import TRANSFORM
-from metaphase.jobs.results import PROBABILITIES, SlideResult, load_result, result_folders
+from metaphase.jobs.results import PROBABILITIES, SlideResult, found_from, load_result, result_folders
 from metaphase.jobs.reviewing import review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
@@ -129,12 +129,13 @@ def viewed_slides(
     """
     found: dict[str, ViewedSlide] = {}
     problems: list[MetaphaseError] = []
-    pairs = {pair.he: pair for pair in map(registered_pair, registrations)}
+    pairs = [registered_pair(folder) for folder in registrations]
     for file, folder in (part for path in paths for part in _parts(path)):
         try:
             result = load_result(folder) if folder is not None else None
             source = SlideSource(file, mpp) if result is None else result.source
-            slide = ViewedSlide(source, result, pairs.get(source.path.name))
+            pair = next((one for one in pairs if one.is_of(source.path)), None)
+            slide = ViewedSlide(source, result, pair)
         except MetaphaseError as error:
             problems.append(error)
         else:
@@ -160,15 +161,16 @@ def _parts(path: Path) -> list[tuple[Path, Path | None]]:
     return [(path, folder) for folder in folders]
 
 
-def _refuse_unseen(pairs: Mapping[str, RegisteredPair], slides: Iterable[ViewedSlide]) -> None:
+def _refuse_unseen(pairs: Sequence[RegisteredPair], slides: Iterable[ViewedSlide]) -> None:
     """Refuse a registration of a slide that is not shown."""
-    unseen = set(pairs) - {slide.source.path.name for slide in slides}
-    for name in sorted(unseen):
-        raise UsageError(
-            f"is of the H&E slide {name}, which is not among those to view",
-            path=pairs[name].folder,
-            next_step="give that slide, or its results, too",
-        )
+    shown = [slide.source.path for slide in slides]
+    for pair in pairs:
+        if not any(pair.is_of(path) for path in shown):
+            raise UsageError(
+                f"is of the H&E slide {pair.he}, which is not among those to view",
+                path=pair.folder,
+                next_step="give that slide, or its results, too",
+            )
 
 
 def _digest(text: str) -> str:
@@ -183,11 +185,16 @@ class RegisteredPair:
     """A folder of `metaphase register`."""
 
     folder: Path
-    he: str
-    """File name of the H&E slide."""
+    he: Path
     phh3: Path
     transform: Transform
     verdict: str
+
+    def is_of(self, slide: Path) -> bool:
+        """Whether it places PHH3 on this slide: the same file, or where that has moved, one of its name."""
+        if self.he.is_file():
+            return self.he.resolve() == slide.resolve()
+        return self.he.name == slide.name
 
 
 def registered_pair(folder: Path) -> RegisteredPair:
@@ -195,18 +202,17 @@ def registered_pair(folder: Path) -> RegisteredPair:
     what, again = "holds no registration of a pair", "give a folder that metaphase register made"
     summary = read_json(folder / REGISTERED, what, next_step=again)
     with parsing(folder, what, next_step=again):
-        he, phh3, verdict = (str(summary[name]) for name in ("he", "phh3_path", "verdict"))
+        he, phh3 = (found_from(folder, str(summary[name])) for name in ("he_path", "phh3_path"))
+        verdict = str(summary["verdict"])
     if verdict == "failed":
         raise UsageError("the registration failed", path=folder, next_step="see its registration.png")
-    path = Path(phh3)
-    places = (path, *(parent / path for parent in folder.resolve().parents))
-    path = next((place for place in places if place.is_file()), path)
-    if not path.is_file():
+    if not phh3.is_file():
         raise SlideError(
-            f"the PHH3 slide of {folder} is not there any more", path=path,
+            f"the PHH3 slide of {folder} is not there any more",
+            path=phh3,
             next_step="put it back, or start where register was started",
-        )  # fmt: skip
-    return RegisteredPair(folder, he, path, load_transform(folder / TRANSFORM), verdict)
+        )
+    return RegisteredPair(folder, he, phh3, load_transform(folder / TRANSFORM), verdict)
 
 
 @dataclass(frozen=True, eq=False)
