@@ -24,8 +24,9 @@ from scipy.special import expit, logit
 from scipy.stats import t as student
 
 from metaphase.counting import CountConfig, count_slide
-from metaphase.counting.calibration import Chances, ReviewerError, calibrated_count, evidence
+from metaphase.counting.calibration import Calibration, evidence
 from metaphase.counting.clinical import find_hotspot, mitotic_count
+from metaphase.counting.populations import ReviewerError
 from metaphase.counting.specimen import Specimen, specimen
 from metaphase.evaluation.sites import (
     Answered,
@@ -134,8 +135,8 @@ def slide(lab: Laboratory, generator: np.random.Generator) -> Slide:
 
 def calibrated(
     slides: Sequence[Slide], sample: SampleConfig, reviewer: ReviewerError, generator: np.random.Generator
-) -> tuple[Fitted, int]:
-    """Draw the sample, let the reviewer answer, and learn; also how many answers were given."""
+) -> tuple[Fitted, list[Calibration]]:
+    """Draw the sample, let the reviewer answer, and learn; also what counts need, by slide and for others."""
     side = int(np.ceil(max(one.points_um.max(initial=1.0) for one in slides) / sample.square_um))
     known, hot = [], []
     cells: list[npt.NDArray[np.int64]] = []
@@ -166,14 +167,18 @@ def calibrated(
         every, probability, number_of, answer, inclusion, np.isin(cell, squares),
         sum(one.area_mm2 for one in slides), len(squares), float(seen.sum()),
     )  # fmt: skip
-    return fit_site(given, DELTAS, reviewer), given.answers
+    fitted = fit_site(given, DELTAS, reviewer)
+    told = [np.column_stack([one.points_um, answer[number_of == k]]) for k, one in enumerate(slides)]
+    told = [rows[np.isfinite(rows[:, 2])] for rows in told]
+    new = Calibration(fitted.laboratory, CONFIG.threshold, given.answers, reviewer)
+    return fitted, [*(replace(new, own_answers=rows) for rows in told), new]
 
 
-def outcome(one: Slide, chances: Chances, answers: int) -> Row:
+def outcome(one: Slide, site: Calibration) -> Row:
     """How a new slide is counted, with and without calibration, against its truth."""
     whole, truth = one.specimen, one.true_count
     spot = find_hotspot(whole)
-    found = calibrated_count(whole, chances, spot, counted_from=CONFIG.threshold, answers=answers)
+    found = site.count(whole, spot)
     plain = count_slide(one.table, mpp=1.0, area_mm2=one.area_mm2, config=CONFIG)
     inside = float((np.hypot(*(one.mitoses_um - (spot.x, spot.y)).T) <= spot.radius_px).sum())
     inside = truth if whole.is_small else inside
@@ -185,6 +190,7 @@ def outcome(one: Slide, chances: Chances, answers: int) -> Row:
         "calibrated interval holds it": low <= truth <= high,
         "  its width": high - low,
         "  truth below it": truth < low,
+        "  truth above it": truth > high,
         "calibrated interval of sections holds it": section[0] <= truth <= section[1],
         "true number in the hotspot": inside,
         "calibrated number in the hotspot": found.in_hotspot,
@@ -212,18 +218,19 @@ def by_answers_alone(slides: Sequence[Slide], truth: float, answers: int, rng: n
     return {"answers alone hold the true count": low <= truth <= high, "  their width": high - low}
 
 
-def repetition(number: int, sample: SampleConfig) -> tuple[list[Row], Row]:
-    """One laboratory: its new slides, and what is said of itself."""
+def repetition(number: int, sample: SampleConfig) -> tuple[list[Row], list[Row], Row]:
+    """One laboratory: its new slides, one of those that were asked about, and what is said of itself."""
     generator = np.random.default_rng((7, number))
     lab = laboratory(generator)
     slides = [slide(lab, generator) for _ in range(SLIDES)]
-    fitted, answers = calibrated(slides, replace(sample, seed=number), REVIEWER, generator)
+    fitted, sites = calibrated(slides, replace(sample, seed=number), REVIEWER, generator)
     rows = []
     for _ in range(NEW):
         new = slide(lab, generator)
-        row = outcome(new, fitted.chances, answers)
+        row = outcome(new, sites[-1])
         rows.append(row | by_answers_alone(slides, row["true count"], sample.answers, generator))
-    return rows, site_row(slides, fitted)
+    own = [outcome(one, site) for one, site in zip(slides[:1], sites, strict=False)]
+    return rows, own, site_row(slides, fitted)
 
 
 def site_row(slides: Sequence[Slide], fitted: Fitted) -> Row:
@@ -241,18 +248,34 @@ def site_row(slides: Sequence[Slide], fitted: Fitted) -> Row:
             said = fitted.at[point][name]
             site[f"{point}: {name}"] = said.low <= value <= said.high
             site[f"{point}: {name}, width"] = said.high - said.low
+        by_design = fitted.at[point].get("precision_by_design")
+        if by_design is not None:
+            site[f"{point}: precision by design"] = by_design.low <= truth["precision"] <= by_design.high
+            site[f"{point}: precision by design, width"] = by_design.high - by_design.low
     return site
 
 
 def report(counts: pd.DataFrame, sites: pd.DataFrame, title: str) -> None:
     """Means of all figures."""
     print(f"{title}: {len(sites)} repetitions, {len(counts)} counts")
-    for name, value in counts.astype(float).mean().items():
-        print(f"  {name:45} {value:8.3f}")
+    told(counts)
     median = counts[["  its width", "  its width "]].astype(float).median()
     print(f"  median widths, calibrated and not             {median.iloc[0]:8.1f} {median.iloc[1]:8.1f}")
+    quarters = (
+        pd.qcut(counts["true count"], 4, labels=["lowest", "second", "third", "highest"], duplicates="drop")
+        if counts["true count"].nunique() > 8
+        else pd.Series("all", index=counts.index)
+    )
+    shown = ["true count", "calibrated count", "calibrated interval holds it", "  its width"]
+    print("by quarter of the true counts")
+    print(counts[shown].astype(float).groupby(quarters, observed=True).mean().round(3).to_string())
     print("held by the intervals of the laboratory's own figures")
-    for name, value in sites.astype(float).mean().items():
+    told(sites)
+
+
+def told(rows: pd.DataFrame) -> None:
+    """The mean of each column in a line."""
+    for name, value in rows.astype(float).mean().items():
         print(f"  {name:45} {value:8.3f}")
 
 
@@ -273,8 +296,10 @@ def main() -> None:
                 partial(repetition, sample=sample), range(options.first, options.first + options.repetitions)
             )
         )
-    counts = pd.DataFrame([row for rows, _ in done for row in rows])
-    report(counts, pd.DataFrame([site for _, site in done]), f"simulated, {options.answers} answers")
+    counts, own = (pd.DataFrame([row for one in done for row in one[k]]) for k in (0, 1))
+    report(counts, pd.DataFrame([site for *_, site in done]), f"simulated, {options.answers} answers")
+    print("slides that were asked about")
+    told(own)
 
 
 if __name__ == "__main__":

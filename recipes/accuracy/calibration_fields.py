@@ -132,8 +132,8 @@ def main() -> None:
         for number in range(options.repetitions):
             generator = np.random.default_rng((11, number))
             own, new = build(generator)
-            fitted, answers = calibrated(own, sample, REVIEWER, generator)
-            counts += [outcome(one, fitted.chances, answers) for one in new]
+            fitted, known = calibrated(own, sample, REVIEWER, generator)
+            counts += [outcome(one, known[-1]) for one in new]
             sites.append(site_row(own, fitted))
         report(pd.DataFrame(counts), pd.DataFrame(sites), f"{source}, {options.answers} answers")
 

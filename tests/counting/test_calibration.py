@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,22 +11,26 @@ from scipy.special import expit
 
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig, SlideCount, count_slide
-from metaphase.counting.calibration import (
-    Calibration,
-    Chances,
-    Reference,
+from metaphase.counting.calibration import Calibration
+from metaphase.counting.populations import (
+    BINS,
+    OWN,
+    SPREADS,
+    Laboratory,
+    Posterior,
     ReviewerError,
-    drawn_missed,
-    evidence,
-    fit_curve,
-    plausible_missed,
+    cells_of,
+    learn,
+    log_odds,
+    own_of,
 )
 from tests.counting.scenes import all_tissue, table
 
 Floats = npt.NDArray[np.float64]
-SLOPES = np.array([-3.0, 1.4, 1.0])
 COUNTED = 0.95
 CONFIG = CountConfig(threshold=COUNTED, step_um=200.0, draws=50)
+FLOOR = -2.2
+MIDDLES = FLOOR + (np.arange(BINS) + 0.5) * (float(log_odds(np.array(1.0))) - FLOOR) / BINS
 
 
 def scene(
@@ -32,79 +38,123 @@ def scene(
 ) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
     """Places, probabilities and truth of a slide."""
     true = np.arange(mitoses + others) < mitoses
-    odds = np.where(true, generator.normal(3, 2, len(true)), generator.exponential(1.0, len(true)) - 2)
-    return generator.uniform(0, side_um, (len(true), 2)), expit(odds), true
+    odds = np.where(true, generator.normal(3, 2, len(true)), generator.exponential(1.0, len(true)) + FLOOR)
+    return generator.uniform(0, side_um, (len(true), 2)), expit(np.maximum(odds, FLOOR)), true
 
 
-def known_of(points: Floats, probability: Floats, side_um: float = 4000.0) -> Floats:
-    area = (side_um / 1000) ** 2
-    return evidence(points, probability, counted_from=COUNTED, area_mm2=area, config=CONFIG)
+def sure(missed: float = 0.0, spread: float = 1e-6, share: float = -1.4) -> Calibration:
+    """A laboratory of which everything is known: the densities of `scene`."""
+    draws = 100
+    lab = Laboratory(
+        FLOOR,
+        np.tile(-(MIDDLES - FLOOR), (draws, 1)),
+        np.tile(-0.5 * ((MIDDLES - 3) / 2) ** 2, (draws, 1)),
+        np.full(draws, share),
+        np.zeros(draws),
+        np.full((draws, len(SPREADS)), spread),
+        np.full(draws, missed),
+    )
+    return Calibration(lab, COUNTED, 100, ReviewerError())
 
 
-def sure(slopes: Floats = SLOPES, missed: float = 0.0, spread: float = 1e-6) -> Calibration:
-    """A laboratory of which everything is known."""
-    coefficients = np.tile(np.r_[slopes, 0.0, 0.0], (100, 1))
-    reference = Reference(slopes, 0.05)
-    chances = Chances(coefficients, np.full(100, spread), np.full(100, missed), reference)
-    return Calibration(chances, COUNTED, 100)
+def answered_slides(
+    seed: int, reviewer: ReviewerError, asked: int, slides: int = 6
+) -> tuple[Posterior, npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Slides that differ in their share of mitoses, some detections of which were asked about."""
+    generator = np.random.default_rng(seed)
+    shares = generator.uniform(20, 300, slides).astype(int)
+    parts = [scene(generator, number, 1500) for number in shares]
+    probability, true = (np.concatenate([one[k] for one in parts]) for k in (1, 2))
+    slide = np.repeat(np.arange(slides), [len(one[1]) for one in parts])
+    answer, luck = np.full(len(true), np.nan), generator.uniform(size=len(true))
+    chosen = generator.choice(np.flatnonzero(probability > 0.5), asked, replace=False)
+    said = np.where(true, luck >= reviewer.missed, luck < reviewer.false_alarms)
+    answer[chosen] = said[chosen]
+    cells = cells_of(log_odds(probability), np.zeros(len(true)), slide, slides, FLOOR, answer)
+    return Posterior(cells, FLOOR, 0.0, 0.0, reviewer), true, slide
 
 
-def test_the_curve_is_learned_whatever_known_errors_the_reviewer_makes() -> None:
-    generator = np.random.default_rng(0)
-    odds = generator.uniform(-2, 5, 20_000)
-    known = np.stack([np.ones(len(odds)), np.maximum(odds, 0), np.minimum(odds, 0)], axis=1)
-    true = generator.uniform(size=len(odds)) < expit(known @ SLOPES)
-    slide = np.arange(len(odds)) % 5
-    for reviewer in (ReviewerError(), ReviewerError(0.1, 0.05)):
-        luck = generator.uniform(size=len(odds))
-        said = np.where(true, luck >= reviewer.missed, luck < reviewer.false_alarms)
-        found = fit_curve(known, said.astype(float), slide, reviewer).coefficients
-        assert np.abs(found.mean(axis=0) - SLOPES).max() < 0.4
-        assert (np.abs(found.mean(axis=0) - SLOPES) < 4 * found.std(axis=0)).all()
+def expected_of(posterior: Posterior, own: Floats, lab: Laboratory) -> Floats:
+    """Mitoses expected on each slide (draws, slides)."""
+    found = []
+    for slide, number in enumerate(posterior.cells.number.sum(axis=1)):
+        others, mitoses = lab.densities(own[:, slide])
+        found.append(expit(lab.shares(own[:, slide])[:, None] + mitoses - others) @ number)
+    return np.stack(found, axis=1)
+
+
+def test_the_slope_of_the_posterior_is_right() -> None:
+    posterior, *_ = answered_slides(0, ReviewerError(0.1, 0.05), 60, 3)
+    numbers = np.random.default_rng(1).normal(0, 0.3, posterior.size)
+    _, (slope,) = posterior.at(numbers[None])
+    ways = 1e-5 * np.eye(posterior.size)
+    by_steps = (posterior.at(numbers + ways)[0] - posterior.at(numbers - ways)[0]) / 2e-5
+    assert slope == pytest.approx(by_steps, rel=1e-3, abs=1e-2)
+
+
+@pytest.mark.parametrize("reviewer", [ReviewerError(), ReviewerError(0.1, 0.05)])
+def test_mitoses_of_each_slide_are_learned_whatever_known_errors_reviewers_make(
+    reviewer: ReviewerError,
+) -> None:
+    posterior, true, slide = answered_slides(2, reviewer, 300)
+    found = learn(posterior)
+    expected = expected_of(posterior, found.own, found.laboratory)
+    truth = np.bincount(slide, true)
+    low, high = np.quantile(expected, [0.005, 0.995], axis=0)
+    noise = 3 * np.sqrt(truth)
+    assert ((low - noise <= truth) & (truth <= high + noise)).all()
+    assert np.corrcoef(expected.mean(axis=0), truth)[0, 1] > 0.97
 
 
 def test_fewer_answers_leave_more_open() -> None:
-    generator = np.random.default_rng(1)
-    odds = generator.uniform(-2, 5, 3000)
-    known = np.stack([np.ones(len(odds)), np.maximum(odds, 0), np.minimum(odds, 0)], axis=1)
-    yes = (generator.uniform(size=len(odds)) < expit(known @ SLOPES)).astype(float)
-    slide = np.zeros(len(odds), np.int64)
-    wide, narrow = (fit_curve(known[:n], yes[:n], slide[:n], ReviewerError()) for n in (60, 3000))
-    assert (wide.coefficients.std(axis=0) > narrow.coefficients.std(axis=0)).all()
-
-
-def test_a_slide_with_more_mitoses_than_the_laboratory_has_a_positive_offset() -> None:
-    generator = np.random.default_rng(2)
-    points, probability, true = scene(generator, 200, 4000)
-    known = known_of(points, probability)
-    answers = fit_curve(known[:, :3], true.astype(float), np.zeros(len(true), np.int64), ReviewerError())
-    reference = Reference(answers.coefficients.mean(axis=0), float(true.mean()))
-    busy, calm = (scene(generator, number, 4000)[:2] for number in (800, 40))
-    offsets = [reference.offset(known_of(*one)) for one in (calm, (points, probability), busy)]
-    assert offsets[0] < -0.7 < abs(offsets[1]) < 0.35 < 0.7 < offsets[2]
-    assert reference.offset(known_of(*busy), effect=1.0) > offsets[2]
-    assert reference.offset(known[:0]) == 0
-
-
-def test_squares_choose_the_share_of_missed_mitoses() -> None:
-    expected, variance = np.full(50, 100.0), np.full(50, 1.0)
-    means = []
-    for seen in (100.0, 130.0):
-        _, missed = drawn_missed(plausible_missed(expected, variance, seen, ReviewerError()), 400)
-        means.append(missed.mean())
-    assert means[0] < 0.1
-    assert means[1] == pytest.approx(0.28, abs=0.06)
-    kept, _ = drawn_missed(
-        plausible_missed(np.array([10.0, 100.0]), variance[:2], 105.0, ReviewerError()), 100
+    wide, narrow = (
+        (lambda one, found: expected_of(one, found.own, found.laboratory).sum(axis=1).std())(one, learn(one))
+        for one in (answered_slides(3, ReviewerError(), asked)[0] for asked in (40, 1000))
     )
-    assert (kept == 1).all()
+    assert wide > 1.3 * narrow
+
+
+def test_a_slide_is_placed_by_its_own_probabilities_and_answers() -> None:
+    generator = np.random.default_rng(4)
+    site = sure(spread=0.8)
+    shares = []
+    for mitoses in (20, 400):
+        _, probability, _ = scene(generator, mitoses, 1500)
+        cells = cells_of(
+            log_odds(probability), np.zeros(len(probability)), np.zeros(len(probability), int), 1, FLOOR
+        )
+        own, best = own_of(site.laboratory, cells, ReviewerError(), generator)
+        assert own.shape == best.shape == (100, OWN)
+        shares.append(site.laboratory.shares(own).mean())
+    assert shares[0] < -3 < -2 < shares[1]
+
+
+def test_squares_say_how_many_are_missed() -> None:
+    generator = np.random.default_rng(5)
+    _, probability, true = scene(generator, 300, 1500)
+    odds, nobody = log_odds(probability), np.zeros(len(true))
+    answer = np.where(np.arange(len(true)) % 4 == 0, true.astype(float), np.nan)
+    square = np.ones(len(true), bool)
+    cells = cells_of(odds, nobody, nobody.astype(int), 1, FLOOR, answer, square)
+    few, many = (
+        learn(
+            Posterior(cells, FLOOR, seen, float(np.nansum(answer)), ReviewerError())
+        ).laboratory.missed.mean()
+        for seen in (300.0, 420.0)
+    )
+    assert few < 0.15 < many
+    assert many == pytest.approx(0.4, abs=0.15)
 
 
 def counted(mitoses: int, others: int, site: Calibration, seed: int = 0) -> tuple[SlideCount, int]:
-    """The count of a small slide, and how many mitoses it really has by the curve of `SLOPES`."""
+    """The count of a small slide, and how many of its detections are mitoses."""
     generator = np.random.default_rng((5, seed))
     points, probability, _ = scene(generator, mitoses, others, 1300.0)
-    chance = expit(known_of(points, probability, 1300.0)[:, :3] @ SLOPES)
+    odds = log_odds(probability)
+    prior = site.laboratory.take([0])
+    own = np.zeros((1, OWN))
+    (away,), (ours,) = prior.densities(own)
+    chance = expit(prior.share[0] + np.interp(odds, MIDDLES, ours - away))
     true = int((generator.uniform(size=len(chance)) < chance).sum())
     tissue = all_tissue(1300, 1300)
     return count_slide(table(points, probability), mpp=0.25, tissue=tissue, config=CONFIG, site=site), true
@@ -137,14 +187,32 @@ def test_misses_raise_and_doubt_widens_a_calibrated_count() -> None:
 
 def test_a_large_slide_is_counted_in_its_hotspot() -> None:
     generator = np.random.default_rng(9)
-    points, probability, _ = scene(generator, 150, 900)
+    points, probability, true = scene(generator, 150, 900)
     found = count_slide(
         table(points, probability), mpp=0.25, tissue=all_tissue(4000, 4000), config=CONFIG, site=sure()
     )
     assert found.calibrated is not None
-    assert found.calibrated.count < expit(known_of(points, probability)[:, :3] @ SLOPES).sum()
+    assert found.calibrated.count < true.sum()
     assert found.calibrated.in_hotspot > 0
     assert found.to_dict()["calibrated"]["count"] == found.calibrated.count
+
+
+def test_answers_about_a_slide_enter_its_own_count() -> None:
+    generator = np.random.default_rng(10)
+    points, probability, true = scene(generator, 15, 60, 1300.0)
+    places = table(points, probability)
+    told = np.column_stack([places[["x", "y"]].to_numpy(), true.astype(float)])
+    tissue = all_tissue(1300, 1300)
+    some, every = (
+        count_slide(
+            places, mpp=0.25, tissue=tissue, config=CONFIG, site=replace(sure(spread=0.5), own_answers=rows)
+        )
+        for rows in (told[:0], told)
+    )
+    assert some.calibrated is not None
+    assert every.calibrated is not None
+    assert every.calibrated.count_interval == (true.sum(), true.sum())
+    assert some.calibrated.count_interval[1] > some.calibrated.count_interval[0]
 
 
 def test_a_slide_without_detections_has_a_count_of_none() -> None:
@@ -153,12 +221,12 @@ def test_a_slide_without_detections_has_a_count_of_none() -> None:
     assert found.count == found.count_interval[0] == 0
 
 
-def test_chances_come_back_from_a_file() -> None:
-    first = sure(missed=0.3).chances
-    again = Chances.from_dict(first.to_dict())
-    for name in ("coefficients", "spread", "missed"):
-        assert getattr(again, name) == pytest.approx(getattr(first, name), abs=1e-5)
-    assert again.reference.share == first.reference.share
+def test_a_laboratory_comes_back_from_a_file() -> None:
+    first = sure(missed=0.3).laboratory
+    again = Laboratory.from_dict(first.to_dict())
+    for name in ("others", "mitoses", "share", "spreads", "missed"):
+        assert getattr(again, name) == pytest.approx(getattr(first, name), abs=1e-4)
+    assert again.floor == first.floor
 
 
 @pytest.mark.parametrize(("missed", "false_alarms"), [(-0.1, 0.0), (0.6, 0.5), (1.0, 0.0)])

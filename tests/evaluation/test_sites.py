@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from scipy.special import expit
 
 from metaphase.base.arrays import Mask
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting.calibration import ReviewerError
+from metaphase.counting.populations import ReviewerError
 from metaphase.evaluation.sites import (
     Answered,
+    Fitted,
     SampleConfig,
     SiteProfile,
     draw_detections,
@@ -24,6 +27,7 @@ from metaphase.evaluation.sites import (
     fit_site,
     load_profile,
     save_profile,
+    share_by_design,
     strata,
     supposed_chance,
 )
@@ -36,11 +40,10 @@ SEARCH = {"networks": [{"weights_sha256": "a"}], "peaks": {"floor": 0.1}}
 def answered(seed: int = 0, detections: int = 4000, asked: int = 120) -> tuple[Answered, Mask]:
     """A laboratory of 6 slides with 20 missed mitoses in 60 mm2, and what is true in it."""
     generator = np.random.default_rng(seed)
-    odds = generator.exponential(1.6, detections) - 2.2
-    known = np.stack(
-        [np.ones(detections), np.maximum(odds, 0), np.minimum(odds, 0), np.zeros(detections)], axis=1
-    )
-    true = generator.uniform(size=detections) < expit(known[:, :3] @ (-3.2, 1.4, 1.0))
+    true = generator.uniform(size=detections) < 0.06
+    odds = np.where(true, generator.normal(3, 2, detections), generator.exponential(1.3, detections) - 2.2)
+    odds = np.clip(odds, -2.2, 9)
+    known = np.stack([odds, np.zeros(detections)], axis=1)
     probability = expit(odds)
     stratum = strata(probability, np.zeros(detections, bool))
     chosen, inclusion = draw_detections(stratum, supposed_chance(known), asked, generator)
@@ -85,7 +88,7 @@ def test_all_tissue_may_be_asked_about_and_active_tissue_more_often() -> None:
 
 def test_what_is_said_of_a_laboratory_holds() -> None:
     held = []
-    for seed in range(8):
+    for seed in range(5):
         given_, true = answered(seed)
         found = fit_site(given_, DELTAS, ReviewerError(), seed)
         above = given_.probability >= DELTAS["count"]
@@ -103,14 +106,20 @@ def test_what_is_said_of_a_laboratory_holds() -> None:
     assert np.mean(held) >= 0.8
 
 
-def profile(**changes: Any) -> SiteProfile:
+@cache
+def fitted() -> tuple[Answered, Fitted]:
     given_, _ = answered()
-    found = fit_site(given_, DELTAS, ReviewerError())
+    return given_, fit_site(given_, DELTAS, ReviewerError())
+
+
+def profile(**changes: Any) -> SiteProfile:
+    given_, found = fitted()
     values: dict[str, Any] = {
         "name": "ours", "made": date(2026, 11, 16), "model": "m", "searched_with": SEARCH, "slides": ("a",),
         "area_mm2": 60.0, "answers": given_.answers, "squares": 20, "observers": ("Anna",), "design": {},
         "reviewer": {}, "deltas": DELTAS, "at": found.at, "found": found.found,
-        "mitoses_per_mm2": found.mitoses_per_mm2, "draws": found.chances.to_dict(),
+        "mitoses_per_mm2": found.mitoses_per_mm2, "draws": found.laboratory.to_dict(),
+        "answered": {"a": [(10.0, 20.0, 1.0)]},
     }  # fmt: skip
     return SiteProfile(**values | changes)
 
@@ -130,6 +139,30 @@ def test_a_profile_comes_back_and_is_for_its_own_model_alone(tmp_path: Path) -> 
     ):
         with pytest.raises(MetaphaseError, match=told):
             load_profile(path)
+
+
+def test_a_slide_of_the_profile_brings_its_answers() -> None:
+    site = profile()
+    own = site.calibration("a").own_answers
+    assert own is not None
+    assert own.tolist() == [[10.0, 20.0, 1.0]]
+    none = site.calibration("b").own_answers
+    assert none is not None
+    assert not len(none)
+
+
+def test_a_share_by_design_holds_whatever_was_supposed() -> None:
+    held, widths = [], []
+    for seed in range(60):
+        given_, true = answered(seed, detections=2000, asked=200)
+        turned = replace(given_, known=given_.known * [-1, 1])  # what is supposed is wrong everywhere
+        chosen = given_.probability >= 0.3
+        for one in (given_, turned):
+            said = share_by_design(one, chosen, ReviewerError())
+            held.append(said.low <= true[chosen].mean() <= said.high)
+            widths.append(said.high - said.low)
+    assert np.mean(held) >= 0.9
+    assert np.mean(widths) < 0.4
 
 
 def test_a_profile_rates_the_points_it_was_made_at() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,25 +11,12 @@ from metaphase.reports.slide import CohortRow, write_cohort_index, write_slide_r
 from tests.reports.slide_report_samples import noisy_slide, random_points, result_for
 from tests.reports.test_slide_report_cohort import FOCUS
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slide = noisy_slide(1200, 900)
     result = result_for(slide, random_points(60, slide), warnings=(FOCUS,))
     return write_slide_report(tmp_path_factory.mktemp("browser") / "slide é #1.html", slide, result)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the path")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 class Tab:

@@ -15,6 +15,7 @@ from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, write_detections
 from metaphase.images.tissue import TissueMask, save_tissue
+from metaphase.labels.registration import Similarity, Transform, save_transform
 from metaphase.slides import PyramidFormat, write_pyramid
 
 MPP = 0.25
@@ -101,3 +102,31 @@ def write_result(folder: Path, slide: Path, width: int, height: int, places: Pla
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+TURNED = Transform(MPP, MPP, Similarity(1.01, 0.03, 45.0, -20.0))
+
+
+def write_registration(folder: Path, he: Path, width: int, height: int, places: Places) -> Path:
+    """What `metaphase register` would have left of a PHH3 slide that is turned and moved, figures and all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    there = TURNED.he_to_phh3(places)
+    there = there[((there > 0) & (there < (width, height))).all(axis=1)]
+    phh3 = write_sparse_slide(folder / "phh3.tif", width, height, there)
+    save_transform(folder / "transform.json", TURNED)
+    summary = {"he_path": str(he), "phh3_path": str(phh3), "verdict": "reliable"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def write_probability_map(folder: Path, width: int, height: int, places: Places) -> Path:
+    """What `metaphase detect --probability-map` would have left: certain around each place, 0 elsewhere."""
+    stride, path = 4, folder / "probability.tif"
+    levels = np.zeros((-(-height // stride), -(-width // stride)), np.uint8)
+    for x, y in (places / stride).tolist():
+        cv2.circle(levels, (int(x), int(y)), 4, 255, -1)
+    side = 512
+    tiles = (levels[y : y + side, x : x + side] for y in range(0, levels.shape[0], side)
+             for x in range(0, levels.shape[1], side))  # fmt: skip
+    write_pyramid(path, tiles, levels.shape[1], levels.shape[0], PyramidFormat.probabilities(MPP * stride))
+    return path

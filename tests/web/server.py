@@ -23,7 +23,8 @@ import sys
 from pathlib import Path
 from metaphase.web.viewing import serve_view
 told = {"host": sys.argv[2], "port": int(sys.argv[3])}
-serve_view([Path(sys.argv[1])], **told, ready=lambda r: print(r.url, flush=True))
+pairs = sorted(Path(sys.argv[1]).parent.glob("pair*"))
+serve_view([Path(sys.argv[1])], registrations=pairs, **told, ready=lambda r: print(r.url, flush=True))
 """
 PATIENCE_S = 30.0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,6 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 ITEMS = 50
 PATIENCE_MS = 20_000
 NAMES = {"m": "mitosis", "n": "not", "a": "artefact", "u": "unsure"}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no chromium on PATH")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 class Observer:

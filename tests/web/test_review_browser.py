@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,6 @@ from metaphase.jobs.reference import finish_cohort
 from metaphase.jobs.review import collect_decisions
 from tests.labels.reference.workspaces import built_workspace
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_MS = 30_000
 CODE = """
 import sys
@@ -43,20 +41,16 @@ def server(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.fixture
-def page(server: tuple[subprocess.Popen[str], str]) -> Iterator[object]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the path")
+def page(browser: Any, server: tuple[subprocess.Popen[str], str]) -> Iterator[Any]:
     errors: list[str] = []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1200, "height": 800})
-        opened.set_default_timeout(PATIENCE_MS)
-        opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.goto(server[1])
-        opened.fill("#name", "Anna")
-        opened.keyboard.press("Enter")
-        yield opened
-        browser.close()
+    opened = browser.new_page(viewport={"width": 1200, "height": 800})
+    opened.set_default_timeout(PATIENCE_MS)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.goto(server[1])
+    opened.fill("#name", "Anna")
+    opened.keyboard.press("Enter")
+    yield opened
+    opened.close()
     assert errors == []
 
 

@@ -19,9 +19,16 @@ from metaphase.labels.observers.places import PlaceLog
 from metaphase.slides import open_slide
 from metaphase.web import viewing
 from metaphase.web.access import Access
-from metaphase.web.viewing import TILE_PX, TileMaker, ViewedSlide, viewed_slides, viewing_app
+from metaphase.web.viewed import TILE_PX, TileMaker, ViewedSlide, viewed_slides
+from metaphase.web.viewing import viewing_app
 from tests.web.asgi import Client
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import (
+    spread_places,
+    write_probability_map,
+    write_registration,
+    write_result,
+    write_sparse_slide,
+)
 
 HERE = "http://127.0.0.1:8502"
 WIDTH, HEIGHT = 3000, 2200
@@ -106,6 +113,64 @@ def test_tiles_are_the_slide_at_every_level_without_seams(
     for address in ("9/0_0.jpg", "0/99_0.jpg", "0/-1_0.jpg", "-1/0_0.jpg", "60/0_0.jpg"):
         assert client.get(f"{view['tiles']}/{address}").status_code in (404, 422)
     assert client.get(f"/tile/{slides[0].key}/older/0/0_0.jpg").status_code == 404
+
+
+def layer_at(client: Client, view: dict[str, Any], layer: dict[str, Any], level: int) -> Any:
+    """All tiles of a layer as one picture."""
+    shape = (-(-HEIGHT // 2**level), -(-WIDTH // 2**level))
+    whole = np.zeros((*shape, 4 if layer["ending"] == "png" else 3), np.uint8)
+    for row in range(-(-shape[0] // TILE_PX)):
+        for column in range(-(-shape[1] // TILE_PX)):
+            reply = client.get(f"{layer['tiles']}/{level}/{column}_{row}.{layer['ending']}")
+            assert reply.status_code == 200, reply.text
+            pixels = np.asarray(Image.open(io.BytesIO(reply.content)))
+            y, x = row * TILE_PX, column * TILE_PX
+            whole[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
+    return whole
+
+
+def test_layers_lie_where_the_slide_is(results: Path, slide_file: Path, tiles: TileMaker) -> None:
+    pair = write_registration(results.parent / "pair", slide_file, WIDTH, HEIGHT, PLACES)
+    write_probability_map(results / "one", WIDTH, HEIGHT, PLACES)
+    slides = viewed_slides([results / "one"], registrations=[pair])
+    inner = PLACES[((PLACES > 150) & (PLACES < (WIDTH - 150, HEIGHT - 150))).all(axis=1)]
+    with client_of(slides, tiles) as client:
+        view = client.get(f"/api/slide/{slides[0].key}").json()
+        assert [one["name"] for one in view["layers"]] == ["phh3", "probability"]
+        for level in (0, 2):
+            at = (inner / 2**level).astype(int)
+            phh3, probability = (layer_at(client, view, one, level) for one in view["layers"])
+            figures, away = (phh3[at[:, 1] + off, at[:, 0]].mean(axis=1) for off in (0, 160 // 2**level))
+            assert (figures < 110).all()
+            assert np.median(away) > 150
+            alpha, away = (probability[at[:, 1] + off, at[:, 0], 3] for off in (0, 160 // 2**level))
+            assert (alpha > 100).all()
+            assert np.median(away) == 0
+        for wrong in ("none/0/0/0_0.jpg", f"phh3/{'0' * 16}/0/0_0.jpg"):
+            assert client.get(f"/layer/{slides[0].key}/{wrong}").status_code == 404
+        address = view["layers"][0]["tiles"]
+        assert client.get(f"{address}/0/99_0.jpg").status_code == 404
+        assert client.get(f"{address}/0/0_0.png").status_code == 404
+    for one in slides:
+        one.close()
+
+
+def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path, tmp_path: Path) -> None:
+    other = write_registration(tmp_path / "pair", Path("other.tif"), 600, 600, PLACES[:1])
+    with pytest.raises(UsageError, match=r"of the H&E slide other\.tif, which is not among those to view"):
+        viewed_slides([results], registrations=[other])
+    summary = json.loads((other / "summary.json").read_text())
+    for change, told in (
+        ({"verdict": "failed"}, "the registration failed"),
+        ({"phh3_path": "absent.tif"}, "not there any more"),
+        ({"he_path": None, "phh3_path": 7}, "not there any more"),
+    ):
+        (other / "summary.json").write_text(json.dumps(summary | change))
+        with pytest.raises(MetaphaseError, match=told):
+            viewed_slides([slide_file], registrations=[other])
+    (other / "summary.json").write_text("{}")
+    with pytest.raises(MetaphaseError, match="holds no registration of a pair"):
+        viewed_slides([slide_file], registrations=[other])
 
 
 def test_tiles_are_kept_within_bounds(slides: list[ViewedSlide], tiles: TileMaker) -> None:

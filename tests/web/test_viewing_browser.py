@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,11 +12,15 @@ import pytest
 from metaphase.detections import read_detections
 from metaphase.jobs.results import load_result
 from metaphase.jobs.reviewing import apply_review
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import (
+    spread_places,
+    write_probability_map,
+    write_registration,
+    write_result,
+    write_sparse_slide,
+)
 from tests.web.server import VIEW, Server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_MS = 60_000
 WIDTH, HEIGHT = 100_000, 2048
 PLACES = spread_places(30, WIDTH, HEIGHT)
@@ -38,16 +42,6 @@ def server(folder: Path) -> Iterator[Server]:
     started = Server(folder.parent, code=VIEW)
     yield started
     started.end()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on the path")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 class Tab:
@@ -191,6 +185,64 @@ def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
     assert page.inner_text("#list tbody td") == HOSTILE
     page.click("[data-sort=count]")
     assert page.get_attribute("#list th:nth-child(2)", "aria-sort") == "descending"
+
+
+SHOT = os.environ.get("METAPHASE_SHOT")
+SHADE = """() => {
+  const canvas = document.querySelector("#zoom canvas");
+  const {width, height} = canvas;
+  const data = canvas.getContext("2d").getImageData(width / 4, height / 4, width / 2, height / 2).data;
+  let sum = 0;
+  for (let index = 0; index < data.length; index += 4) sum += data[index + 1] * (index % 977);
+  return sum;
+}"""
+
+
+def settled(page) -> float:
+    """What the first window shows, once it stays the same."""
+    shown = [page.evaluate(SHADE)]
+    while len(shown) < 4 or len(set(shown[-4:])) > 1:
+        page.wait_for_timeout(400)
+        shown.append(page.evaluate(SHADE))
+    return float(shown[-1])
+
+
+def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) -> None:
+    side = 3000
+    places = spread_places(20, side, side)
+    he = write_sparse_slide(tmp_path / "he.tif", side, side, places)
+    folder = write_result(tmp_path / "results" / "he", he, side, side, places)
+    write_probability_map(folder, side, side, places)
+    write_registration(tmp_path / "pair", he, side, side, places)
+    server, page = Server(folder.parent, code=VIEW), tab.page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    try:
+        page.goto(server.url)
+        page.wait_for_selector("#numbers[data-count]")
+        page.wait_for_selector("#layer-phh3")
+        plain = settled(page)
+        page.click("#layer-phh3 [value=over]")
+        assert settled(page) != plain
+        assert any(one.startswith("/layer/") and "/phh3/" in one for one in asked)
+        page.fill("#layer-phh3 [type=range]", "0")
+        assert settled(page) == plain
+        page.keyboard.press("7")
+        page.wait_for_selector("#stage.divided #beside canvas")
+        before = settled(page)
+        page.mouse.move(700, 400)
+        page.mouse.wheel(0, -400)  # in the second window; the first follows
+        assert settled(page) != before
+        before = settled(page)
+        page.click("#layer-probability [value=over]")
+        assert settled(page) != before
+        assert any("/probability/" in one and one.endswith(".png") for one in asked)
+        if SHOT:
+            page.screenshot(path=SHOT)
+        page.keyboard.press("7")
+        page.wait_for_selector("#stage:not(.divided)")
+    finally:
+        server.end()
 
 
 def test_a_tablet_shows_slide_and_answers_at_once_by_touch(browser, server: Server) -> None:

@@ -68,7 +68,7 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Make the site profile of the answers, for `metaphase detect --site`."""
-    from metaphase.counting.calibration import ReviewerError
+    from metaphase.counting.populations import ReviewerError
     from metaphase.evaluation.sites import save_profile
     from metaphase.jobs.calibration import fit_profile
 

@@ -24,6 +24,13 @@ def view(
         list[Path],
         typer.Argument(help="Folders of results, or slides by themselves.", metavar="RESULTS|SLIDE..."),
     ],
+    registration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A folder of metaphase register: its PHH3 slide can be laid over the H&E slide or beside "
+            "it. As often as there are pairs."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8502,
     host: Annotated[
         str, typer.Option(help="Address to listen on; beyond this machine a token is needed, and made.")
@@ -41,8 +48,9 @@ def view(
     from metaphase.web.viewing import serve_view
 
     serve_view(
-        paths, mpp=mpp, host=host, port=port, token=token, blind=blind, ready=_announce, failed=complain
-    )
+        paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
+        ready=_announce, failed=complain,
+    )  # fmt: skip
 
 
 def _announce(running: Running) -> None:

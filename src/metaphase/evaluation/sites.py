@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,25 +20,21 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from scipy.special import expit
 
-from metaphase.base.arrays import Floats, Integers
+from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
-from metaphase.counting.calibration import (
-    DRAWS,
-    PRIOR_MEAN,
-    SLOPES,
-    Calibration,
-    Chances,
-    Reference,
+from metaphase.counting.calibration import Calibration
+from metaphase.counting.populations import (
+    Laboratory,
+    Learned,
+    Posterior,
     ReviewerError,
-    drawn_missed,
-    fit_curve,
-    plausible_missed,
-    reference_of,
-    with_offset,
+    bin_of,
+    cells_of,
+    learn,
 )
 from metaphase.networks.points import OperatingPoint, UsedPoints
 
@@ -47,6 +43,8 @@ from metaphase.networks.points import OperatingPoint, UsedPoints
 EDGES = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
 """Probabilities at which the strata begin."""
 LEAST_A_STRATUM = 2
+MOST_SUPPOSED = 0.7
+"""For the sample no detection is surer than this: whether strong ones are right is what is to be learned."""
 FEWEST_ANSWERS = 30
 CHUNK = 10_000
 """Detections at a time."""
@@ -77,8 +75,9 @@ class SampleConfig:
 
 
 def supposed_chance(known: Floats) -> Floats:
-    """Chance of a mitosis before any answer; decides only how the sample is spread."""
-    return np.asarray(expit(known @ PRIOR_MEAN[: known.shape[1]]))
+    """Chance of a mitosis before any answer: it spreads the sample, and no estimate rests on it."""
+    odds, around = known.T
+    return np.asarray(expit(-4.8 + 1.5 * np.maximum(odds, 0) + 1.3 * np.minimum(odds, 0) + 0.5 * around))
 
 
 def strata(probability: Floats, in_hotspot: npt.NDArray[np.bool_]) -> Integers:
@@ -94,7 +93,8 @@ def draw_detections(
     Each stratum gives in proportion to its size and to how unsure its answers are (Neyman), by `chance`, and
     a few in any case.
     """
-    unsure = np.sqrt(chance * (1 - chance))
+    likely = np.minimum(chance, MOST_SUPPOSED)
+    unsure = np.sqrt(likely * (1 - likely))
     names, index, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
     share = np.bincount(index, unsure, minlength=len(names))
     wanted = np.minimum(LEAST_A_STRATUM, sizes)
@@ -132,7 +132,7 @@ class Answered:
     """All detections of the searched slides, and what was answered."""
 
     known: Floats
-    """Evidence (n, 4), see `counting.calibration`."""
+    """Evidence (n, 2), see `counting.calibration`."""
     probability: Floats
     slide: Integers
     """Number of each detection's slide."""
@@ -179,7 +179,7 @@ def _estimate(values: Floats) -> Estimate:
 class Fitted:
     """What was learned of a laboratory."""
 
-    chances: Chances
+    laboratory: Laboratory
     at: PointEstimates
     """At each operating point: precision, recall, false_per_mm2; and by the sample's design alone,
     precision_by_design."""
@@ -201,23 +201,18 @@ def fit_site(
         raise UsageError(
             f"{int(asked.sum())} detections have an answer", next_step="answer all, and then fit again"
         )
-    reference = _reference(given, asked, reviewer)
-    offsets = np.array(
-        [reference.offset(given.known[given.slide == one]) for one in range(given.slide.max() + 1)]
-    )
-    given = replace(given, known=with_offset(given.known, offsets[given.slide]))
-    curve = fit_curve(given.known[asked], given.answer[asked], given.slide[asked], reviewer, seed=seed)
-    effects = _all_effects(curve.effects, curve.spread, int(given.slide.max()) + 1, seed)
-    inner = _chances(given, given.in_square, curve.coefficients, effects, reviewer)
-    plausible = plausible_missed(inner.sum(axis=0), (inner * (1 - inner)).sum(axis=0), given.seen, reviewer)
-    kept, missed = drawn_missed(plausible, DRAWS, seed)
-    coefficients, spread = curve.coefficients[kept], curve.spread[kept]
-    right = _right(given, coefficients, effects[kept], reviewer, [0.0, *deltas.values()], seed)
+    odds, around = given.known.T
+    floor, slides = float(odds.min()), int(given.slide.max()) + 1
+    cells = cells_of(odds, around, given.slide, slides, floor, given.answer, given.in_square)
+    known = float(given.answer[asked & given.in_square].sum())
+    learned = learn(Posterior(cells, floor, given.seen, known, reviewer), seed)
+    missed = learned.laboratory.missed
+    right = _right(given, learned, reviewer, [0.0, *deltas.values()], seed)
     every = right[0] + np.random.default_rng(seed + 1).poisson(right[0] * missed)
     return Fitted(
-        Chances(coefficients, spread, missed, reference),
+        learned.laboratory,
         {
-            name: _at_point(given, found, every, deltas[name])
+            name: _at_point(given, found, every, deltas[name], reviewer)
             for name, found in zip(deltas, right[1:], strict=True)
         },
         _estimate(1 / (1 + missed)),
@@ -225,59 +220,39 @@ def fit_site(
     )
 
 
-def _reference(given: Answered, asked: npt.NDArray[np.bool_], reviewer: ReviewerError) -> Reference:
-    """All detections of the laboratory by a first curve, which knows their log-odds alone."""
-    known = given.known[:, :SLOPES]
-    first = fit_curve(known[asked], given.answer[asked], given.slide[asked], reviewer)
-    reference = reference_of(known, first.coefficients.mean(axis=0))
-    return reference.responding(known[given.slide == one] for one in np.unique(given.slide))
-
-
 def _right(
-    given: Answered,
-    coefficients: Floats,
-    effects: Floats,
-    reviewer: ReviewerError,
-    deltas: list[float],
-    seed: int,
+    given: Answered, learned: Learned, reviewer: ReviewerError, deltas: list[float], seed: int
 ) -> list[Floats]:
     """How many detections from each probability on are mitoses, in every draw."""
     generator = np.random.default_rng(seed)
-    totals = [np.zeros(len(coefficients)) for _ in deltas]
-    for start in range(0, len(given.probability), CHUNK):
-        part = np.arange(start, min(start + CHUNK, len(given.probability)))
-        chance = _chances(given, part, coefficients, effects, reviewer)
-        there = generator.uniform(size=chance.shape) < chance
-        for total, delta in zip(totals, deltas, strict=True):
-            total += there[given.probability[part] >= delta].sum(axis=0)
+    totals = [np.zeros(len(learned.laboratory)) for _ in deltas]
+    for slide in np.unique(given.slide):
+        every = np.flatnonzero(given.slide == slide)
+        for part in np.array_split(every, len(every) // CHUNK + 1):
+            chance = _chances(given, part, learned, int(slide), reviewer)
+            there = generator.uniform(size=chance.shape) < chance
+            for total, delta in zip(totals, deltas, strict=True):
+                total += there[given.probability[part] >= delta].sum(axis=0)
     return totals
 
 
 def _chances(
-    given: Answered, chosen: npt.NDArray[Any], coefficients: Floats, effects: Floats, reviewer: ReviewerError
+    given: Answered, part: Integers, learned: Learned, slide: int, reviewer: ReviewerError
 ) -> Floats:
-    """Chance of a mitosis (detections, draws) of the chosen detections, their answers known."""
-    chance = np.asarray(expit(given.known[chosen] @ coefficients.T + effects[:, given.slide[chosen]].T))
-    answer = given.answer[chosen]
+    """Chance of a mitosis (detections, draws) of some detections of one slide, their answers known."""
+    lab, own = learned.laboratory, learned.own[:, slide]
+    others, mitoses = lab.densities(own)
+    odds, around = given.known[part].T
+    curve = lab.shares(own) + around[:, None] * lab.around + (mitoses - others).T[bin_of(odds, lab.floor)]
+    chance, answer = np.asarray(expit(curve)), given.answer[part]
     asked = np.isfinite(answer)
-    chance[asked] = _told_chance(chance[asked], answer[asked, None], reviewer)
+    chance[asked] = reviewer.told(chance[asked], answer[asked, None])
     return chance
 
 
-def _told_chance(chance: Floats, answer: Floats, reviewer: ReviewerError) -> Floats:
-    """Chance of a mitosis once its answer is known: the answer itself where reviewers do not err."""
-    right, wrong = chance * (1 - reviewer.missed), (1 - chance) * reviewer.false_alarms
-    other, true = chance * reviewer.missed, (1 - chance) * (1 - reviewer.false_alarms)
-    return np.asarray(answer * right / (right + wrong) + (1 - answer) * other / (other + true))
-
-
-def _all_effects(effects: Floats, spread: Floats, slides: int, seed: int) -> Floats:
-    """Effects (draws, slides) of all slides; of those that were not asked about any is possible."""
-    more = np.random.default_rng(seed).normal(size=(len(spread), slides - effects.shape[1]))
-    return np.concatenate([effects, more * spread[:, None]], axis=1)
-
-
-def _at_point(given: Answered, right: Floats, every: Floats, delta: float) -> dict[str, Estimate]:
+def _at_point(
+    given: Answered, right: Floats, every: Floats, delta: float, reviewer: ReviewerError
+) -> dict[str, Estimate]:
     """What holds from one probability on, where `right` are mitoses, and `every` one is counted."""
     above = given.probability >= delta
     found = {
@@ -286,21 +261,33 @@ def _at_point(given: Answered, right: Floats, every: Floats, delta: float) -> di
     }
     if above.any():
         found["precision"] = _estimate(right / int(above.sum()))
-    here = above & np.isfinite(given.answer)
-    if here.any():
-        weight = 1 / given.inclusion[here]
-        share = float(np.average(given.answer[here], weights=weight))
-        effective = float(weight.sum() ** 2 / (weight**2).sum())
-        found["precision_by_design"] = _wilson(share, effective)
+    if np.isfinite(given.answer[above]).sum() > 1:
+        found["precision_by_design"] = share_by_design(given, above, reviewer)
     return found
 
 
-def _wilson(share: float, number: float) -> Estimate:
-    """A share of so many answers with Wilson's interval."""
-    z = 1.96
-    middle = (share + z**2 / (2 * number)) / (1 + z**2 / number)
-    half = z * np.sqrt(share * (1 - share) / number + z**2 / (4 * number**2)) / (1 + z**2 / number)
-    return Estimate(value=share, low=float(max(0.0, middle - half)), high=float(min(1.0, middle + half)))
+def share_by_design(given: Answered, chosen: Mask, reviewer: ReviewerError) -> Estimate:
+    """Share of mitoses among the chosen detections: stratified and prediction-powered, with its interval.
+
+    In each stratum, the mean of what was supposed before any answer, put right by its mean error where
+    answers are. So it is valid whatever the detector does, and rests on no curve and on no prior.
+    """
+    supposed = supposed_chance(given.known)
+    corrected = (given.answer - reviewer.false_alarms) / reviewer.clear
+    asked = np.isfinite(given.answer)
+    share, variance = 0.0, 0.0
+    pooled = float(np.var((corrected - supposed)[chosen & asked], ddof=1))
+    for inclusion in np.unique(given.inclusion[chosen]):
+        here = chosen & (given.inclusion == inclusion)
+        errors = (corrected - supposed)[here & asked]
+        part, often = here.sum() / chosen.sum(), len(errors)
+        share += part * (supposed[here].mean() + (errors.mean() if often else 0.0))
+        spread = (float(((errors - errors.mean()) ** 2).sum()) + pooled) / max(often, 1) if often else 1.0
+        exact = 1 - often / here.sum() if reviewer == ReviewerError() else 1.0
+        variance += part**2 * spread / max(often, 1) * exact
+    half = 1.96 * float(np.sqrt(variance))
+    value = float(np.clip(share, 0, 1))
+    return Estimate(value=value, low=max(0.0, float(share) - half), high=min(1.0, float(share) + half))
 
 
 # ---- the profile ----
@@ -314,7 +301,7 @@ class SiteProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     name: str
     made: date
     """When the answers were taken together."""
@@ -335,35 +322,39 @@ class SiteProfile(BaseModel):
     found: Estimate
     mitoses_per_mm2: Estimate
     draws: dict[str, Any] = Field(repr=False)
-    """Of the curve; see `counting.calibration.Chances`."""
+    """Of the laboratory; see `counting.populations.Laboratory`."""
+    answered: dict[str, list[tuple[float, float, float]]] = Field(repr=False)
+    """By slide: x and y of the detections that were asked about, and their answers."""
 
     @field_validator("draws")
     @classmethod
     def _are_draws(cls, draws: dict[str, Any]) -> dict[str, Any]:
-        Chances.from_dict(draws)
+        Laboratory.from_dict(draws)
         return draws
 
     @model_validator(mode="after")
-    def _knows_both_points(self) -> SiteProfile:
+    def _is_sound(self) -> SiteProfile:
+        try:
+            ReviewerError(**self.reviewer)
+        except (TypeError, UsageError) as error:
+            raise ValueError(f"reviewer: {error}") from error
         for name in ("mitoses", "count"):
             if name not in self.deltas or not {"recall", "false_per_mm2"} <= set(self.at.get(name, {})):
                 raise ValueError(f"nothing is said of the point {name}")
         return self
 
-    @property
-    def chances(self) -> Chances:
-        """The draws as arrays."""
-        return Chances.from_dict(self.draws)
-
-    @property
-    def calibration(self) -> Calibration:
-        """What a count needs of it."""
-        return Calibration(self.chances, self.deltas["count"], self.answers)
+    def calibration(self, slide: str = "") -> Calibration:
+        """What the count of a slide needs of it."""
+        own = np.array(self.answered.get(slide, []), np.float64).reshape(-1, 3)
+        return Calibration(
+            Laboratory.from_dict(self.draws), self.deltas["count"], self.answers,
+            ReviewerError(**self.reviewer), own,
+        )  # fmt: skip
 
     def account(self) -> dict[str, Any]:
         """What of it decides a count."""
         return {"searched_with": self.searched_with, "deltas": dict(self.deltas), "draws": self.draws,
-                "answers": self.answers}  # fmt: skip
+                "answers": self.answers, "answered": self.answered, "reviewer": self.reviewer}  # fmt: skip
 
     def rated(self, points: UsedPoints) -> UsedPoints:
         """Operating points with the rates of this laboratory, where they are those that were calibrated."""

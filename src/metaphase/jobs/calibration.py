@@ -21,8 +21,9 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.counting import CountConfig
-from metaphase.counting.calibration import EVIDENCE, ReviewerError, evidence
+from metaphase.counting.calibration import EVIDENCE, evidence
 from metaphase.counting.clinical import find_hotspot
+from metaphase.counting.populations import ReviewerError
 from metaphase.counting.specimen import specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.evaluation.sites import (
@@ -333,8 +334,18 @@ def fit_profile(
         at=fitted.at,
         found=fitted.found,
         mitoses_per_mm2=fitted.mitoses_per_mm2,
-        draws=fitted.chances.to_dict(),
+        draws=fitted.laboratory.to_dict(),
+        answered=_answered(sample, given.answer),
     )
+
+
+def _answered(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
+    """Places and answers by slide."""
+    asked = sample.assign(answer=answer)[np.isfinite(answer)]
+    return {
+        str(case): [tuple(row) for row in part[["x", "y", "answer"]].to_numpy(np.float64).tolist()]
+        for case, part in asked.groupby("case")
+    }
 
 
 def _stored(folder: Path) -> pd.DataFrame:

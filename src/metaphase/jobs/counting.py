@@ -227,12 +227,16 @@ def count_cohort(
     """
 
     settings = [counted_at(point, config or CountConfig()) for point in points]
-    calibration = None if site is None else site.calibration
 
     def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
         for one in settings:
             count = count_slide(
-                case.points, mpp=case.mpp, tissue=mask, area_mm2=case.area_mm2, config=one, site=calibration
+                case.points,
+                mpp=case.mpp,
+                tissue=mask,
+                area_mm2=case.area_mm2,
+                config=one,
+                site=None if site is None else site.calibration(case.name),
             )
             doubts = (*background_doubt(count), *count.warnings, *uncalibrated_doubt(count))
             yield replace(count, warnings=unique((*doubts, *case.warnings)))

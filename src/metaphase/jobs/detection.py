@@ -359,7 +359,7 @@ class _SlideJob:
         table[LISTED] = table["probability"] >= self.points.mitoses.delta
         table[COUNTED] = table["probability"] >= self.points.count.delta
         if self.config.site is not None:
-            calibration = self.config.site.calibration
+            calibration = self.config.site.calibration(self.slide.name)
             table[CHANCE] = calibration.chance(
                 specimen(table, facts["mpp"], self._tissue, None, self.counting)
             )
@@ -441,7 +441,7 @@ class _SlideJob:
     @cached_property
     def _slide_count(self) -> SlideCount:
         """Once the search is done."""
-        site = None if self.config.site is None else self.config.site.calibration
+        site = None if self.config.site is None else self.config.site.calibration(self.slide.name)
         return count_slide(
             self._detections(), mpp=self._facts()["mpp"], tissue=self._tissue, config=self.counting, site=site
         )

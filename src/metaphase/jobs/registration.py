@@ -13,13 +13,13 @@ from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, sett
 from metaphase.labels.registration import Annotations, RegistrationConfig, register_to_folder
 from metaphase.slides import SlideSource
 
-SUMMARY = "summary.json"
+SUMMARY, TRANSFORM = "summary.json", "transform.json"
 OF_POINTS, OF_ANNOTATIONS = ("points.parquet", "points.csv", "points.geojson"), "annotations.geojson"
 """Files of what was given; annotations are left out where the registration failed."""
 
 
 @dataclass(frozen=True)
-class PairRegistered(Ingredients, stage="registration"):
+class PairRegistered(Ingredients, stage="registration", schema=2):
     """What decides the registration of a pair, and what is carried over with it."""
 
     he: SlideSource
@@ -63,7 +63,7 @@ def register_slides(
         "" if annotations is None else annotations.drawn_on,
         config,
     )
-    writes = (SUMMARY, "transform.json", "registration.png", *(OF_POINTS if points is not None else ()))
+    writes = (SUMMARY, TRANSFORM, "registration.png", *(OF_POINTS if points is not None else ()))
     stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from)
     states = settled(run_stages([stage], folder))
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))

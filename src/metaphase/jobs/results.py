@@ -139,6 +139,13 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
     return content
 
 
+def found_from(folder: Path, stated: str) -> Path:
+    """A file that a folder's summary states: by its path from here, or from a folder above."""
+    path = Path(stated)
+    places = (path, *(parent / path for parent in folder.resolve().parents))
+    return next((place for place in places if is_file(place)), path)
+
+
 # ---- one slide ----
 
 
@@ -164,9 +171,7 @@ class SlideResult:
         """The slide itself, by its path from here or from a folder above; where it has moved, an error says
         where it was."""
         stated = self.summary["mpp_source"] == "flag"
-        path = Path(str(self.summary["slide"]))
-        places = (path, *(parent / path for parent in self.folder.resolve().parents))
-        path = next((place for place in places if is_file(place)), path)
+        path = found_from(self.folder, str(self.summary["slide"]))
         if not is_file(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",

@@ -125,11 +125,12 @@ def add_assets(app: FastAPI, folder: str, assets: Assets) -> None:
         app.add_api_route(f"/{address}", _asset(folder, name, kind), methods=["GET"])
 
 
-def picture(jpeg: bytes | None) -> Response:
+def picture(content: bytes | None, ending: str = "jpg") -> Response:
     """A picture that browsers keep, or word that there is none."""
-    if jpeg is None:
+    if content is None:
         raise HTTPException(404, "unavailable")
-    return Response(jpeg, media_type="image/jpeg", headers={"cache-control": KEEP_PICTURES})
+    kind = "image/png" if ending == "png" else "image/jpeg"
+    return Response(content, media_type=kind, headers={"cache-control": KEEP_PICTURES})
 
 
 def _asset(folder: str, name: str, kind: str) -> Callable[[], Response]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import math
 import secrets
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
@@ -29,15 +26,10 @@ from starlette.types import ASGIApp
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.counting import DensityMap, Hotspot, SlideCount
-from metaphase.jobs.results import SlideResult, load_result, result_folders
-from metaphase.jobs.reviewing import review_order, reviewed_count, reviewed_result, runner_up
-from metaphase.labels.observers.places import REVIEW as ANSWERS
-from metaphase.labels.observers.places import PlaceLog, Reviewed, place_name, place_of
-from metaphase.labels.observers.store import Entry, Given
-from metaphase.reports.drawing import encode_jpeg
+from metaphase.jobs.reviewing import runner_up
+from metaphase.labels.observers.places import Reviewed, place_name, place_of
+from metaphase.labels.observers.store import Entry
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
-from metaphase.slides import SlideSource
-from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 from metaphase.web.access import Access, Guard, is_loopback
 from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, ObserverName, Receipt
 from metaphase.web.serving import (
@@ -52,179 +44,20 @@ from metaphase.web.serving import (
     serve_quietly,
     url_of,
 )
-
-# ---- what is viewed ----
-
-KEY_BYTES = 8
-OUTLINE_SHARE = 1 / 1500
-"""How far the outline may be off, as a share of the slide's longer side."""
-
-
-class ViewedSlide:
-    """A slide with what was found on it, if anything was sought. Safe to use from several threads."""
-
-    def __init__(self, source: SlideSource, result: SlideResult | None = None) -> None:
-        self.source = source
-        self.result = result
-        with source.open() as slide:
-            self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
-        self.name = result.name if result else source.path.stem
-        place = result.folder if result else source.path
-        self.key = _digest(str(place.resolve()))
-        """What the browser calls it, the same whenever it is viewed."""
-        stat = source.path.stat()
-        self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
-        """Changes with its pixels."""
-
-    @cached_property
-    def log(self) -> PlaceLog:
-        """The answers about it."""
-        return PlaceLog(self.found.folder)
-
-    @property
-    def found(self) -> SlideResult:
-        """What was found on it; only where something was sought."""
-        if self.result is None:
-            raise HTTPException(404, "nothing was sought on this slide")
-        return self.result
-
-    @cached_property
-    def order(self) -> list[int]:
-        """Rows of the candidates in the order of review."""
-        circle = {name: self.found.machine["hotspot"][name] for name in Hotspot.__slots__}
-        return review_order(self.found.candidates, Hotspot(**circle), self.found.counting, self.mpp)
-
-    def counted(
-        self, given: Sequence[Given], threshold: float | None = None, *, quick: bool = False
-    ) -> tuple[Reviewed, SlideCount]:
-        """Detections and count with these answers, at the result's own threshold or another.
-
-        A quick count leaves out the uncertainty, which takes almost all of the time.
-        """
-        config = self.found.counting
-        config = config if threshold is None else replace(config, threshold=threshold)
-        config = replace(config, draws=0) if quick else config
-        reviewed = reviewed_result(self.found, given)
-        return reviewed, reviewed_count(self.found, reviewed, config)
-
-    def answers(self, observer: str, *, blind: bool) -> list[Given]:
-        """The answers an observer may know of: where they are blind, their own."""
-        if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
-            return []
-        return self.log.current(observer if blind else None)
-
-    def close(self) -> None:
-        """Release the answers."""
-        if "log" in self.__dict__:
-            self.log.close()
-
-
-def viewed_slides(
-    paths: Sequence[Path], *, mpp: float | None = None, failed: Callable[[str], None] | None = None
-) -> list[ViewedSlide]:
-    """Slides of result folders, and slides by themselves, each once.
-
-    `failed` is told of those that cannot be opened and the others go on; without it, or where none is left,
-    that is an error.
-    """
-    found: dict[str, ViewedSlide] = {}
-    problems: list[MetaphaseError] = []
-    for file, folder in (part for path in paths for part in _parts(path)):
-        try:
-            result = load_result(folder) if folder is not None else None
-            source = SlideSource(file, mpp) if result is None else result.source
-            slide = ViewedSlide(source, result)
-        except MetaphaseError as error:
-            problems.append(error)
-        else:
-            found[slide.key] = slide
-    if problems and (failed is None or not found):
-        raise problems[0]
-    for problem in problems:
-        if failed is not None:
-            failed(str(problem))
-    return list(found.values())
-
-
-def _parts(path: Path) -> list[tuple[Path, Path | None]]:
-    """What a path stands for: folders of results, or a slide."""
-    if not path.is_dir():
-        return [(path, None)]
-    folders = result_folders(path)
-    if not folders:
-        raise UsageError(
-            "holds no results", path=path, next_step="give what metaphase detect -o named, or slides"
-        )
-    return [(path, folder) for folder in folders]
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
-
-
-# ---- tiles ----
-
-TILE_PX = 512
-TILE_QUALITY = 82
-CACHE_BYTES = 256_000_000
-
-
-class TileMaker:
-    """JPEG tiles of slides at powers of two, the latest kept in memory. Safe to use from several threads."""
-
-    def __init__(self, *, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
-        self._slides = SlidePool(open_slides)
-        self._room = cache_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
-        self.made = 0
-        """How many tiles were made, not found."""
-
-    def kept(self, slide: ViewedSlide, level: int, column: int, row: int) -> bytes | None:
-        """A tile that is in memory."""
-        key = (slide.version + slide.key, level, column, row)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def make(self, slide: ViewedSlide, level: int, column: int, row: int) -> bytes | None:
-        """A tile; level 0 has the slide's own pixels, each next half as many a side. None beyond the edge."""
-        scale = 2**level
-        x, y = column * TILE_PX * scale, row * TILE_PX * scale
-        width, height = (
-            min(TILE_PX, math.ceil((side - start) / scale))
-            for side, start in ((slide.width, x), (slide.height, y))
-        )
-        if min(width, height) < 1 or level > levels_of(slide.width, slide.height):
-            return None
-        with self._slides.open(slide.source.path, slide.source.mpp) as opened:
-            pixels = opened.read(x, y, width, height, opened.mpp * scale)
-        jpeg = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
-        with self._lock:
-            self.made += 1
-            self._kept[slide.version + slide.key, level, column, row] = jpeg
-            self._room -= len(jpeg)
-            while self._room < 0:
-                self._room += len(self._kept.popitem(last=False)[1])
-        return jpeg
-
-    def close(self) -> None:
-        """Close the slides."""
-        self._slides.close()
-
-
-def levels_of(width: int, height: int) -> int:
-    """How often a slide is halved until it fits one tile.
-
-    >>> levels_of(512, 100), levels_of(513, 100), levels_of(100_000, 60_000)
-    (0, 1, 8)
-    """
-    return max(0, math.ceil(math.log2(max(width, height) / TILE_PX)))
-
+from metaphase.web.viewed import (
+    KEY_BYTES,
+    TILE_PX,
+    Layer,
+    TileMaker,
+    ViewedSlide,
+    levels_of,
+    viewed_slides,
+)
 
 # ---- what the page and its server say to each other ----
 
+OUTLINE_SHARE = 1 / 1500
+"""How far the outline may be off, as a share of the slide's longer side."""
 Ring = list[float]
 """Corners x, y, x, y, ... in level-0 pixels."""
 
@@ -254,6 +87,16 @@ class Cohort(Message):
     blind: bool
 
 
+class LayerView(Message):
+    """A picture that can be laid over the slide, in the slide's own pixels."""
+
+    name: str
+    title: str
+    tiles: str
+    """Where its tiles are, as those of the slide."""
+    ending: str
+
+
 class SlideView(Message):
     """What a slide shows before anybody says anything."""
 
@@ -266,6 +109,7 @@ class SlideView(Message):
     """Where tiles are, for `{level}/{column}_{row}.jpg`."""
     tile_px: int
     levels: int
+    layers: tuple[LayerView, ...]
     counted: bool
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
@@ -373,11 +217,13 @@ OWN_ASSETS = {
     "view.js": ("page.js", SCRIPT),
     "tiles.js": ("tiles.js", SCRIPT),
     "marks.js": ("marks.js", SCRIPT),
+    "layers.js": ("layers.js", SCRIPT),
     "review.js": ("review.js", SCRIPT),
     "view.css": ("page.css", STYLE),
 }
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 32
+MOST_LEVELS = 40
 
 
 def viewing_app(
@@ -410,20 +256,39 @@ def viewing_app(
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
     slots = asyncio.Semaphore(max(2, available_cores()))
 
-    @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
-    async def tile(request: Request, key: str, version: str, level: int, column: int, row: int) -> Response:
+    async def made(
+        request: Request, slide: ViewedSlide, layer: Layer | None, level: int, column: int, row: int
+    ) -> bytes | None:
         """A tile; those that the browser gave up before their turn are not made."""
-        slide = named(key)
-        if version != slide.version or not 0 <= level <= 40 or min(column, row) < 0:
+        if not 0 <= level <= MOST_LEVELS or min(column, row) < 0:
             raise HTTPException(404, "unavailable")
-        jpeg = tiles.kept(slide, level, column, row)
-        if jpeg is None:
+        found = tiles.kept(slide, level, column, row, layer)
+        if found is None:
             await request.body()  # or else the end of the request hides that of the connection
             async with slots:
                 if await request.is_disconnected():
-                    return Response(status_code=499)
-                jpeg = await run_in_threadpool(tiles.make, slide, level, column, row)
-        return picture(jpeg)
+                    raise HTTPException(499, "given up")
+                found = await run_in_threadpool(tiles.make, slide, level, column, row, layer)
+        return found
+
+    @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
+    async def tile(request: Request, key: str, version: str, level: int, column: int, row: int) -> Response:
+        """Of the slide."""
+        slide = named(key)
+        if version != slide.version:
+            raise HTTPException(404, "unavailable")
+        return picture(await made(request, slide, None, level, column, row))
+
+    @app.get("/layer/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
+    async def layer_tile(
+        request: Request, key: str, name: str, version: str, level: int, column: int, row: int, ending: str
+    ) -> Response:
+        """Of a layer over it."""
+        slide = named(key)
+        layer = slide.layers.get(name)
+        if layer is None or (version, ending) != (layer.version, layer.ending):
+            raise HTTPException(404, "unavailable")
+        return picture(await made(request, slide, layer, level, column, row), ending)
 
 
 def _add_slides(
@@ -524,8 +389,13 @@ def _view(slide: ViewedSlide) -> SlideView:
         "tiles": f"/tile/{slide.key}/{slide.version}",
         "tile_px": TILE_PX,
         "levels": levels_of(slide.width, slide.height),
+        "layers": tuple(
+            LayerView(name=name, title=one.title, ending=one.ending,
+                      tiles=f"/layer/{slide.key}/{name}/{one.version}")
+            for name, one in slide.layers.items()
+        ),
         "counted": slide.result is not None,
-    }
+    }  # fmt: skip
     if slide.result is None:
         return SlideView(**base)
     table = slide.result.candidates
@@ -622,6 +492,7 @@ def serve_view(
     paths: Sequence[Path],
     *,
     mpp: float | None = None,
+    registrations: Sequence[Path] = (),
     host: str = LOOPBACK,
     port: int = PORT,
     token: str | None = None,
@@ -631,9 +502,10 @@ def serve_view(
 ) -> None:
     """Serve the viewer until stopped. `ready` is called once the address is taken; port 0 is any.
 
-    Beyond loopback a token is made unless one is given. `failed` is told of slides that cannot be opened.
+    Beyond loopback a token is made unless one is given. `registrations` are folders of `metaphase register`,
+    whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
     """
-    slides = viewed_slides(paths, mpp=mpp, failed=failed)
+    slides = viewed_slides(paths, mpp=mpp, registrations=registrations, failed=failed)
     loopback = is_loopback(host)
     access = Access(token or (None if loopback else secrets.token_urlsafe(24)), loopback_only=loopback)
     tiles = TileMaker()

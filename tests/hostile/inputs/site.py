@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from metaphase.counting.populations import BINS, DRAWN, SPREADS
 from tests.hostile.inputs.odd import any_of, json_bytes, tree_changed, unsound
 from tests.hostile.inputs.sound import ASSETS, SEARCH
 from tests.hostile.trials import Attempt, must_refuse, right
@@ -14,12 +15,8 @@ from tests.hostile.trials import Attempt, must_refuse, right
 SHARE = 3
 DRAWS = 6
 NUMBERS = (
-    "coefficients",
-    "spread",
-    "missed",
-    "slopes",
-    "share",
-    "response",
+    *DRAWN,
+    "floor",
     "area_mm2",
     "answers",
     "squares",
@@ -32,14 +29,15 @@ def profile() -> dict[str, Any]:
     about = {"value": 0.5, "low": 0.4, "high": 0.6}
     rates = {"recall": about, "false_per_mm2": about, "precision": about}
     return {
-        "format": 1, "name": "here", "made": "2026-01-01", "model": stated["model"],
+        "format": 2, "name": "here", "made": "2026-01-01", "model": stated["model"],
         "searched_with": stated["searched_with"], "slides": ["slide"], "area_mm2": 1.0, "answers": 100,
         "squares": 20, "observers": ["Anna"], "design": {}, "reviewer": {"missed": 0.0, "false_alarms": 0.0},
         "deltas": {"mitoses": 0.5, "count": 0.5}, "at": {"mitoses": rates, "count": rates},
-        "found": about, "mitoses_per_mm2": about,
+        "found": about, "mitoses_per_mm2": about, "answered": {"slide": [[10.0, 10.0, 1.0]]},
         "draws": {
-            "coefficients": [[-3.5, 1.3, 1.0, 0.5, 0.9]] * DRAWS, "spread": [0.5] * DRAWS,
-            "missed": [0.1] * DRAWS, "slopes": [-3.5, 1.3, 1.0], "share": 0.4, "response": 0.1,
+            "floor": -2.2, "others": [[-0.1 * step for step in range(BINS)]] * DRAWS,
+            "mitoses": [[0.1 * step for step in range(BINS)]] * DRAWS, "share": [-3.0] * DRAWS,
+            "around": [0.5] * DRAWS, "spreads": [[0.3] * len(SPREADS)] * DRAWS, "missed": [0.1] * DRAWS,
         },
     }  # fmt: skip
 

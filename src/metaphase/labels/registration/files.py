@@ -170,6 +170,8 @@ def summarised(registration: Registration, table: pd.DataFrame | None) -> dict[s
     summary: dict[str, Any] = {
         "he": pair.he.slide.name,
         "phh3": pair.phh3.slide.name,
+        "he_path": str(pair.he.slide.info.path or ""),
+        "phh3_path": str(pair.phh3.slide.info.path or ""),
         "verdict": verdict.status,
         "reasons": list(verdict.reasons),
         "notes": list(verdict.notes),

@@ -1,6 +1,7 @@
 // The viewer: the list of slides, the slide with its layers, the threshold, and the review of what was found.
 
 import { $, stateShower } from "/controls.js";
+import { Layers } from "/layers.js";
 import { Marks, colourOf } from "/marks.js";
 import { Outbox } from "/outbox.js";
 import { Review } from "/review.js";
@@ -19,8 +20,7 @@ OpenSeadragon.console = { log: silent, debug: silent, info: silent, warn: silent
 
 const queue = new TileQueue();
 const marks = new Marks($("marks"));
-const viewer = OpenSeadragon({
-  element: $("zoom"),
+const settings = {
   drawer: "canvas",
   prefixUrl: "/",
   showNavigationControl: false,
@@ -35,7 +35,9 @@ const viewer = OpenSeadragon({
   gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
   gestureSettingsTouch: { clickToZoom: false, dblClickToZoom: true, pinchRotate: false },
   gestureSettingsPen: { clickToZoom: false, dblClickToZoom: true },
-});
+};
+const viewer = OpenSeadragon({ ...settings, element: $("zoom") });
+const layers = new Layers(viewer, queue, settings);
 
 let cohort = { slides: [], blind: false };
 let slide = null;
@@ -124,6 +126,7 @@ async function openSlide(key, place = null) {
     if (place) goTo(place);
   });
   viewer.open(tileSource(slide, queue));
+  layers.open(slide);
   showList();
   if (!slide.counted) return undefined;
   showCut();
@@ -519,7 +522,8 @@ function onKey(event) {
   if (!slide || typing || event.altKey || event.ctrlKey || event.metaKey) return;
   const key = event.key.toLowerCase();
   const repeatable = /^(arrow|[+=-])/.test(key);
-  const action = /^[1-6]$/.test(key) ? () => toggleLayer(Number(key) - 1) : KEYS[key];
+  const number = Number(key) - 1;
+  const action = /^[1-6]$/.test(key) ? () => toggleLayer(number) : /^[78]$/.test(key) ? () => layers.turn(number - 6) : KEYS[key];
   if (!action || (event.repeat && !repeatable)) return;
   if (event.target.matches?.("input[type=range]") && key.startsWith("arrow")) return;
   event.preventDefault();

@@ -66,16 +66,16 @@ export function tileSource(slide, queue) {
     tileOverlap: 0,
     minLevel: 0,
     maxLevel: slide.levels,
-    getTileUrl: (level, column, row) => `${slide.tiles}/${slide.levels - level}/${column}_${row}.jpg`,
+    getTileUrl: (level, column, row) => `${slide.tiles}/${slide.levels - level}/${column}_${row}.${slide.ending ?? "jpg"}`,
     downloadTileStart: (job) => queue.add(job),
     downloadTileAbort: (job) => queue.abort(job),
   });
 }
 
-// Whether a tile's address is of the slide and touches a box (level-0 pixels), grown by half of itself.
+// Whether a tile's address is of the slide or a layer of it and touches a box (level-0 pixels), grown by half of itself.
 export function touches(slide, address, box) {
-  const found = address.match(/\/(\d+)\/(\d+)_(\d+)\.jpg$/);
-  if (!found || !address.includes(slide.tiles)) return false;
+  const found = address.match(/\/(\d+)\/(\d+)_(\d+)\.(jpg|png)$/);
+  if (!found || ![slide, ...slide.layers].some((one) => address.includes(one.tiles))) return false;
   const side = slide.tile_px * 2 ** Number(found[1]);
   const [left, top] = [Number(found[2]) * side, Number(found[3]) * side];
   const [grownX, grownY] = [box.width / 2, box.height / 2];

@@ -1,0 +1,395 @@
+"""What is viewed: slides, what was found on them, layers over them, and the tiles of all of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import ClassVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from fastapi import HTTPException
+from PIL import Image
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.foreign import parsing, read_json
+from metaphase.counting import Hotspot, SlideCount
+from metaphase.jobs.registration import SUMMARY as REGISTERED
+from metaphase.jobs.registration import TRANSFORM
+from metaphase.jobs.results import PROBABILITIES, SlideResult, found_from, load_result, result_folders
+from metaphase.jobs.reviewing import review_order, reviewed_count, reviewed_result
+from metaphase.labels.observers.places import REVIEW as ANSWERS
+from metaphase.labels.observers.places import PlaceLog, Reviewed
+from metaphase.labels.observers.store import Given
+from metaphase.labels.registration import Transform, load_transform
+from metaphase.reports.drawing import encode_jpeg
+from metaphase.reports.slide.overview import heat_colours
+from metaphase.slides import Slide, SlideSource
+from metaphase.slides.opening import OPEN_SLIDES, SlidePool
+
+# ---- what is viewed ----
+
+KEY_BYTES = 8
+OUTLINE_SHARE = 1 / 1500
+"""How far the outline may be off, as a share of the slide's longer side."""
+
+
+class ViewedSlide:
+    """A slide with what was found on it, if anything was sought. Safe to use from several threads."""
+
+    def __init__(
+        self, source: SlideSource, result: SlideResult | None = None, pair: RegisteredPair | None = None
+    ) -> None:
+        self.source = source
+        self.result = result
+        with source.open() as slide:
+            self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
+        self.name = result.name if result else source.path.stem
+        place = result.folder if result else source.path
+        self.key = _digest(str(place.resolve()))
+        """What the browser calls it, the same whenever it is viewed."""
+        stat = source.path.stat()
+        self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
+        """Changes with its pixels."""
+        self.layers = {layer.name: layer for layer in self._layers(pair)}
+        """What can be laid over it, by name."""
+
+    def _layers(self, pair: RegisteredPair | None) -> Iterator[Layer]:
+        if pair is not None:
+            yield Phh3Layer(
+                SlideSource(pair.phh3, pair.transform.phh3_mpp), self.mpp, pair.transform, pair.verdict
+            )
+        if self.result is not None and (self.result.folder / PROBABILITIES).is_file():
+            yield ProbabilityLayer(SlideSource(self.result.folder / PROBABILITIES), self.mpp)
+
+    @cached_property
+    def log(self) -> PlaceLog:
+        """The answers about it."""
+        return PlaceLog(self.found.folder)
+
+    @property
+    def found(self) -> SlideResult:
+        """What was found on it; only where something was sought."""
+        if self.result is None:
+            raise HTTPException(404, "nothing was sought on this slide")
+        return self.result
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Rows of the candidates in the order of review."""
+        circle = {name: self.found.machine["hotspot"][name] for name in Hotspot.__slots__}
+        return review_order(self.found.candidates, Hotspot(**circle), self.found.counting, self.mpp)
+
+    def counted(
+        self, given: Sequence[Given], threshold: float | None = None, *, quick: bool = False
+    ) -> tuple[Reviewed, SlideCount]:
+        """Detections and count with these answers, at the result's own threshold or another.
+
+        A quick count leaves out the uncertainty, which takes almost all of the time.
+        """
+        config = self.found.counting
+        config = config if threshold is None else replace(config, threshold=threshold)
+        config = replace(config, draws=0) if quick else config
+        reviewed = reviewed_result(self.found, given)
+        return reviewed, reviewed_count(self.found, reviewed, config)
+
+    def answers(self, observer: str, *, blind: bool) -> list[Given]:
+        """The answers an observer may know of: where they are blind, their own."""
+        if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
+            return []
+        return self.log.current(observer if blind else None)
+
+    def close(self) -> None:
+        """Release the answers."""
+        if "log" in self.__dict__:
+            self.log.close()
+
+
+def viewed_slides(
+    paths: Sequence[Path],
+    *,
+    mpp: float | None = None,
+    registrations: Sequence[Path] = (),
+    failed: Callable[[str], None] | None = None,
+) -> list[ViewedSlide]:
+    """Slides of result folders, and slides by themselves, each once; with PHH3 where a registration has it.
+
+    `failed` is told of those that cannot be opened and the others go on; without it, or where none is left,
+    that is an error.
+    """
+    found: dict[str, ViewedSlide] = {}
+    problems: list[MetaphaseError] = []
+    pairs = [registered_pair(folder) for folder in registrations]
+    for file, folder in (part for path in paths for part in _parts(path)):
+        try:
+            result = load_result(folder) if folder is not None else None
+            source = SlideSource(file, mpp) if result is None else result.source
+            pair = next((one for one in pairs if one.is_of(source.path)), None)
+            slide = ViewedSlide(source, result, pair)
+        except MetaphaseError as error:
+            problems.append(error)
+        else:
+            found[slide.key] = slide
+    if problems and (failed is None or not found):
+        raise problems[0]
+    _refuse_unseen(pairs, found.values())
+    for problem in problems:
+        if failed is not None:
+            failed(str(problem))
+    return list(found.values())
+
+
+def _parts(path: Path) -> list[tuple[Path, Path | None]]:
+    """What a path stands for: folders of results, or a slide."""
+    if not path.is_dir():
+        return [(path, None)]
+    folders = result_folders(path)
+    if not folders:
+        raise UsageError(
+            "holds no results", path=path, next_step="give what metaphase detect -o named, or slides"
+        )
+    return [(path, folder) for folder in folders]
+
+
+def _refuse_unseen(pairs: Sequence[RegisteredPair], slides: Iterable[ViewedSlide]) -> None:
+    """Refuse a registration of a slide that is not shown."""
+    shown = [slide.source.path for slide in slides]
+    for pair in pairs:
+        if not any(pair.is_of(path) for path in shown):
+            raise UsageError(
+                f"is of the H&E slide {pair.he}, which is not among those to view",
+                path=pair.folder,
+                next_step="give that slide, or its results, too",
+            )
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
+
+
+# ---- layers over a slide ----
+
+
+@dataclass(frozen=True, eq=False)
+class RegisteredPair:
+    """A folder of `metaphase register`."""
+
+    folder: Path
+    he: Path
+    phh3: Path
+    transform: Transform
+    verdict: str
+
+    def is_of(self, slide: Path) -> bool:
+        """Whether it places PHH3 on this slide: the same file, or where that has moved, one of its name."""
+        if self.he.is_file():
+            return self.he.resolve() == slide.resolve()
+        return self.he.name == slide.name
+
+
+def registered_pair(folder: Path) -> RegisteredPair:
+    """Read a folder of `metaphase register`; a failed registration places nothing, and is refused."""
+    what, again = "holds no registration of a pair", "give a folder that metaphase register made"
+    summary = read_json(folder / REGISTERED, what, next_step=again)
+    with parsing(folder, what, next_step=again):
+        he, phh3 = (found_from(folder, str(summary[name])) for name in ("he_path", "phh3_path"))
+        verdict = str(summary["verdict"])
+    if verdict == "failed":
+        raise UsageError("the registration failed", path=folder, next_step="see its registration.png")
+    if not phh3.is_file():
+        raise SlideError(
+            f"the PHH3 slide of {folder} is not there any more",
+            path=phh3,
+            next_step="put it back, or start where register was started",
+        )
+    return RegisteredPair(folder, he, phh3, load_transform(folder / TRANSFORM), verdict)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Another picture of a slide, drawn in the slide's own pixels."""
+
+    source: SlideSource
+    mpp: float
+    """Of the slide."""
+    name: ClassVar[str] = ""
+    ending: ClassVar[str] = ""
+
+    @cached_property
+    def version(self) -> str:
+        """Changes with its pixels, and with where they lie."""
+        stat = self.source.path.stat()
+        return _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY, self.placed())))
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        raise NotImplementedError
+
+    def placed(self) -> object:
+        """What decides where it lies, apart from the slide's resolution."""
+        return ()
+
+    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+        """A picture of pixels with `scale` level-0 pixels of the slide a side, from (x, y) on."""
+        raise NotImplementedError
+
+
+GRID_PX = 32
+"""Between places that a transform is asked about; straight lines between."""
+
+
+@dataclass(frozen=True, eq=False)
+class Phh3Layer(Layer):
+    """The PHH3 slide as it lies on the H&E slide."""
+
+    transform: Transform
+    verdict: str
+    name: ClassVar[str] = "phh3"
+    ending: ClassVar[str] = "jpg"
+
+    @property
+    def title(self) -> str:
+        """With its verdict where that is a doubt."""
+        return "PHH3" if self.verdict == "reliable" else f"PHH3 (registration {self.verdict})"
+
+    def placed(self) -> object:
+        """The transform."""
+        return json.dumps(self.transform.to_json())
+
+    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+        """Warped; white where the PHH3 slide ends."""
+        columns, rows = (np.linspace(0, side, -(-side // GRID_PX) + 1) for side in (width, height))
+        grid = np.stack(np.meshgrid(x + columns * scale, y + rows * scale), axis=-1)
+        there = self.transform.he_to_phh3(grid.reshape(-1, 2)).reshape(grid.shape)
+        step = scale * self.mpp / opened.mpp
+        low = there.min(axis=(0, 1)) - 2 * step
+        wide, tall = (np.ceil((there.max(axis=(0, 1)) - low) / step) + 2).astype(int).tolist()
+        pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
+        at = ((there - low) / step - 0.5).astype(np.float32)
+        where = _between(at, width, height)
+        warped = cv2.remap(
+            pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255)
+        )
+        return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
+
+
+def _between(grid: npt.NDArray[np.float32], width: int, height: int) -> npt.NDArray[np.float32]:
+    """Values at the middles of width x height pixels, from those at a grid from corner to corner."""
+    rows, columns = grid.shape[:2]
+    x = ((np.arange(width, dtype=np.float32) + 0.5) / width * (columns - 1))[None].repeat(height, axis=0)
+    y = ((np.arange(height, dtype=np.float32) + 0.5) / height * (rows - 1))[:, None].repeat(width, axis=1)
+    return np.asarray(cv2.remap(grid, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityLayer(Layer):
+    """What the networks said everywhere, where `metaphase detect --probability-map` kept it."""
+
+    name: ClassVar[str] = "probability"
+    ending: ClassVar[str] = "png"
+
+    @property
+    def title(self) -> str:
+        """Plain."""
+        return "Probability map"
+
+    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+        """Clear at 0; nothing beyond the map."""
+        ratio = self.mpp / opened.mpp
+        levels: RGB = opened.read(x * ratio, y * ratio, width, height, scale * self.mpp)
+        share = levels[..., 0].astype(np.float32) / np.float32(255)
+        right, bottom = (
+            (side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y))
+        )
+        share[math.ceil(max(bottom, 0)) :] = 0
+        share[:, math.ceil(max(right, 0)) :] = 0
+        data = io.BytesIO()
+        Image.fromarray(heat_colours(share)).save(data, "PNG", compress_level=1)
+        return data.getvalue()
+
+
+# ---- tiles ----
+
+TILE_PX = 512
+TILE_QUALITY = 82
+CACHE_BYTES = 256_000_000
+
+
+class TileMaker:
+    """Tiles of slides and layers at powers of two, the latest kept in memory. Safe in several threads."""
+
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
+        self._slides = SlidePool(open_slides)
+        self._room = cache_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self.made = 0
+        """How many tiles were made, not found."""
+
+    def kept(
+        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
+    ) -> bytes | None:
+        """A tile that is in memory."""
+        key = (_name(slide, layer), level, column, row)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def make(
+        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
+    ) -> bytes | None:
+        """A tile of a slide, or of a layer over it; None beyond the edge.
+
+        Level 0 has the slide's own pixels, each next half as many a side.
+        """
+        scale = 2**level
+        x, y = column * TILE_PX * scale, row * TILE_PX * scale
+        width, height = (
+            min(TILE_PX, math.ceil((side - start) / scale))
+            for side, start in ((slide.width, x), (slide.height, y))
+        )
+        if min(width, height) < 1 or level > levels_of(slide.width, slide.height):
+            return None
+        source = slide.source if layer is None else layer.source
+        with self._slides.open(source.path, source.mpp) as opened:
+            if layer is None:
+                pixels = opened.read(x, y, width, height, opened.mpp * scale)
+                made = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
+            else:
+                made = layer.tile(opened, x, y, width, height, scale)
+        with self._lock:
+            self.made += 1
+            self._kept[_name(slide, layer), level, column, row] = made
+            self._room -= len(made)
+            while self._room < 0:
+                self._room += len(self._kept.popitem(last=False)[1])
+        return made
+
+    def close(self) -> None:
+        """Close the slides."""
+        self._slides.close()
+
+
+def _name(slide: ViewedSlide, layer: Layer | None) -> str:
+    return slide.version + slide.key + ("" if layer is None else layer.name + layer.version)
+
+
+def levels_of(width: int, height: int) -> int:
+    """How often a slide is halved until it fits one tile.
+
+    >>> levels_of(512, 100), levels_of(513, 100), levels_of(100_000, 60_000)
+    (0, 1, 8)
+    """
+    return max(0, math.ceil(math.log2(max(width, height) / TILE_PX)))
