@@ -206,6 +206,10 @@ def last_words(lab: Lab) -> tuple[list[str], Cautions]:
         lines.append(
             f"F1 on the validation slides: {before:.3f} before (the model it started from), {after:.3f} now"
         )
+    if chosen == START:
+        lines.append(
+            "own training did not better it: the weights are those it started from, the threshold is own"
+        )
     lines += [
         f"card {lab.model.with_suffix('.json')}",
         f"evaluation {lab.evaluation / 'index.html'}",

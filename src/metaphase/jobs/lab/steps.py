@@ -477,7 +477,7 @@ def _package(lab: Lab, report: Report) -> Facts:
     if chosen == START:
         failures = (
             *failures,
-            f"own slides added nothing on the validation slides: this is {start} as it came",
+            f"own slides did not better {start}: these are its weights, with a threshold of the own slides",
         )
     additions = CardAdditions(
         data=(*(before.data if before is not None else ()), *own), metrics=metrics,
@@ -488,7 +488,7 @@ def _package(lab: Lab, report: Report) -> Facts:
     if doubts:
         additions = additions.model_copy(update={"known_failures": (*failures, *doubts)})
         package_model(chain.model(chosen), lab.model, name=lab.settings.name, additions=additions)
-    facts: Facts = {"network": chosen, "mitoses learnt from": mitoses, "patients": learnt["patients"]}
+    facts: Facts = {"network": chosen} | ({} if chosen == START else learnt)
     return facts | ({"beware": list(doubts)} if doubts else {})
 
 
