@@ -261,11 +261,8 @@ def report(counts: pd.DataFrame, sites: pd.DataFrame, title: str) -> None:
     told(counts)
     median = counts[["  its width", "  its width "]].astype(float).median()
     print(f"  median widths, calibrated and not             {median.iloc[0]:8.1f} {median.iloc[1]:8.1f}")
-    quarters = (
-        pd.qcut(counts["true count"], 4, labels=["lowest", "second", "third", "highest"], duplicates="drop")
-        if counts["true count"].nunique() > 8
-        else pd.Series("all", index=counts.index)
-    )
+    rank = counts["true count"].rank(method="first")
+    quarters = pd.qcut(rank, 4, labels=["lowest", "second", "third", "highest"])
     shown = ["true count", "calibrated count", "calibrated interval holds it", "  its width"]
     print("by quarter of the true counts")
     print(counts[shown].astype(float).groupby(quarters, observed=True).mean().round(3).to_string())
