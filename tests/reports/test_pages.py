@@ -23,6 +23,7 @@ from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.reports import evaluation
 from metaphase.reports.agreement import write_agreement_page
+from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
 from metaphase.reports.pages import (
     DASH,
     TextTable,
@@ -100,6 +101,18 @@ def agreement(folder: Path) -> str:
     return (folder / "agreement.html").read_text(encoding="utf-8")
 
 
+def laboratory(folder: Path) -> str:
+    rounds = [
+        Round(HOSTILE, 3, 2, 1, [(10, 0.5, 0.4, 0.6), (20, 0.6, 0.5, 0.7)]),
+        Round("review", 5, 0, 0, []),
+    ]
+    rows = [LabRow("round 1", HOSTILE, "waiting for a person", "about 3 min", HOSTILE)]
+    page = LabPage(
+        HOSTILE, HOSTILE, rows, {"train": 1}, 1, [HOSTILE], [(HOSTILE, HOSTILE)], rounds, [HOSTILE], [HOSTILE]
+    )
+    return write_lab_page(folder / "index.html", page).read_text(encoding="utf-8")
+
+
 PAGES: dict[str, Callable[[Path], str]] = {
     "slide": slide,
     "cohort": cohort,
@@ -107,6 +120,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "experiments": experiments,
     "evaluation": evaluated,
     "agreement": agreement,
+    "lab": laboratory,
 }
 
 
