@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import zlib
 from pathlib import Path
 
 import imagecodecs
@@ -145,3 +146,21 @@ def test_a_pipe_is_no_slide(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "slide.tif")
     with pytest.raises(SlideError, match="no plain file"):
         open_slide(tmp_path / "slide.tif")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40])
+def test_an_image_without_some_of_its_rows_is_not_filled_up(rows: int, tmp_path: Path) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    def png(held: int) -> bytes:
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0))
+        body = chunk(b"IDAT", zlib.compress(bytes(193 * held)))
+        return b"\x89PNG\r\n\x1a\n" + header + body + chunk(b"IEND", b"")
+
+    (tmp_path / "whole.png").write_bytes(png(64))
+    with open_slide(tmp_path / "whole.png", mpp=0.25) as slide:
+        assert slide.read_level(0, slide.bounds).shape == (64, 64, 3)
+    (tmp_path / "part.png").write_bytes(png(rows))
+    with pytest.raises(SlideError, match="damaged image"):
+        open_slide(tmp_path / "part.png", mpp=0.25)

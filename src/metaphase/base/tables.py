@@ -205,7 +205,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
 
 def case_folder(workspace: str | Path, case: str) -> Path:
     """The folder of a case; a case whose name cannot be a folder's is a `UsageError`."""
-    if case in ("", ".", "..") or Path(case).name != case or "\\" in case:
+    if case in ("", ".", "..") or Path(case).name != case or "\\" in case or "\0" in case:
         raise UsageError(
             f"the case {case!r} cannot name a folder",
             next_step="use letters, digits, dots, - and _ in `case`",

@@ -134,13 +134,17 @@ def _labels(frame: pd.DataFrame) -> pd.Series[str]:
     return labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
 
 
+FURTHEST_PX = 1e8
+"""No slide is so large."""
+
+
 def _check(table: pd.DataFrame, source: str | Path) -> None:
     if (table["slide"] == "").any():
         raise TableError("some points name no slide", path=source, next_step="fill the column slide")
-    finite = np.isfinite(table[["x", "y"]].to_numpy()).all(axis=1)
-    if not finite.all():
+    there = (np.abs(table[["x", "y"]].to_numpy(float)) <= FURTHEST_PX).all(axis=1)
+    if not there.all():
         raise TableError(
-            f"{int((~finite).sum())} points have no finite place, first in {named(table['slide'][~finite])}",
+            f"{int((~there).sum())} points have no finite place, first in {named(table['slide'][~there])}",
             path=source,
             next_step="give x and y in level-0 pixels, or leave both empty for a slide without findings",
         )

@@ -14,7 +14,15 @@ from scipy.spatial import cKDTree
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import is_file
-from metaphase.base.tables import TableError, named, read_manifest, rows_by_name, rows_of_slide
+from metaphase.base.tables import (
+    TableError,
+    named,
+    numbers_of,
+    read_manifest,
+    require_numbers,
+    rows_by_name,
+    rows_of_slide,
+)
 from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
 from metaphase.slides import open_slide
 from metaphase.slides.metadata import check_flag
@@ -137,10 +145,11 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
     manifest = cohort.manifest.copy()
     if not len(manifest):
         raise TableError("names no slide", path=cohort.source, next_step="there is nothing to evaluate")
+    require_numbers(manifest, ("mpp", "width", "height", "area_mm2"), cohort.source)
     if mpp is not None:
         stated = manifest["mpp"] if "mpp" in manifest.columns else pd.Series(np.nan, index=manifest.index)
-        manifest["mpp"] = pd.to_numeric(stated).astype(float).fillna(mpp)
-    manifest = fill_geometry(manifest)
+        manifest["mpp"] = numbers_of(stated).fillna(mpp)
+    manifest = fill_geometry(manifest, cohort.source)
     unknown = manifest["case"][~(manifest["mpp"] > 0)]
     if len(unknown):
         raise TableError(
@@ -150,7 +159,7 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
         )
     whole = manifest["width"] * manifest["height"] * (manifest["mpp"] / 1000) ** 2
     stated = manifest["area_mm2"] if "area_mm2" in manifest.columns else pd.Series(np.nan, index=whole.index)
-    manifest["area_mm2"] = pd.to_numeric(stated).astype(float).fillna(whole)
+    manifest["area_mm2"] = numbers_of(stated).fillna(whole)
     return Cohort(manifest, cohort.source)
 
 
@@ -168,12 +177,13 @@ def slide_geometry(path: Path) -> dict[str, float]:
     return found
 
 
-def fill_geometry(manifest: pd.DataFrame) -> pd.DataFrame:
+def fill_geometry(manifest: pd.DataFrame, source: str | Path) -> pd.DataFrame:
     """The manifest with `mpp, width, height`; what it does not say is asked of the H&E slides."""
     manifest = manifest.copy()
+    require_numbers(manifest, ("mpp", "width", "height"), source)
     for name in ("mpp", "width", "height"):
         column = manifest[name] if name in manifest.columns else pd.Series(np.nan, index=manifest.index)
-        manifest[name] = pd.to_numeric(column).astype(float)
+        manifest[name] = numbers_of(column)
     for row in manifest.index[manifest[["mpp", "width", "height"]].isna().any(axis=1)]:
         for name, value in slide_geometry(Path(str(manifest.at[row, "he"]))).items():
             if np.isnan(manifest[name].to_numpy()[row]):

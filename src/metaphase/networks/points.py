@@ -21,7 +21,7 @@ PointName = Literal["patches", "mitoses", "count"]
 SHARED_BY_POINTS = ("suppress_um", "smooth_um")
 """A slide is searched once: what decides the search is the same for mitoses and count."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Amount = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class OperatingPoint(BaseModel):

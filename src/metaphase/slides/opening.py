@@ -26,6 +26,7 @@ from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
 from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
+from metaphase.slides.png import check_png
 from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
 
 Backend = Literal["auto", "openslide", "tiff", "image"]
@@ -161,6 +162,8 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
                         path=path,
                         next_step="export it as 8-bit RGB",
                     )
+                if image.format == "PNG":
+                    check_png(path)
                 pixels = _opaque(image)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise SlideError(

@@ -95,9 +95,7 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
 def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
     try:
         return [
-            (feature, _valid(shape(feature["geometry"])))
-            for feature in found
-            if feature["geometry"] is not None
+            (feature, _valid(feature["geometry"])) for feature in found if feature["geometry"] is not None
         ]
     except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
         raise TableError(
@@ -147,10 +145,20 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     return {"probability": probability, "label": label} | extra
 
 
-def _valid(geometry: BaseGeometry) -> BaseGeometry:
+def _valid(stated: dict[str, Any]) -> BaseGeometry:
+    """The shape of plain numbers that a feature states; true and false would pass for 1 and 0."""
+    geometry = shape(stated)
+    if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
+        raise ValueError("a corner that is no number")
     if geometry.is_empty or not np.isfinite(geometry.bounds).all():
         raise ValueError("an empty shape")
     return geometry
+
+
+def _are_numbers(values: Any) -> bool:
+    if isinstance(values, list):
+        return all(map(_are_numbers, values))
+    return type(values) in (int, float)
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:

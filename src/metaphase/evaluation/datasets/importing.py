@@ -95,7 +95,7 @@ def import_dataset(
     `mpp` is used for images whose resolution neither the data set nor the file states.
     """
     dataset = read_dataset(name, folder)
-    manifest, doubts = _with_geometry(dataset.manifest, mpp)
+    manifest, doubts = _with_geometry(dataset.manifest, mpp, folder)
     dataset = replace(dataset, manifest=manifest, warnings=(*dataset.warnings, *doubts))
     output = Path(output)
     labels = {str(label): int(count) for label, count in dataset.truth.table["label"].value_counts().items()}
@@ -120,9 +120,11 @@ def read_dataset(name: str, folder: str | Path) -> Dataset:
         return adapter.read(Path(folder))
 
 
-def _with_geometry(manifest: pd.DataFrame, mpp: float | None) -> tuple[pd.DataFrame, list[Caution]]:
+def _with_geometry(
+    manifest: pd.DataFrame, mpp: float | None, source: str | Path
+) -> tuple[pd.DataFrame, list[Caution]]:
     """Complete size and resolution from the image files; what stays unknown is reported."""
-    manifest = fill_geometry(manifest)
+    manifest = fill_geometry(manifest, source)
     if mpp is not None:
         manifest["mpp"] = manifest["mpp"].fillna(mpp)
     unknown = manifest["case"][manifest["mpp"].isna()]

@@ -16,11 +16,19 @@ from metaphase.slides import Slide
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
 JPEG_QUALITY = 95
+MOST_PX = 100_000_000
+"""Pixels of a picture."""
 
 
 def view(slide: Slide, region: Box | None = None, *, max_side: int = 2048) -> RGB:
     """A region at level 0, or the whole slide reduced to at most `max_side` pixels."""
     if region is not None:
+        if region.area > MOST_PX:
+            raise UsageError(
+                f"a region of {region.width} x {region.height} px is no picture",
+                path=slide.info.path,
+                next_step=f"give one of up to {MOST_PX / 1e6:g} million pixels",
+            )
         return slide.read_level(0, region)
     if max(slide.bounds.width, slide.bounds.height) <= max_side:
         return slide.read_level(0, slide.bounds)

@@ -22,6 +22,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.slides import MaskGrid, Slide
+from metaphase.slides.png import check_png
 
 # ---- a tissue mask that knows where on the slide it lies ----
 
@@ -124,6 +125,7 @@ def load_tissue(path: str | Path) -> TissueMask:
         warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
         Image.open(path, formats=["PNG"]) as image,
     ):
+        check_png(Path(path))
         place = parse_json(image.info[PNG_KEY])
         numbers = {name: finite(place[name]) for name in ("mpp", "x", "y", "scale")}
         return TissueMask(np.asarray(image) > 0, **numbers)
