@@ -206,10 +206,10 @@ def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Pa
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("draws", "spread"), ["0.5", None]),
-        (("draws", "coefficients"), [[1, 2], [3]]),
+        (("draws", "spreads"), ["0.5", None]),
+        (("draws", "others"), [[1, 2], [3]]),
         (("draws", "missed"), [-1.0]),
-        (("draws", "slopes"), "{{7*7}}"),
+        (("draws", "around"), "{{7*7}}"),
         (("draws", "share"), float("nan")),
         (("deltas",), {"mitoses": 0.5}),
         (("at", "count"), {}),
