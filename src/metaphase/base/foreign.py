@@ -103,6 +103,14 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder of this name is there."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:
     """The content of a plain file."""
     check_plain(path, error)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BELIEVABLE_MPP = (0.05, 20.0)
+"""Bright-field scans lie between about 0.1 and 10 um/px; print resolutions (72 dpi = 353 um/px) do not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Box:

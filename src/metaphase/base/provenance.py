@@ -28,7 +28,7 @@ import pandas as pd
 from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, read_json
+from metaphase.base.foreign import check_plain, is_file, is_folder, read_json
 
 ABSENT = "absent"
 """Account of a file that is not there."""
@@ -126,7 +126,7 @@ class FileContent:
 
     def account(self) -> Any:
         """Its fingerprint, or that there is none; those of a folder's files by name."""
-        if self.path.is_dir():
+        if is_folder(self.path):
             files = sorted(path for path in self.path.rglob("*") if path.is_file())
             return {str(path.relative_to(self.path)): file_fingerprint(path) for path in files}
         return file_fingerprint(self.path) if is_file(self.path) else ABSENT

@@ -16,9 +16,11 @@ from pyarrow import parquet
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
+from metaphase.base.geometry import BELIEVABLE_MPP
 
 MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
+FINITE = (-1e9, 1e9)
 MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "width", "height", "area_mm2")
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
 IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
@@ -193,10 +195,12 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
         frame[name] = as_text(frame[name])
     for name in set(MANIFEST_NUMBERS) & set(frame.columns):
         frame[name] = numbers_of(frame[name])
-        infinite = np.isinf(frame[name])
-        if infinite.any():
-            case = frame["case"][infinite].iloc[0]
-            raise TableError(f"{name} of {case} is infinite", path=path, next_step="correct the cell")
+        low, high = BELIEVABLE_MPP if name.endswith("mpp") else FINITE
+        odd = ~frame[name].between(low, high) & frame[name].notna()
+        if odd.any():
+            case, value = frame["case"][odd].iloc[0], frame[name][odd].iloc[0]
+            advice = f"give a number from {low:g} to {high:g}, or leave the cell empty"
+            raise TableError(f"{name} of {case} is {value:g}", path=path, next_step=advice)
     _check_cases(frame, path)
     if "patient" not in frame.columns:
         frame["patient"] = frame["case"]

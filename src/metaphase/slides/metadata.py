@@ -9,10 +9,9 @@ from pathlib import Path
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
+from metaphase.base.geometry import BELIEVABLE_MPP
 from metaphase.slides.contract import Resolution
 
-BELIEVABLE_MPP = (0.05, 20.0)
-"""Bright-field scans lie between about 0.1 and 10 um/px; print resolutions (72 dpi = 353 um/px) do not."""
 SQUARE_TOLERANCE = 0.02
 CHECK_MPP = (
     "check the micrometres per pixel with the scanner's maker, for the area of the hotspot depends on them"
