@@ -92,7 +92,7 @@ def check_plain(
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a file of this name is there; names of foreign tables may be longer than any file's.
+    r"""Whether a file of this name is there; names of foreign tables may be longer than any file's.
 
     >>> is_file("x" * 5000), is_file("\0")
     (False, False)
