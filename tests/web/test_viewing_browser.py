@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -187,7 +186,6 @@ def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
     assert page.get_attribute("#list th:nth-child(2)", "aria-sort") == "descending"
 
 
-SHOT = os.environ.get("METAPHASE_SHOT")
 SHADE = """() => {
   const canvas = document.querySelector("#zoom canvas");
   const {width, height} = canvas;
@@ -237,8 +235,6 @@ def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) 
         page.click("#layer-probability [value=over]")
         assert settled(page) != before
         assert any("/probability/" in one and one.endswith(".png") for one in asked)
-        if SHOT:
-            page.screenshot(path=SHOT)
         page.keyboard.press("7")
         page.wait_for_selector("#stage:not(.divided)")
     finally:
