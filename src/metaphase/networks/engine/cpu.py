@@ -86,7 +86,7 @@ class Workers:
     """Threads that share one piece of work; each has its own scratch memory and one arithmetic thread."""
 
     def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(count, "network", torch.set_num_threads, (1,))
         self._local = threading.local()
 
     def run(self, work: Callable[[range, Scratch], None], bands: list[range]) -> None:
