@@ -27,8 +27,8 @@ RECEPTIVE_PX = 97
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "residual", "swift", "classifier"]
-DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift")
+Family = Literal["detector", "residual", "swift", "lite", "classifier"]
+DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
 """Families that search slides: the same patches, output stride and receptive field."""
 
 
@@ -38,7 +38,8 @@ class NetworkSpec:
 
     family: Family = "detector"
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
-    blocks in their place; `swift`: one of fewer and coarser layers; `classifier`: CNN1 and CNN2."""
+    blocks in their place; `swift`: one of fewer and coarser layers; `lite`: the beginning of
+    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2."""
     gamma: float = 1.0
     """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
@@ -46,10 +47,10 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
-        if not known or (self.family in ("residual", "swift") and self.normalisation == "none"):
+        if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector, residual and swift (with batch only), classifier; "
+                next_step="families: detector; residual, swift and lite (with batch only); classifier; "
                 "normalisations: none, batch",
             )
         if not 1 / 32 <= self.gamma <= 4:

@@ -107,7 +107,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
             raise ModelError(
                 f"is a {card.family} of patches, not a detector",
                 path=path,
-                next_step="give a model of family detector, residual or swift; `metaphase model info` tells",
+                next_step="give a detector (`metaphase model info` tells); families: " + ", ".join(DETECTORS),
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(

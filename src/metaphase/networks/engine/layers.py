@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from metaphase.base.errors import ModelError
 from metaphase.networks.architectures import LOST_PX, ResidualBlock, Subcells, WideConv2d, fold_normalisation
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import DETECTORS, OUTPUT_STRIDE_PX, RECEPTIVE_PX
 
 # ---- memory that is used again and again ----
 
@@ -161,7 +161,7 @@ def _folded(layer: nn.Module) -> FoldedConv:
 def _other_kind() -> ModelError:
     return ModelError(
         "the engine runs detectors, and this network is of another kind",
-        next_step="use a model whose card says family 'detector', 'residual' or 'swift'",
+        next_step="use a model whose card names one of the families " + ", ".join(DETECTORS),
     )
 
 
@@ -264,7 +264,7 @@ def has_wide(network: nn.Sequential) -> bool:
 
 
 class CellDetector:
-    """One `swift` network, ready to compute logits of batches of tiles by PyTorch's own convolutions.
+    """One `swift` or `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
 
     `dtype` is that of weights and features. The head gives the logit of "yes" against "no".
     """
