@@ -38,7 +38,7 @@ from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_t
 from metaphase.networks.engine.cpu import CpuDetector, Workers
 from metaphase.networks.engine.engine import Precision
 from metaphase.networks.engine.layers import fold_detector
-from metaphase.slides import PyramidFormat, open_slide, read_tiles, write_pyramid
+from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
@@ -206,8 +206,8 @@ def covered(outputs: int) -> float:
     return (OUTPUT_STRIDE_PX * outputs) ** 2 / 1e6
 
 
-def end_to_end(engine: Engine, side: int) -> Row:
-    """A JPEG pyramid: decoding alone, computing alone, and both at once."""
+def end_to_end(engine: Engine, side: int, decoders: TileProcesses | None) -> Row:
+    """A JPEG pyramid: decoding alone, computing alone, and both at once; by threads or processes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "slide.tiff"
         sheet = tissue(2048)
@@ -221,7 +221,16 @@ def end_to_end(engine: Engine, side: int) -> Row:
         with open_slide(path) as slide:
             plan = plan_detection(slide, engine)
             megapixels = whole**2 / 1e6
-            decode = seconds(lambda: [None for _ in read_tiles(slide, plan)], engine.device)
+
+            def tiles_read() -> None:
+                for _ in (
+                    read_tiles(slide, plan)
+                    if decoders is None
+                    else decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
+                ):
+                    pass
+
+            decode = seconds(tiles_read, engine.device)
             pixels = next(iter(read_tiles(slide, plan)))[1]
             count = engine.batch
             batch = torch.from_numpy(np.stack([pixels] * count)).to(engine.device)
@@ -231,11 +240,13 @@ def end_to_end(engine: Engine, side: int) -> Row:
 
             def both() -> None:
                 nonlocal points
-                points = sum(len(result.points.x) for result in detect_tiles(engine, slide, plan, peaks))
+                found = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
+                points = sum(len(result.points.x) for result in found)
 
             together = seconds(both, engine.device)
     compute = one * len(plan.tiles)
     return {
+        "decoders": "threads" if decoders is None else f"{decoders.count} processes",
         "side_px": whole,
         "tiles": len(plan.tiles),
         "points": points,
@@ -336,17 +347,19 @@ def main() -> None:
     config = EngineConfig(device=arguments.device, precision=arguments.precision)
     results: Row = {"speed": [], "end_to_end": [], "torch": torch.__version__}
     device = choose_device(arguments.device)
+    processes = TileProcesses(available_cores())
     for name, network in chosen_networks(arguments):
         rows, engine = compare(name, network, config, arguments.rounds)
         print_rows(rows)
         results["speed"] += rows
         for side in arguments.side or [4096 if device.type == "cpu" else 30_000]:
-            if side:
-                row = {"network": name, **end_to_end(engine, side)}
+            for decoders in (None, processes) if side else ():
+                row = {"network": name, **end_to_end(engine, side, decoders)}
                 print({key: _rounded(value) for key, value in row.items()}, flush=True)
                 results["end_to_end"].append(row)
         del engine
         gc.collect()
+    processes.close()
     if arguments.explore:
         results["explore"] = explore(arguments.gamma[0], device)
     if arguments.json:

@@ -133,7 +133,7 @@ def detect(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
     engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
-    ready = ReadyDetector(load_detector(model or ()), engine)
+    ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             explain(slide_states(slide, output / slide.name, ready, config), slide.name)

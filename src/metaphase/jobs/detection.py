@@ -322,7 +322,7 @@ class _SlideJob:
             found_tissue = time.perf_counter()
             search = TileSearch(
                 slide, tissue, self.model.engine, self.detector.mpp, made_from.peaks, made_from.key,
-                self.config.tile_px,
+                self.config.tile_px, self.model.decoders,
             )  # fmt: skip
             with explained(self.folder / PROBABILITIES):
                 (self.folder / PROBABILITIES).unlink(missing_ok=True)

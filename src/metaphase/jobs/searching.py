@@ -39,7 +39,7 @@ from metaphase.networks.engine import (
     find_detections,
     plan_detection,
 )
-from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
+from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, TileProcesses, write_pyramid
 
 JOURNAL = "tiles.journal"
 _CERTAIN = 255
@@ -72,6 +72,7 @@ class TileSearch:
     key: str
     """Of the search: a journal with another one is not gone on with."""
     tile_px: int | None = None
+    decoders: TileProcesses | None = None
 
     @cached_property
     def plan(self) -> TilePlan:
@@ -111,7 +112,10 @@ class TileSearch:
         done = total - sum(tile.core.area for tile in left) * per_px
         count = self._on_tissue(journal.peaks())
         maps = probabilities is not None
-        for result in detect_tiles(self.engine, self.slide, replace(plan, tiles=left), self.peaks, maps=maps):
+        plan_left = replace(plan, tiles=left)
+        for result in detect_tiles(
+            self.engine, self.slide, plan_left, self.peaks, maps=maps, decoders=self.decoders
+        ):
             points = result.points
             peaks = np.column_stack([points.x, points.y, points.probability])
             if probabilities is not None and result.probabilities is not None:

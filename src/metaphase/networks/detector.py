@@ -12,6 +12,7 @@ from torch import nn
 
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
+from metaphase.base.parallel import available_cores
 from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
     DETECTORS,
@@ -24,6 +25,7 @@ from metaphase.networks.cards import (
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
 from metaphase.networks.points import UsedPoints, plain_point, points_of
+from metaphase.slides import TileProcesses
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
@@ -82,12 +84,18 @@ class Detector:
         return card if len(self.cards) == 1 else card | {"name": self.name, "members": len(self.cards)}
 
 
+FEW_CORES = 4
+"""With fewer, processes that decode would only take turns with the one that computes."""
+
+
 @dataclass(frozen=True)
 class ReadyDetector:
     """A detector, and the engine that runs it, which is made when the first slide has to be searched."""
 
     detector: Detector
     config: EngineConfig = field(default_factory=EngineConfig)
+    may_start_processes: bool = False
+    """Whether the main program bears being imported: then processes decode for a GPU."""
 
     def __post_init__(self) -> None:
         choose_device(self.config.device)  # wrong use is told before any slide is opened
@@ -95,7 +103,15 @@ class ReadyDetector:
     @cached_property
     def engine(self) -> Engine:
         """The engine."""
+        _ = self.decoders  # they begin while the engine is made
         return Engine(self.detector.networks, self.config)
+
+    @cached_property
+    def decoders(self) -> TileProcesses | None:
+        """Processes that decode tiles, where a GPU would wait for threads."""
+        on_gpu = choose_device(self.config.device).type == "cuda"
+        cores = available_cores()
+        return TileProcesses(cores) if on_gpu and self.may_start_processes and cores >= FEW_CORES else None
 
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:

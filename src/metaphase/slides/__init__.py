@@ -4,6 +4,7 @@ from metaphase.base.arrays import RGB
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import WORKING_MPP, Level, Resolution, Slide, SlideInfo
 from metaphase.slides.opening import Backend, SlideSource, open_slide
+from metaphase.slides.processes import TileProcesses
 from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, cut_square, cut_squares, plan_tiles, read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -21,6 +22,7 @@ __all__ = [
     "SlideSource",
     "Tile",
     "TilePlan",
+    "TileProcesses",
     "cut_square",
     "cut_squares",
     "open_slide",

@@ -86,6 +86,15 @@ class SlideSource:
         return _stated(self.path, status.st_size, status.st_mtime_ns)
 
 
+def source_of(slide: Slide) -> SlideSource:
+    """What opens a slide again; one in memory has no file."""
+    if slide.info.path is None:
+        raise SlideError("is in memory only", path=slide.name, next_step="write it to a file first")
+    resolution = slide.info.resolution
+    given = resolution.mpp if resolution is not None and resolution.source == "flag" else None
+    return SlideSource(slide.info.path, given)
+
+
 def companions(path: Path) -> list[Path]:
     """Files without which a slide's index file says nothing.
 

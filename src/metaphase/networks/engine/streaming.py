@@ -31,7 +31,16 @@ from metaphase.networks.engine.peaks import (
     smoothed,
     smoothing_reach,
 )
-from metaphase.slides import WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
+from metaphase.slides import (
+    WORKING_MPP,
+    MaskGrid,
+    Slide,
+    Tile,
+    TilePlan,
+    TileProcesses,
+    plan_tiles,
+    read_tiles,
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,10 @@ class Detections:
     x: Floats
     y: Floats
     probability: AnyFloats
+
+
+HELD_BATCHES = 3
+"""Batches whose pixels may still be wanted while the next is read: being stacked, waiting, being gathered."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +109,12 @@ def detect_tiles(
     *,
     maps: bool = False,
     threads: int | None = None,
+    decoders: TileProcesses | None = None,
 ) -> Iterator[TileResult]:
     """The points of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
 
     Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
+    `decoders` decode a slide that has a file, in the place of threads.
     """
     config = config or PeakConfig()
     sigma = _sigma(config, plan.mpp)
@@ -107,7 +122,12 @@ def detect_tiles(
     ahead = (
         None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
     )
-    batches = _batches(read_tiles(slide, plan, threads=threads, ahead=ahead), engine.batch)
+    if decoders is not None and slide.info.path is not None:
+        waiting_tiles = 2 * max(engine.batch, decoders.count)
+        read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
+    else:
+        read = read_tiles(slide, plan, threads=threads, ahead=ahead)
+    batches = _batches(read, engine.batch)
     waiting: _Batch | None = None
     stack = partial(_stacked, pinned=pinned)
     # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
