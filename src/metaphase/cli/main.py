@@ -18,7 +18,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
 from metaphase.cli.bench import bench
@@ -38,6 +37,7 @@ from metaphase.cli.slides import info, simulate, tissue
 from metaphase.cli.stain import stain
 from metaphase.cli.train import model, train
 from metaphase.cli.view import review, view
+from metaphase.version import __version__
 
 
 class Commands(TyperGroup):

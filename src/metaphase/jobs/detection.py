@@ -22,7 +22,6 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
@@ -61,6 +60,7 @@ from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import PAPER_POINTS, UsedPoints
 from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.version import __version__
 
 MIN_TILE_PX = 64
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.cautions import read_cautions
+from metaphase.base.cautions import Cautions, read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
@@ -179,6 +179,38 @@ class SlideResult:
                 next_step="put it back, start where detect was started, or run metaphase detect again",
             )
         return SlideSource(path, self.mpp if stated else None)
+
+    @property
+    def count(self) -> float | None:
+        """The mitotic count in the hotspot; None where there is none."""
+        count: float | None = self.summary["score"]["count"]
+        return count
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Where the count may lie, with 95 %."""
+        low, high = self.summary["score"]["count_interval"]
+        return low, high
+
+    @property
+    def grade(self) -> str:
+        """The mitotic grade as it may be shown: one, a range, or `withheld`."""
+        return str(self.summary["score"]["grade_shown"]["text"])
+
+    @property
+    def warnings(self) -> Cautions:
+        """What to beware of."""
+        return read_cautions(self.summary["warnings"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The detections from the lower of the two operating points on, one row each."""
+        return read_table(self.folder / DETECTIONS)
+
+    @property
+    def report(self) -> Path:
+        """The page to open."""
+        return self.folder / REPORT
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import check_plain, parsing, read_json
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
+from metaphase.version import __version__
 
 # ---- which network ----
 
