@@ -22,7 +22,7 @@ from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, SlideCount
 from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.evaluation.sites import SiteProfile, load_profile
-from metaphase.jobs.cohort import CohortSlide, named_slides
+from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
 from metaphase.jobs.detection import DetectionConfig, detect_slide
 from metaphase.jobs.registration import Registered, register_slides
@@ -81,8 +81,8 @@ def detect(
     all of them.
     """
     chosen = _cohort_slide(slide, mpp, tissue)
-    with chosen.slide.open() as opened:
-        _ = opened.mpp  # told before a model is loaded
+    for error in without_resolution([chosen]):
+        raise error
     ready = model if isinstance(model, ReadyDetector) else load_model(*([] if model is None else [model]))
     folder, temporary = _folder(output)
     try:

@@ -96,8 +96,8 @@ class DetectionConfig:
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
-    formats: tuple[str, ...] = ("qupath",)
-    """Formats to write besides Parquet."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
     site: SiteProfile | None = None
     """What is known of the laboratory the slides come from; gives calibrated counts."""
     counting: CountConfig = field(default_factory=CountConfig)
@@ -139,6 +139,11 @@ class DetectionConfig:
         """What becomes a detection."""
         points = self.points(detector)
         return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
 
     @property
     def _base(self) -> PeakConfig:
@@ -297,10 +302,10 @@ class _SlideJob:
         if config.site is not None:
             config.site.refuse_other(self.detector.name, self.searched_with)
         counted = SlideCounted(self.counting, config.site)
-        exported = SlideExported(name, stated, tuple(sorted(config.formats)), config.site)
+        exported = SlideExported(name, stated, tuple(sorted(config.written)), config.site)
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
-        files = (CANDIDATES, DETECTIONS, *map(file_of, config.formats))
+        files = (CANDIDATES, DETECTIONS, *map(file_of, config.written))
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched),
@@ -436,7 +441,7 @@ class _SlideJob:
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
         there = [name for name in ENDINGS if (self.folder / file_of(name)).exists() and name != "parquet"]
-        return list(dict.fromkeys((*self.config.formats, *there)))
+        return list(dict.fromkeys((*self.config.written, *there)))
 
     @cached_property
     def _slide_count(self) -> SlideCount:
