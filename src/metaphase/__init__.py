@@ -27,6 +27,7 @@ __all__ = [
     "open_slide",
     "register",
     "score",
+    "use_network",
 ]
 
 

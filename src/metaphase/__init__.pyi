@@ -12,5 +12,6 @@ from metaphase.api import load_result as load_result
 from metaphase.api import open_slide as open_slide
 from metaphase.api import register as register
 from metaphase.api import score as score
+from metaphase.api import use_network as use_network
 
 __version__: str

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
+from torch import nn
 
 from metaphase.base.batch import Progress
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -29,9 +30,9 @@ from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
 from metaphase.labels.registration import Annotations, RegistrationConfig
-from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine import EngineConfig
-from metaphase.slides import Slide, SlideSource, open_slide
+from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide
 
 __all__ = [
     "CountConfig",
@@ -48,6 +49,7 @@ __all__ = [
     "open_slide",
     "register",
     "score",
+    "use_network",
 ]
 
 AnySlide = str | Path | Slide
@@ -62,6 +64,16 @@ def load_model(*models: str | Path, device: str | None = None, precision: str = 
     """
     config = EngineConfig(device=device, precision=precision)  # type: ignore[arg-type]
     return ReadyDetector(load_detector(models), config)
+
+
+def use_network(
+    network: nn.Module, name: str, *, mpp: float = WORKING_MPP, device: str | None = None
+) -> ReadyDetector:
+    """A detector of a network of your own, as PyTorch has it; `plain_detector` tells what it must be like.
+
+    It has no operating point: give a threshold, or the paper's 0.8 serves.
+    """
+    return ReadyDetector(plain_detector(network, name, mpp), EngineConfig(device=device))
 
 
 def detect(

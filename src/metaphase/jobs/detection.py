@@ -31,7 +31,7 @@ from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, uncalibrated_doubt
 from metaphase.counting.specimen import specimen
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections import DetectionSet, formats, write_detections
 from metaphase.detections.table import CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
@@ -42,7 +42,6 @@ from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
     DETECTIONS,
-    ENDINGS,
     PROBABILITIES,
     REPORT,
     SEARCH,
@@ -112,10 +111,10 @@ class DetectionConfig:
             raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
             raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
-        unknown = [name for name in self.formats if name not in ENDINGS]
+        unknown = [name for name in self.formats if name not in formats()]
         if unknown:
             raise UsageError(
-                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(ENDINGS)}"
+                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(formats())}"
             )
 
     def points(self, detector: Detector) -> UsedPoints:
@@ -440,7 +439,7 @@ class _SlideJob:
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
-        there = [name for name in ENDINGS if (self.folder / file_of(name)).exists() and name != "parquet"]
+        there = [name for name in formats() if (self.folder / file_of(name)).exists() and name != "parquet"]
         return list(dict.fromkeys((*self.config.written, *there)))
 
     @cached_property
