@@ -121,13 +121,21 @@ def _plain_types(hint: Any) -> tuple[type[Any], ...]:
     return (hint,) if hint in (int, str, bool, dict) else ()
 
 
-# ---- the configurations that come with the package ----
+# ---- the configurations and scripts that come with the package ----
 
 
 def config_files() -> dict[str, Path]:
     """Their files by name."""
-    folder = Path(str(files("metaphase") / "configs"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return _files_of("configs", "*.toml")
+
+
+def qupath_scripts() -> dict[str, Path]:
+    """The scripts for QuPath by name."""
+    return _files_of("qupath", "*.groovy")
+
+
+def _files_of(folder: str, pattern: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(str(files("metaphase") / folder)).glob(pattern))}
 
 
 def told_config(path: Path) -> str:
@@ -135,12 +143,11 @@ def told_config(path: Path) -> str:
     return path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
 
 
-def copy_configs(names: Sequence[str], folder: Path) -> list[Path]:
-    """Copy configurations, by default all; one that stands there with other content is refused."""
-    known = config_files()
+def copy_files(known: Mapping[str, Path], names: Sequence[str], folder: Path) -> list[Path]:
+    """Copy known files, by default all; one that stands there with other content is refused."""
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no configuration {name!r}", next_step=f"known are {', '.join(known)}")
+            raise UsageError(f"there is no {name!r}", next_step=f"known are {', '.join(known)}")
     targets = {folder / known[name].name: known[name].read_bytes() for name in names or known}
     for target, content in targets.items():
         if target.exists() and (not target.is_file() or target.read_bytes() != content):

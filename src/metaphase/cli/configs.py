@@ -1,4 +1,4 @@
-"""`metaphase configs`: the configurations that come with the package, to run and to change."""
+"""`metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import config_files, copy_configs, told_config
+from metaphase.base.config import config_files, copy_files, qupath_scripts, told_config
 from metaphase.cli.console import stdout
 
 configs = typer.Typer(
@@ -37,5 +37,15 @@ def copy(
     ),
 ) -> None:
     """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
-    for path in copy_configs(names or (), output):
+    for path in copy_files(config_files(), names or (), output):
+        stdout.print(escape(str(path)), soft_wrap=True)
+
+
+def qupath(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for them, as that of your scripts; made if absent.")
+    ],
+) -> None:
+    """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
+    for path in copy_files(qupath_scripts(), (), output):
         stdout.print(escape(str(path)), soft_wrap=True)

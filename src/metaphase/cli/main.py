@@ -23,7 +23,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
 from metaphase.cli.bench import bench
 from metaphase.cli.calibrate import calibrate
-from metaphase.cli.configs import configs
+from metaphase.cli.configs import configs, qupath
 from metaphase.cli.console import complain, tell
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
@@ -108,6 +108,7 @@ app.command()(register)
 app.command()(simulate)
 app.command()(score)
 app.command()(convert)
+app.command()(qupath)
 app.command()(train)
 app.command()(run)
 app.command()(experiments)
