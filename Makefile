@@ -8,7 +8,7 @@ VIEWER := src/metaphase/web/static/openseadragon
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench wheel hostile kills audit bom clean
+.PHONY: demo test lint format bench site wheel hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -56,6 +56,10 @@ bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios w
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/counting_speed.py
 	$(BIN)/python -m benchmarks.viewing
+
+site: $(READY)  ## the documentation as pages that open offline, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html; to search it, serve it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

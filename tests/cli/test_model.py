@@ -37,6 +37,12 @@ def test_package(tmp_path: Path) -> None:
     assert (tmp_path / "given.safetensors").stat().st_size > 1.8 * size
 
 
+def test_info_by_name() -> None:
+    result = run("model", "info", "breast", "--json")
+    assert json.loads(result.stdout)["name"] == "breast"
+    assert "bundled model (breast, simulated)" in run("model", "info", "absent").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "message"),
     [

@@ -27,6 +27,7 @@ from metaphase.cli.console import (
     stdout,
     told_calibrated,
     told_point,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def detect(
     ] = "",
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Also write: qupath (the default), csv, asap, coco, ..."),
+        typer.Option("--format", help="Also write: csv, asap, coco, ...; QuPath's GeoJSON is always there."),
     ] = None,
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
@@ -101,7 +102,7 @@ def detect(
     theta or format costs seconds.
     """
     from metaphase.evaluation.sites import load_profile
-    from metaphase.jobs.cohort import cohort_slides, named_slides
+    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
     from metaphase.jobs.results import INDEX
@@ -122,7 +123,7 @@ def detect(
         any_stain=any_stain,
         tile_px=tile,
         probability_map=probability_map,
-        formats=tuple(formats or ("qupath",)),
+        formats=tuple(formats or ()),
     )
     if manifest is None:
         chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
@@ -132,6 +133,11 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
+    unknown = without_resolution(chosen)
+    if len(unknown) == len(chosen):
+        raise unknown[0]
+    for error in unknown:
+        warn(str(error))
     engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
     if status:

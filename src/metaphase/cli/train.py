@@ -53,14 +53,20 @@ def train(
 
 @model.command("info")
 def model_info(
-    file: Annotated[Path, typer.Argument(help="A .safetensors file or its .json card.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors file, its .json card, or a bundled model by name.", metavar="MODEL"
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Show what a model is, what it was trained on, and how good it is."""
     from metaphase.networks.architectures import parameter_count
+    from metaphase.networks.cards import named_model
     from metaphase.networks.checkpoints import load_model
 
-    network, card = load_model(file)
+    network, card = load_model(named_model(file))
     if as_json:
         print_json(card.model_dump(mode="json"))
         return

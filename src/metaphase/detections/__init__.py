@@ -6,10 +6,12 @@ from metaphase.detections.files import (
     convert_detections,
     detection_files,
     format_of,
+    formats,
     joined,
     read_detections,
     write_detections,
 )
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext
 from metaphase.detections.matching import Method, match, pairs_within
 from metaphase.detections.table import (
     COLUMNS,
@@ -29,12 +31,16 @@ __all__ = [
     "MITOSIS",
     "Conversion",
     "DetectionSet",
+    "Format",
     "Method",
+    "ReadContext",
+    "WriteContext",
     "common_label",
     "convert_detections",
     "detection_files",
     "detection_set",
     "format_of",
+    "formats",
     "joined",
     "match",
     "pairs_within",

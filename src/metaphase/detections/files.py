@@ -14,6 +14,7 @@ import pandas as pd
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.foreign import check_plain, parsing, readable_name
+from metaphase.base.plugins import plugins
 from metaphase.base.tables import TableError, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
@@ -36,7 +37,14 @@ from metaphase.slides.metadata import check_flag
 # ---- all formats in one table ----
 
 FORMATS: tuple[Format, ...] = (PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER)
-NAMES = tuple(sorted(known.name for known in FORMATS))
+
+
+def formats() -> dict[str, Format]:
+    """All by name: ours, and those that other packages add."""
+    own = {known.name: known for known in FORMATS}
+    return own | {
+        known.name: known for known in plugins("metaphase.formats").values() if known.name not in own
+    }
 
 
 # ---- read detections or truth from any of the formats people have ----
@@ -65,7 +73,7 @@ def detection_files(path: Path) -> list[Path]:
     """The files that `read_detections` reads: those of a known format in a folder, or the file itself."""
     if not path.is_dir():
         return [path]
-    endings = {ending for known in FORMATS for ending in (*known.suffixes, *known.packed)}
+    endings = {ending for known in formats().values() for ending in (*known.suffixes, *known.packed)}
     files = sorted(file for file in path.iterdir() if _ending(file) in endings and not other_archive(file))
     if not files:
         raise TableError("holds no file of a known format", path=path, next_step="check the folder")
@@ -75,22 +83,22 @@ def detection_files(path: Path) -> list[Path]:
 def format_of(path: Path) -> Format:
     """The format of a file, by its ending and, for JSON, by what it holds."""
     ending = _ending(path)
-    candidates = [known for known in FORMATS if ending in (*known.suffixes, *known.packed)]
+    candidates = [known for known in formats().values() if ending in (*known.suffixes, *known.packed)]
     if ending == ".json":
         content = load_json(path)
-        candidates = [known for known in FORMATS if known.holds(content)]
+        candidates = [known for known in formats().values() if known.holds(content)]
     if not candidates:
         raise TableError(
             "is of no known format",
             path=path,
-            next_step=f"known are {', '.join(NAMES)}",
+            next_step=f"known are {', '.join(sorted(formats()))}",
         )
     return candidates[0]
 
 
 def _ending(path: Path) -> str:
     """The ending by which a file's format is known; compressed files have two suffixes."""
-    packed = (ending for known in FORMATS for ending in known.packed)
+    packed = (ending for known in formats().values() for ending in known.packed)
     return next((ending for ending in packed if path.name.lower().endswith(ending)), path.suffix.lower())
 
 
@@ -154,12 +162,14 @@ def write_detections(
 def format_for(path: Path, name: str | None = None) -> Format:
     """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
     suffix = path.suffix.lower()
-    fitting = [known for known in FORMATS if suffix in known.suffixes]
+    fitting = [known for known in formats().values() if suffix in known.suffixes]
     if name is None:
         return _only(fitting, path)
-    chosen = next((known for known in FORMATS if known.name == name.lower()), None)
+    chosen = formats().get(name.lower())
     if chosen is None:
-        raise UsageError(f"there is no format {name!r}", next_step=f"known are {', '.join(NAMES)}")
+        raise UsageError(
+            f"there is no format {name!r}", next_step=f"known are {', '.join(sorted(formats()))}"
+        )
     if fitting and chosen not in fitting:
         raise UsageError(
             f"files of the format {chosen.name} do not end in {suffix}",
@@ -172,7 +182,7 @@ def format_for(path: Path, name: str | None = None) -> Format:
 def _only(fitting: list[Format], path: Path) -> Format:
     if len(fitting) == 1:
         return fitting[0]
-    names = ", ".join(known.name for known in fitting) or ", ".join(NAMES)
+    names = ", ".join(known.name for known in fitting) or ", ".join(sorted(formats()))
     raise UsageError(
         "its name leaves the format open" if fitting else "its name does not say the format",
         path=path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.tables import case_folder, read_manifest, stated_number
 from metaphase.images.tissue import TissueSource
@@ -46,6 +46,25 @@ def named_slides(
             )
         found[name] = CohortSlide(name, SlideSource(path, mpp), source)
     return found
+
+
+def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionError]:
+    """What to tell of slides that state no resolution, before a model is loaded for them.
+
+    Slides that cannot be opened are told of when their turn comes.
+    """
+    told = []
+    for one in slides:
+        if one.slide.effective_mpp is not None:
+            continue
+        try:
+            with one.slide.open() as slide:
+                _ = slide.mpp
+        except MissingResolutionError as error:
+            told.append(error)
+        except MetaphaseError:
+            continue
+    return told
 
 
 def cohort_slides(

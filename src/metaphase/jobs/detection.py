@@ -22,7 +22,6 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
@@ -32,7 +31,7 @@ from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, uncalibrated_doubt
 from metaphase.counting.specimen import specimen
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections import DetectionSet, formats, write_detections
 from metaphase.detections.table import CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
@@ -43,7 +42,6 @@ from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
     DETECTIONS,
-    ENDINGS,
     PROBABILITIES,
     REPORT,
     SEARCH,
@@ -61,6 +59,7 @@ from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import PAPER_POINTS, UsedPoints
 from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.version import __version__
 
 MIN_TILE_PX = 64
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
@@ -96,8 +95,8 @@ class DetectionConfig:
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
-    formats: tuple[str, ...] = ("qupath",)
-    """Formats to write besides Parquet."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
     site: SiteProfile | None = None
     """What is known of the laboratory the slides come from; gives calibrated counts."""
     counting: CountConfig = field(default_factory=CountConfig)
@@ -112,10 +111,10 @@ class DetectionConfig:
             raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
             raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
-        unknown = [name for name in self.formats if name not in ENDINGS]
+        unknown = [name for name in self.formats if name not in formats()]
         if unknown:
             raise UsageError(
-                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(ENDINGS)}"
+                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(formats())}"
             )
 
     def points(self, detector: Detector) -> UsedPoints:
@@ -139,6 +138,11 @@ class DetectionConfig:
         """What becomes a detection."""
         points = self.points(detector)
         return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
 
     @property
     def _base(self) -> PeakConfig:
@@ -297,10 +301,10 @@ class _SlideJob:
         if config.site is not None:
             config.site.refuse_other(self.detector.name, self.searched_with)
         counted = SlideCounted(self.counting, config.site)
-        exported = SlideExported(name, stated, tuple(sorted(config.formats)), config.site)
+        exported = SlideExported(name, stated, tuple(sorted(config.written)), config.site)
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
-        files = (CANDIDATES, DETECTIONS, *map(file_of, config.formats))
+        files = (CANDIDATES, DETECTIONS, *map(file_of, config.written))
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched),
@@ -435,8 +439,8 @@ class _SlideJob:
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
-        there = [name for name in ENDINGS if (self.folder / file_of(name)).exists() and name != "parquet"]
-        return list(dict.fromkeys((*self.config.formats, *there)))
+        there = [name for name in formats() if (self.folder / file_of(name)).exists() and name != "parquet"]
+        return list(dict.fromkeys((*self.config.written, *there)))
 
     @cached_property
     def _slide_count(self) -> SlideCount:

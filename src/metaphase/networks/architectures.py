@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from metaphase.base.errors import ModelError
+from metaphase.base.plugins import plugins
 from metaphase.networks.cards import NetworkSpec, Normalisation
 
 # ---- a detector of residual blocks ----
@@ -209,10 +211,19 @@ class Subcells(nn.Module):
 
 
 def build_network(spec: NetworkSpec) -> nn.Sequential:
-    """A freshly initialised network."""
-    network = _BUILDERS[spec.family](spec)
-    network.apply(_initialise)
-    return network
+    """A freshly initialised network; one of another package need not be a sequence of layers."""
+    if spec.family in _BUILDERS:
+        network = _BUILDERS[spec.family](spec)
+        network.apply(_initialise)
+        return network
+    added = plugins("metaphase.networks")
+    if spec.family not in added:
+        raise ModelError(
+            f"the network {spec.family!r} cannot be built here",
+            next_step="install the package that has it; a plain one lives in the program that gave it",
+        )
+    built: nn.Sequential = added[spec.family](spec)
+    return built
 
 
 def build_detector(spec: NetworkSpec) -> nn.Sequential:

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import check_plain, parsing, read_json
+from metaphase.base.plugins import plugin_names
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
+from metaphase.version import __version__
 
 # ---- which network ----
 
@@ -27,9 +28,16 @@ RECEPTIVE_PX = 97
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "residual", "swift", "lite", "classifier"]
+Family = str
 DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
-"""Families that search slides: the same patches, output stride and receptive field."""
+"""Our families that search slides: the same patches, output stride and receptive field."""
+PLAIN = "plain"
+"""Family of a network that was given as it is: nothing builds it again."""
+
+
+def families() -> tuple[Family, ...]:
+    """All that are known: ours, and those that other packages add, which search slides too."""
+    return (*DETECTORS, "classifier", PLAIN, *plugin_names("metaphase.networks"))
 
 
 @dataclass(frozen=True)
@@ -39,19 +47,20 @@ class NetworkSpec:
     family: Family = "detector"
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
     blocks in their place; `swift`: one of fewer and coarser layers; `lite`: the beginning of
-    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2."""
+    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2; others are built
+    by packages that name them as entry points."""
     gamma: float = 1.0
     """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
-        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
+        known = self.family in families() and self.normalisation in ("none", "batch")
         if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector; residual, swift and lite (with batch only); classifier; "
-                "normalisations: none, batch",
+                next_step=f"families: {', '.join(families())} ({', '.join(DETECTORS[1:])} with batch only), or "
+                "install the package that has it; normalisations: none, batch",
             )
         if not 1 / 32 <= self.gamma <= 4:
             raise UsageError(
@@ -115,6 +124,11 @@ class ModelCard(BaseModel):
     @model_validator(mode="after")
     def _one_search(self) -> Self:
         refuse_two_searches(self.thresholds)
+        if self.family not in families():
+            raise ValueError(
+                f"the network {self.family!r} is of no package that is installed here: install the one which "
+                f"made the model (known are {', '.join(families())})"
+            )
         return self
 
     @property

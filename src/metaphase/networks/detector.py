@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
 from torch import nn
 
 from metaphase.base.cautions import Cautions, unique
@@ -15,17 +17,19 @@ from metaphase.base.errors import ModelError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
-    DETECTORS,
+    PATCH_PX,
+    PLAIN,
     ModelCard,
     NetworkIdentity,
     bundled_model,
+    current_versions,
     doubts_about,
     named_model,
 )
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
 from metaphase.networks.points import UsedPoints, plain_point, points_of
-from metaphase.slides import TileProcesses
+from metaphase.slides import WORKING_MPP, TileProcesses
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
@@ -114,16 +118,37 @@ class ReadyDetector:
         return TileProcesses(cores) if on_gpu and self.may_start_processes and cores >= FEW_CORES else None
 
 
+def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
+    """A detector of any trained network whose geometry is that of ours; the engine checks that it is.
+
+    It takes RGB (n, 3, rows, columns) from 0 to 1, gives the logits (n, 2, ...) of "no" and "yes", sees 97 px
+    of `mpp` a side and answers every 4 px, without padding.
+    """
+    network = network.eval()
+    content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
+    card = ModelCard(
+        name=name,
+        family=PLAIN,
+        gamma=1.0,
+        mpp=mpp,
+        patch_px=PATCH_PX,
+        classes=("other", "mitosis"),
+        versions=current_versions(),
+        weights_sha256=hashlib.sha256(content + str(network).encode()).hexdigest(),
+    )
+    return Detector((network,), (card,))  # type: ignore[arg-type]
+
+
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     """Load the given models, or the bundled one. All must be detectors made for one resolution."""
     paths = [named_model(model) for model in models] or [bundled_model()]
     loaded = [load_model(path) for path in paths]
     for path, (_, card) in zip(paths, loaded, strict=True):
-        if card.family not in DETECTORS:
+        if card.family == "classifier":
             raise ModelError(
                 f"is a {card.family} of patches, not a detector",
                 path=path,
-                next_step="give a detector (`metaphase model info` tells); families: " + ", ".join(DETECTORS),
+                next_step="give a model that searches slides; `metaphase model info` tells",
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(

@@ -16,6 +16,7 @@ from tests.hostile.inputs import (
     coco,
     csv_table,
     dataset,
+    further,
     geojson,
     grand_challenge,
     image,
@@ -66,6 +67,7 @@ FAMILIES = {
     "site": site,
     "stains": stains,
     "workspace": workspace,
+    "further": further,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

@@ -19,6 +19,7 @@ from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import decides
 from metaphase.detections.table import PAPER_SUPPRESS_UM
+from metaphase.networks.architectures import Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
@@ -26,9 +27,11 @@ from metaphase.networks.engine.layers import (
     CELL_PX,
     CellDetector,
     FoldedDetector,
+    ForeignDetector,
+    OtherKindError,
     PlainDetector,
     fold_detector,
-    has_wide,
+    is_ours,
 )
 from metaphase.networks.engine.peaks import BORDER
 
@@ -142,7 +145,7 @@ class Engine:
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
-        wide = [fold_detector(network) for network in networks if has_wide(network)]
+        wide, cells, others = self._by_kind(networks)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
             workers = Workers(self.config.workers or available_cores())
@@ -150,9 +153,29 @@ class Engine:
             prepared = [(CpuDetector(folded, outputs, workers), "float32") for folded in wide]
         else:
             prepared = [self._on_gpu(folded) for folded in wide]
-        prepared += [self._of_cells(network) for network in networks if not has_wide(network)]
+        prepared += [self._of_cells(network) for network in cells]
+        prepared += [(ForeignDetector(network, self.device), "float32") for network in others]
         arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
         return [detector for detector, _ in prepared], arithmetic
+
+    def _by_kind(
+        self, networks: Sequence[nn.Module]
+    ) -> tuple[list[FoldedDetector], list[nn.Sequential], list[nn.Module]]:
+        """Networks with a wide convolution, folded; those of cells; and all others, as they are."""
+        wide: list[FoldedDetector] = []
+        cells: list[nn.Sequential] = []
+        others: list[nn.Module] = []
+        for network in networks:
+            if not isinstance(network, nn.Sequential) or not is_ours(network):
+                others.append(network)
+            elif isinstance(network[-1], Subcells):
+                cells.append(network)
+            else:
+                try:
+                    wide.append(fold_detector(network))
+                except OtherKindError:
+                    others.append(network)
+        return wide, cells, others
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
