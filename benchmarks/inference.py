@@ -32,8 +32,8 @@ from metaphase.networks.architectures import build_network, probability
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.cpu import CpuDetector, Workers
-from metaphase.networks.engine.engine import Precision
 from metaphase.networks.engine.layers import fold_detector
+from metaphase.networks.engine.settings import Precision
 from metaphase.slides import PyramidFormat, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4

@@ -27,12 +27,12 @@ from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
-from metaphase.networks.detector import Detector, load_detector
+from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine import (
     Detections,
-    Engine,
     EngineConfig,
     PeakConfig,
+    TileEngine,
     as_detections,
     check_count,
     detect_tiles,
@@ -65,7 +65,7 @@ class TileSearch:
 
     slide: Slide
     tissue: TissueMask
-    engine: Engine
+    engine: TileEngine
     mpp: float
     """Resolution of the networks, in um/px."""
     peaks: PeakConfig
@@ -225,7 +225,8 @@ class _Search:
     """A detector in memory, for slides small enough to be searched at one go."""
 
     def __init__(self, detector: Detector, config: EngineConfig, peaks: PeakConfig) -> None:
-        self._engine, self._mpp, self._peaks = Engine(detector.networks, config), detector.mpp, peaks
+        ready = ReadyDetector(detector, config)
+        self._engine, self._mpp, self._peaks = ready.engine, detector.mpp, peaks
 
     def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
         """Detections of a slide's tissue, the most probable first."""

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
@@ -21,9 +19,12 @@ from metaphase.networks.cards import (
     doubts_about,
     named_model,
 )
-from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
+from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
 from metaphase.networks.points import UsedPoints, plain_point, points_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
@@ -31,9 +32,9 @@ PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 
 @dataclass(frozen=True)
 class Detector:
-    """Networks that answer together."""
+    """Networks that answer together: PyTorch's, or exported ones for ONNX Runtime."""
 
-    networks: tuple[nn.Sequential, ...]
+    networks: tuple[nn.Sequential | OnnxNetwork, ...]
     cards: tuple[ModelCard, ...]
 
     @property
@@ -90,18 +91,40 @@ class ReadyDetector:
     config: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
-        choose_device(self.config.device)  # wrong use is told before any slide is opened
+        if self._graphs:  # wrong use is told before any slide is opened
+            onnx_device(self.config.device)
+        else:
+            from metaphase.networks.checkpoints import choose_device
+
+            choose_device(self.config.device)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> TileEngine:
         """The engine."""
-        return Engine(self.detector.networks, self.config)
+        if self._graphs:
+            return OnnxEngine(self._graphs, self.config)
+        from metaphase.networks.engine.engine import Engine
+
+        networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
+        return Engine(networks, self.config)
+
+    @property
+    def _graphs(self) -> list[OnnxNetwork]:
+        return [each for each in self.detector.networks if isinstance(each, OnnxNetwork)]
 
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
-    """Load the given models, or the bundled one. All must be detectors made for one resolution."""
+    """Load the given models, or the bundled one: all .safetensors or all .onnx, made for one resolution."""
     paths = [named_model(model) for model in models] or [bundled_model()]
-    loaded = [load_model(path) for path in paths]
+    kinds = {path.suffix == ".onnx" for path in paths}
+    if len(kinds) > 1:
+        raise ModelError(
+            "an .onnx model beside others",
+            path=next(path for path in paths if path.suffix == ".onnx"),
+            next_step="give .onnx models only, or .safetensors models only",
+        )
+    loaded: Sequence[tuple[nn.Sequential | OnnxNetwork, ModelCard]]
+    loaded = [load_onnx(path) for path in paths] if kinds == {True} else _loaded(paths)
     for path, (_, card) in zip(paths, loaded, strict=True):
         if card.family not in DETECTORS:
             raise ModelError(
@@ -116,3 +139,16 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
                 next_step="give networks of one resolution together",
             )
     return Detector(tuple(network for network, _ in loaded), tuple(card for _, card in loaded))
+
+
+def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:
+    """Networks of PyTorch."""
+    try:
+        from metaphase.networks.checkpoints import load_model
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"needs the package {error.name}",
+            path=paths[0],
+            next_step="pip install 'metaphase[torch]', or give an .onnx model (`metaphase model export`)",
+        ) from error
+    return [load_model(path) for path in paths]

@@ -263,6 +263,35 @@ def has_wide(network: nn.Sequential) -> bool:
     return any(isinstance(layer, WideConv2d) for layer in network)
 
 
+@dataclass(frozen=True)
+class FoldedCells:
+    """Convolutions and residual blocks, and a head with the logits of a cell's four outputs."""
+
+    small: tuple[FoldedConv | FoldedBlock, ...]
+    head: FoldedConv
+    slope: float
+
+
+def fold_cells(network: nn.Sequential) -> FoldedCells:
+    """Fold normalisation, pixel scale and the two classes of a detector of cells, in double precision."""
+    folded = fold_normalisation(copy.deepcopy(network).double())
+    *body, head = folded
+    activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
+    if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d) or not activations:
+        raise _other_kind()
+    _check_finite(list(folded.parameters()))
+    slope = float(activations[0].negative_slope)
+    first, *rest = _body(body, slope)
+    if not isinstance(first, FoldedConv):
+        raise _other_kind()
+    answer = _folded(head.answer)
+    yes, no = (FoldedConv(answer.weight[part], answer.bias[part]) for part in (slice(4, 8), slice(0, 4)))
+    difference = FoldedConv(yes.weight - no.weight, yes.bias - no.bias)
+    return FoldedCells(
+        (FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride), *rest), difference, slope
+    )
+
+
 class CellDetector:
     """One `swift` network, ready to compute logits of batches of tiles by PyTorch's own convolutions.
 
@@ -272,27 +301,17 @@ class CellDetector:
     def __init__(
         self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
     ) -> None:
-        folded = fold_normalisation(copy.deepcopy(network).double())
-        *body, head = folded
-        if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
-            raise _other_kind()
-        _check_finite(list(folded.parameters()))
-        with torch.no_grad():
-            body[0].weight /= PIXEL_MAX
-            answer = head.answer
-            difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
-            difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
-            difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
-        layers = nn.Sequential(*body, difference, nn.PixelShuffle(2)).to(device, dtype).eval()
-        self._layers = layers.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+        cells = fold_cells(network)
+        self._layers = SmallLayers(cells.small, cells.slope, device, dtype)
+        self._head = _moved_conv(cells.head, device, dtype)
         self._dtype, self._rounded = dtype, rounded
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            pixels = image.permute(0, 3, 1, 2).to(self._dtype)
-            values: Tensor = self._layers(pixels)
+            features = self._layers(image.permute(0, 3, 1, 2).to(self._dtype))
+            values = functional.pixel_shuffle(_convolved(features, self._head), 2)
         return values[:, 0, :rows, :columns].float()
 
 
