@@ -20,16 +20,17 @@ from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError
-from metaphase.base.foreign import check_plain, is_file, parsing
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing
 from metaphase.base.geometry import Box
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
 from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
 from metaphase.slides.png import check_png
 from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
 
-Backend = Literal["auto", "openslide", "tiff", "image"]
+Backend = Literal["auto", "openslide", "tiff", "image", "dicom"]
 
 FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
@@ -37,8 +38,13 @@ _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend = "auto") -> Slide:
-    """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says."""
+    """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says.
+
+    A folder is opened where it holds the files of one DICOM slide.
+    """
     path = Path(path)
+    if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
+        return open_dicom(path, mpp, openslide=backend == "auto")
     _check_file(path)
     with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
         vendor = openslide.OpenSlide.detect_format(path)
@@ -80,7 +86,7 @@ class SlideSource:
     @property
     def _stated(self) -> tuple[float | None, str]:
         """What the file says of its resolution, and how it is decoded."""
-        if not is_file(self.path):
+        if not is_file(self.path) and not is_folder(self.path):
             return None, ""
         status = self.path.stat()
         return _stated(self.path, status.st_size, status.st_mtime_ns)
@@ -89,14 +95,14 @@ class SlideSource:
 def companions(path: Path) -> list[Path]:
     """Files without which a slide's index file says nothing.
 
-    The folder of a .mrxs, the files that a .vms or .vmu names, and all others of a .dcm's folder (which of
-    them are of the same series is not looked at: one too many costs a second search, one too few a stale
-    result).
+    The folder of a .mrxs, the files that a .vms or .vmu names, and all others of a DICOM file's folder
+    (which of them are of the same series is not looked at: one too many costs a second search, one too few a
+    stale result).
     """
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
-    if path.suffix.lower() == ".dcm":
-        return sorted(file for file in path.parent.glob("*.dcm") if file != path)
+    if is_dicom(path):
+        return [file for file in dicom_files(path.parent) if file != path]
     if path.suffix.lower() in (".vms", ".vmu"):
         lines = path.read_text(encoding="latin-1").splitlines()
         named = (path.parent / line.partition("=")[2].strip() for line in lines if "=" in line)
@@ -175,7 +181,7 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
             raise SlideError(
                 "neither a slide that OpenSlide knows, nor a TIFF, nor an image",
                 path=path,
-                next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms, a .dcm)",
+                next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms)",
             ) from error
     return ArraySlide(pixels, mpp, path=path, vendor="image")
 
