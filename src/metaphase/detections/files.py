@@ -25,6 +25,7 @@ from metaphase.detections.formats.contract import (
     load_json,
     other_archive,
 )
+from metaphase.detections.formats.dicom import DICOM, holds_annotations
 from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
@@ -35,7 +36,9 @@ from metaphase.slides.metadata import check_flag
 
 # ---- all formats in one table ----
 
-FORMATS: tuple[Format, ...] = (PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER)
+FORMATS: tuple[Format, ...] = (
+    PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, DICOM
+)  # fmt: skip
 NAMES = tuple(sorted(known.name for known in FORMATS))
 
 
@@ -66,10 +69,15 @@ def detection_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     endings = {ending for known in FORMATS for ending in (*known.suffixes, *known.packed)}
-    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not other_archive(file))
+    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not _is_other(file))
     if not files:
         raise TableError("holds no file of a known format", path=path, next_step="check the folder")
     return files
+
+
+def _is_other(file: Path) -> bool:
+    """Whether a file that ends as detections do is none: an archive, or another DICOM object."""
+    return other_archive(file) or (file.suffix.lower() == ".dcm" and not holds_annotations(file))
 
 
 def format_of(path: Path) -> Format:
@@ -126,16 +134,18 @@ def write_detections(
     *,
     mpp: Resolution = None,
     sizes: Mapping[str, tuple[int, int]] | None = None,
+    sources: Mapping[str, Path] | None = None,
 ) -> list[Path]:
     """Write one file, or a folder with one file a slide, and say which files were written.
 
     A `path` that ends as files of the format do is a file; any other is a folder, and then `format` must
     be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`
-    (width and height in level-0 pixels by slide) is stated where a format has room for it.
+    (width and height in level-0 pixels by slide) is stated where a format has room for it; `sources` (the
+    slides' files) are needed for DICOM, which refers to them.
     """
     path = Path(path)
     chosen = format_for(path, format)
-    context = WriteContext(mpp, sizes or {})
+    context = WriteContext(mpp, sizes or {}, sources or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
     detections = replace(detections, slides=covered)
     if path.suffix.lower() in chosen.suffixes:
@@ -233,23 +243,35 @@ def convert_detections(
     manifest: str | Path | None = None,
     threshold: float | None = None,
     suppress_um: float | None = None,
+    slide: str | Path | None = None,
 ) -> Conversion:
     """Read files and folders of any format and write all their slides to `output`.
 
     `mpp` holds for all slides; else the manifest's columns mpp, width and height are used, for slides named
     by case, by file, or by the end of either. Points below `threshold` are left out, and of points of one
-    slide and label nearer than `suppress_um` all but the most probable; their slides are not.
+    slide and label nearer than `suppress_um` all but the most probable; their slides are not. `slide` is the
+    file or folder of the only slide, for DICOM; else the manifest's column he names them.
     """
     _check(mpp, threshold, suppress_um)
     format_for(Path(output), format)
-    stated, sizes = _stated(read_manifest(manifest)) if manifest is not None else ({}, {})
+    table = read_manifest(manifest) if manifest is not None else None
+    stated, sizes = _stated(table) if table is not None else ({}, {})
+    sources = _sources(table) if table is not None else {}
     resolution: Resolution = mpp if mpp is not None else stated
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:
         found = found.at_least(threshold)
     if suppress_um is not None:
         found = _suppressed(found, suppress_um, WriteContext(resolution), Path(output))
-    files = write_detections(found, output, format, mpp=resolution, sizes=sizes)
+    if slide is not None:
+        if len(found.slides) != 1:
+            raise UsageError(
+                f"one slide is given for the detections of {len(found.slides)}",
+                path=slide,
+                next_step="name the slides' files in the column he of a manifest",
+            )
+        sources = {found.slides[0]: Path(slide)}
+    files = write_detections(found, output, format, mpp=resolution, sizes=sizes, sources=sources)
     return Conversion(found, tuple(files), found.warnings)
 
 
@@ -280,6 +302,14 @@ def _check(mpp: float | None, threshold: float | None, suppress_um: float | None
         raise UsageError(
             f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
         )
+
+
+def _sources(manifest: pd.DataFrame) -> dict[str, Path]:
+    """Files of the H&E slides, under every name that means one slide."""
+    names = {name: rows[0] for name, rows in rows_by_name(manifest).items() if len(rows) == 1}
+    return {
+        name: Path(str(manifest["he"].iloc[row])) for name, row in names.items() if manifest["he"].iloc[row]
+    }
 
 
 def _stated(manifest: pd.DataFrame) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from metaphase.base.cautions import read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
-from metaphase.base.foreign import is_file, parsing, read_json
+from metaphase.base.foreign import is_file, is_folder, parsing, read_json
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
@@ -27,6 +27,7 @@ from metaphase.slides import SlideSource
 SEARCH, COUNT = "search.parquet", "count.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT, INDEX = "report.html", "index.html"
+COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 FAILED = "failed.json"
 """Slides of a cohort that could not be done, and why."""
 REVIEW, MACHINE = "review", "machine"
@@ -172,7 +173,7 @@ class SlideResult:
         where it was."""
         stated = self.summary["mpp_source"] == "flag"
         path = found_from(self.folder, str(self.summary["slide"]))
-        if not is_file(path):
+        if not is_file(path) and not is_folder(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",
                 path=path,

@@ -39,10 +39,12 @@ from metaphase.networks.engine import (
     find_detections,
     plan_detection,
 )
-from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
+from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, open_slide, write_pyramid
 
 JOURNAL = "tiles.journal"
 _CERTAIN = 255
+MAP_ROWS = 512
+"""Rows of a map that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,16 @@ class ProbabilityMap:
         for y in range(0, height, side):
             for x in range(0, width, side):
                 yield np.array(pixels[y : y + side, x : x + side])
+
+
+def read_probabilities(path: Path) -> tuple[npt.NDArray[np.uint8], float]:
+    """A written map, 0 to 255, and the side of its values in um."""
+    with open_slide(path) as slide:
+        levels = [
+            slide.read_level(0, Box(0, y, slide.width, min(MAP_ROWS, slide.height - y)))[..., 0]
+            for y in range(0, slide.height, MAP_ROWS)
+        ]
+        return np.concatenate(levels), slide.mpp
 
 
 # ---- many small slides, with the networks of a run ----

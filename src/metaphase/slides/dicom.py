@@ -136,6 +136,26 @@ def header_of(path: Path, names: tuple[str, ...] = _HEADER) -> Any:
         return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(names))
 
 
+def source_image(path: Path) -> Any:
+    """Header of a slide's finest level, to which results refer; of concatenated parts, of the first."""
+    parts = _only_slide(path) if path.is_dir() else _of_series(path)
+    pydicom = _needed("pydicom", path)
+    sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
+    headers = [(header_of(part, sized), part) for part in parts]
+    levels = [(header, part) for header, part in headers if _is_level(header)]
+    if not levels:
+        raise SlideError("its series has no level of a pyramid", path=path, next_step="name the slide's file")
+    with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
+        _, finest = min(
+            levels,
+            key=lambda one: (
+                -int(one[0].TotalPixelMatrixColumns),
+                int(one[0].get("ConcatenationFrameOffsetNumber") or 0),
+            ),
+        )
+        return pydicom.dcmread(finest, stop_before_pixels=True)
+
+
 def _only_slide(folder: Path) -> list[Path]:
     """Files of the one slide in a folder, its pyramid's levels."""
     found: dict[str, list[Path]] = {}
