@@ -101,6 +101,7 @@ def test_export_and_detect_without_torch(tmp_path: Path) -> None:
     assert found["arithmetic"] == "float32 (ONNX Runtime)"
     assert found["mitoses"] == expected["mitoses"] > 0
     assert found["score"]["count"] == pytest.approx(expected["score"]["count"], abs=1e-3)
-    refused = run_without_torch(*whole, "-o", tmp_path / "light")
+    weights = bundled_model("simulated")
+    refused = run_without_torch(*whole, "-o", tmp_path / "light", "--model", weights)
     assert refused.returncode == 1
-    assert "breast.safetensors: needs the package torch. Pip install 'metaphase[torch]'" in refused.stderr
+    assert "simulated.safetensors: needs the package torch. Pip install 'metaphase[torch]'" in refused.stderr
