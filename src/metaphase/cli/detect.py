@@ -48,7 +48,7 @@ def detect(
         list[Path] | None,
         typer.Option(
             "--model",
-            help="A .safetensors model; several are averaged. By default the bundled one.",
+            help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
         ),
     ] = None,
     device: Device = None,

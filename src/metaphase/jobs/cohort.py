@@ -19,7 +19,7 @@ class CohortSlide:
     """An H&E slide with its name, and where its tissue comes from."""
 
     name: str
-    """What its results are called: the case of a manifest, or the stem of the file."""
+    """What its results are called: a manifest's case, the stem of the file, the name of a DICOM folder."""
     slide: SlideSource
     tissue: TissueSource = field(default_factory=TissueSource)
 
@@ -37,7 +37,7 @@ def named_slides(
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
     for path in paths:
-        name = readable_name(path.stem)
+        name = readable_name(path.resolve().name if path.is_dir() else path.stem)
         if name in found:
             raise UsageError(
                 f"its outputs would overwrite those of {found[name].slide.path}",

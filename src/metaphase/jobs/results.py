@@ -18,7 +18,7 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
-from metaphase.detections import DetectionSet, formats, joined, write_detections
+from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
@@ -27,6 +27,7 @@ from metaphase.slides import SlideSource, is_slide_there
 SEARCH, COUNT = "search.parquet", "count.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT, INDEX = "report.html", "index.html"
+COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 FAILED = "failed.json"
 """Slides of a cohort that could not be done, and why."""
 REVIEW, MACHINE = "review", "machine"
@@ -35,7 +36,12 @@ REVIEW, MACHINE = "review", "machine"
 
 def file_of(form: str) -> str:
     """File of a slide's detections in a format."""
-    return f"detections{formats()[form].ending}"
+    return f"detections{known_formats()[form].ending}"
+
+
+def formats_in(folder: Path) -> list[str]:
+    """Formats in which detections lie in a slide's folder, Parquet apart."""
+    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
 
 
 def tissue_files(name: str) -> tuple[str, str]:
@@ -247,7 +253,9 @@ class SlideResult:
     @property
     def formats(self) -> list[str]:
         """Formats in which detections lie in the folder, Parquet apart."""
-        return [name for name in formats() if name != "parquet" and (self.folder / file_of(name)).exists()]
+        return [
+            name for name in known_formats() if name != "parquet" and (self.folder / file_of(name)).exists()
+        ]
 
 
 def load_result(folder: str | Path) -> SlideResult:

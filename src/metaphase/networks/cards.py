@@ -6,6 +6,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -59,8 +60,8 @@ class NetworkSpec:
         if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step=f"families: {', '.join(families())} ({', '.join(DETECTORS[1:])} with batch only), or "
-                "install the package that has it; normalisations: none, batch",
+                next_step=f"families: {', '.join(families())}, or install the package that has it; "
+                f"normalisations: none, batch ({', '.join(DETECTORS[1:])} have batch only)",
             )
         if not 1 / 32 <= self.gamma <= 4:
             raise UsageError(
@@ -120,6 +121,8 @@ class ModelCard(BaseModel):
     seed: int | None = None
     versions: dict[str, str] = {}
     weights_sha256: str = ""
+    graph_sha256: str = ""
+    """Of the .onnx file, where these weights were exported as one."""
 
     @model_validator(mode="after")
     def _one_search(self) -> Self:
@@ -231,8 +234,9 @@ def _check_terms(source: Any) -> None:
 
 
 def current_versions() -> dict[str, str]:
-    """What made a model: this package, torch and Python."""
-    return {"metaphase": __version__, "torch": version("torch"), "python": platform.python_version()}
+    """What made a model or a result: this package, what computes networks, and Python."""
+    runtime = "torch" if find_spec("torch") else "onnxruntime"
+    return {"metaphase": __version__, runtime: version(runtime), "python": platform.python_version()}
 
 
 def parse_card(path: Path) -> ModelCard:
@@ -263,8 +267,13 @@ BUNDLED = "breast"
 
 
 def bundled_model(name: str = BUNDLED) -> Path:
-    """Weights of a detector of the package; its card says what it may be used for."""
-    return Path(str(files("metaphase") / "models" / f"{name}.safetensors"))
+    """Weights of a detector of the package; its card says what it may be used for.
+
+    Where torch is not installed, the same detector as a graph for ONNX Runtime, which the wheel holds.
+    """
+    folder = Path(str(files("metaphase") / "models"))
+    graph = folder / "onnx" / f"{name}.onnx"
+    return graph if graph.is_file() and find_spec("torch") is None else folder / f"{name}.safetensors"
 
 
 def named_model(model: str | Path) -> Path:
@@ -274,7 +283,7 @@ def named_model(model: str | Path) -> Path:
         return path
     bundled = bundled_model(path.name)
     if path.name != str(model) or not bundled.is_file():
-        names = ", ".join(sorted(each.stem for each in bundled.parent.glob("*.safetensors")))
+        names = ", ".join(sorted(each.stem for each in bundled.parent.glob(f"*{bundled.suffix}")))
         raise ModelError(
             "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
         )

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
@@ -26,10 +23,13 @@ from metaphase.networks.cards import (
     doubts_about,
     named_model,
 )
-from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
+from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
 from metaphase.networks.points import UsedPoints, plain_point, points_of
 from metaphase.slides import WORKING_MPP, TileProcesses
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
@@ -37,9 +37,9 @@ PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 
 @dataclass(frozen=True)
 class Detector:
-    """Networks that answer together."""
+    """Networks that answer together: PyTorch's, or exported ones for ONNX Runtime."""
 
-    networks: tuple[nn.Sequential, ...]
+    networks: tuple[nn.Sequential | OnnxNetwork, ...]
     cards: tuple[ModelCard, ...]
 
     @property
@@ -102,20 +102,37 @@ class ReadyDetector:
     """Whether the main program bears being imported: then processes decode for a GPU."""
 
     def __post_init__(self) -> None:
-        choose_device(self.config.device)  # wrong use is told before any slide is opened
+        if self._graphs:  # wrong use is told before any slide is opened
+            onnx_device(self.config.device)
+        else:
+            from metaphase.networks.checkpoints import choose_device
+
+            choose_device(self.config.device)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> TileEngine:
         """The engine."""
+        if self._graphs:
+            return OnnxEngine(self._graphs, self.config)
+        from metaphase.networks.engine.engine import Engine
+
         _ = self.decoders  # they begin while the engine is made
-        return Engine(self.detector.networks, self.config)
+        networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
+        return Engine(networks, self.config)
+
+    @property
+    def _graphs(self) -> list[OnnxNetwork]:
+        return [each for each in self.detector.networks if isinstance(each, OnnxNetwork)]
 
     @cached_property
     def decoders(self) -> TileProcesses | None:
         """Processes that decode tiles, where a GPU would wait for threads."""
-        on_gpu = choose_device(self.config.device).type == "cuda"
         cores = available_cores()
-        return TileProcesses(cores) if on_gpu and self.may_start_processes and cores >= FEW_CORES else None
+        if self._graphs or not self.may_start_processes or cores < FEW_CORES:
+            return None
+        from metaphase.networks.checkpoints import choose_device
+
+        return TileProcesses(cores) if choose_device(self.config.device).type == "cuda" else None
 
 
 def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
@@ -124,6 +141,8 @@ def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> D
     It takes RGB (n, 3, rows, columns) from 0 to 1, gives the logits (n, 2, ...) of "no" and "yes", sees 97 px
     of `mpp` a side and answers every 4 px, without padding.
     """
+    from safetensors.torch import save
+
     network = network.eval()
     content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
     card = ModelCard(
@@ -140,9 +159,17 @@ def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> D
 
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
-    """Load the given models, or the bundled one. All must be detectors made for one resolution."""
+    """Load the given models, or the bundled one: all .safetensors or all .onnx, made for one resolution."""
     paths = [named_model(model) for model in models] or [bundled_model()]
-    loaded = [load_model(path) for path in paths]
+    kinds = {path.suffix == ".onnx" for path in paths}
+    if len(kinds) > 1:
+        raise ModelError(
+            "an .onnx model beside others",
+            path=next(path for path in paths if path.suffix == ".onnx"),
+            next_step="give .onnx models only, or .safetensors models only",
+        )
+    loaded: Sequence[tuple[nn.Sequential | OnnxNetwork, ModelCard]]
+    loaded = [load_onnx(path) for path in paths] if kinds == {True} else _loaded(paths)
     for path, (_, card) in zip(paths, loaded, strict=True):
         if card.family == "classifier":
             raise ModelError(
@@ -157,3 +184,16 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
                 next_step="give networks of one resolution together",
             )
     return Detector(tuple(network for network, _ in loaded), tuple(card for _, card in loaded))
+
+
+def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:
+    """Networks of PyTorch."""
+    try:
+        from metaphase.networks.checkpoints import load_model
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"needs the package {error.name}",
+            path=paths[0],
+            next_step="pip install 'metaphase[torch]', or give an .onnx model (`metaphase model export`)",
+        ) from error
+    return [load_model(path) for path in paths]

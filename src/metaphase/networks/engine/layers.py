@@ -275,6 +275,25 @@ def is_ours(network: nn.Module) -> bool:
     return isinstance(network, nn.Sequential) and isinstance(next(iter(network), None), PixelScale)
 
 
+def fold_cells(network: nn.Sequential) -> nn.Sequential:
+    """A detector of cells without normalisation, for pixels from 0 to 255, in double precision.
+
+    Its last layer gives the logits of "yes" against "no" of a cell's four outputs.
+    """
+    folded = fold_normalisation(copy.deepcopy(network).double())
+    *body, head = folded
+    if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
+        raise _other_kind()
+    _check_finite(list(folded.parameters()))
+    answer = head.answer
+    difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
+    with torch.no_grad():
+        body[0].weight /= PIXEL_MAX
+        difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
+        difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
+    return nn.Sequential(*body, difference).eval().requires_grad_(False)
+
+
 class CellDetector:
     """One `swift` or `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
 
@@ -284,27 +303,16 @@ class CellDetector:
     def __init__(
         self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
     ) -> None:
-        folded = fold_normalisation(copy.deepcopy(network).double())
-        *body, head = folded
-        if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
-            raise _other_kind()
-        _check_finite(list(folded.parameters()))
-        with torch.no_grad():
-            body[0].weight /= PIXEL_MAX
-            answer = head.answer
-            difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
-            difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
-            difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
-        layers = nn.Sequential(*body, difference, nn.PixelShuffle(2)).to(device, dtype).eval()
-        self._layers = layers.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+        layers = fold_cells(network).to(device, dtype)
+        self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            pixels = image.permute(0, 3, 1, 2).to(self._dtype)
-            values: Tensor = self._layers(pixels)
+            answers: Tensor = self._layers(image.permute(0, 3, 1, 2).to(self._dtype))
+            values = functional.pixel_shuffle(answers, 2)
         return values[:, 0, :rows, :columns].float()
 
 

@@ -1,36 +1,13 @@
-"""Places of logit maps: local maxima, or all that reach a probability; only points leave the device."""
+"""Places of logit maps on a device: local maxima, or all that reach a probability; only points leave it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-BORDER = 1
-"""Outputs around a tile's own that its maxima are compared with."""
-_EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
-
-    map_index: npt.NDArray[np.int64]
-    output: npt.NDArray[np.int64]
-    """(n, 2): row and column of the output that is the maximum."""
-    row: npt.NDArray[np.float64]
-    column: npt.NDArray[np.float64]
-    probability: npt.NDArray[np.float32]
-
-
-def smoothing_reach(sigma: float) -> int:
-    """Outputs on each side that smoothing takes into account, and uses up."""
-    return math.ceil(3 * sigma)
+from metaphase.networks.engine.places import BORDER, EARLIER, Peaks, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -60,7 +37,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     """
     inner = _shifted(logits, 0, 0)
     peak = inner >= _logit(floor)
-    for dy, dx in _EARLIER:
+    for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
     return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
