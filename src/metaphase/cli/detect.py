@@ -18,6 +18,7 @@ from metaphase.cli.console import (
     Json,
     Mpp,
     Paper,
+    Shard,
     Site,
     Theta1,
     Theta2,
@@ -90,6 +91,7 @@ def detect(
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (half precision).")] = "auto",
+    shard: Shard = "",
     explained: Explain = False,
     status: Annotated[
         bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
@@ -99,8 +101,10 @@ def detect(
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
 
     A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
-    theta or format costs seconds.
+    theta or format costs seconds. Several commands may write into one folder: each slide is done by one of
+    them, and the index and tables are those of all.
     """
+    from metaphase.base.batch import shard_of
     from metaphase.evaluation.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import DetectionConfig, slide_states
@@ -133,8 +137,9 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
+    chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
-    if len(unknown) == len(chosen):
+    if unknown and len(unknown) == len(chosen):
         raise unknown[0]
     for error in unknown:
         warn(str(error))

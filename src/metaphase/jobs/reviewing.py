@@ -41,7 +41,6 @@ from metaphase.jobs.results import (
     file_of,
     load_result,
     load_results,
-    result_folders,
     write_cohort,
     write_summary,
 )
@@ -182,7 +181,7 @@ def apply_reviews(paths: Sequence[str | Path]) -> list[SlideResult]:
             raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
         done += [apply_review(folder) for folder in chosen]
         if not (Path(path) / SUMMARY).is_file():
-            write_cohort(Path(path), [load_result(folder) for folder in result_folders(path)])
+            write_cohort(path)
     return done
 
 

@@ -63,7 +63,7 @@ class TissueMask:
         if not all(map(math.isfinite, numbers)) or self.mpp <= 0 or self.scale < LEAST_SCALE:
             raise UsageError(
                 f"a mask at ({self.x}, {self.y}) with {self.mpp} um/px and scale {self.scale} makes no sense",
-                next_step=f"give finite coordinates, a resolution above 0, a scale of {LEAST_SCALE:g} or more",
+                next_step=f"give finite coordinates, a resolution above 0, a scale from {LEAST_SCALE:g} on",
             )
 
     @property
