@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -108,6 +109,7 @@ _worker: dict[str, Any] = {}
 
 def _begin(shared: _Shared) -> None:
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the tiles is stopped, and ends them
     _worker["file"] = shared.file
 
 
