@@ -293,9 +293,9 @@ def rows_of_slide(slide: str, names: Mapping[str, list[int]]) -> list[int]:
     return next((names[name] for name in slide_names(slide) if name in names), [])
 
 
-def named(names: Iterable[str]) -> str:
+def named(names: Iterable[object]) -> str:
     """A few names for a message, and how many more there are."""
-    found = list(dict.fromkeys(names))
+    found = [str(name) for name in dict.fromkeys(names)]
     more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""
     return ", ".join(found[:NAMED_AT_MOST]) + more
 

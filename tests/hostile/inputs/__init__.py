@@ -89,6 +89,7 @@ CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
     "special": {3: (173,)},
     "result": {3: (48, 385), 41: (273,)},
     "mask": {41: (95,)},
+    "cases": {51: (139,)},
     "dataset": {3: (116,), 11: (232,)},
     "site": {5: (5, 7)},
 }
