@@ -247,7 +247,7 @@ def killing(after: int) -> Callable[[str, float, float], None]:
 
 
 def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path) -> None:
-    """Killed on the way; people answer whatever is asked; the end says how to use the model."""
+    """Killed three times on the way; people answer whatever is asked; the end says how to use the model."""
     begun = begin(tmp_path, slides, start="", name="tiny")
     lab = begun.lab
     assert len(begun.manifest) == 3
@@ -257,7 +257,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     (lab.root / "lab.toml").write_text(settings + TINY)
     lab = Lab(lab.root, "cpu")
     truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in begun.manifest["case"]}
-    moments = iter(np.random.default_rng(3).integers(2, 12, 1).tolist())
+    moments = iter(np.random.default_rng(3).integers(2, 12, 3).tolist())
     kills, asked = [], []
     while True:
         after = next(moments, None)
