@@ -26,8 +26,8 @@ from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
-from metaphase.networks.detector import Detector, load_detector
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, parse_card
+from metaphase.networks.detector import Detector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
     Engine,
@@ -51,7 +51,7 @@ class SlideSearched(Ingredients, stage="search"):
 
     slide: SlideSource
     tissue: TissueSource
-    networks: tuple[NetworkIdentity, ...]
+    networks: tuple[Identity, ...]
     peaks: PeakConfig
     engine: EngineConfig
 
@@ -204,7 +204,8 @@ class SplitSearch:
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
     ) -> dict[str, pd.DataFrame]:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
-        networks = tuple(parse_card(model.with_suffix(".json")).identity for model in models)
+        cards = [parse_card(model.with_suffix(".json")) for model in models]
+        networks = identities_of(cards)
         config = EngineConfig(device=self.device)
         search: _Search | None = None
         tables = {}
@@ -229,7 +230,8 @@ class _Search:
     """A detector in memory, for slides small enough to be searched at one go."""
 
     def __init__(self, detector: Detector, config: EngineConfig, peaks: PeakConfig) -> None:
-        self._engine, self._mpp, self._peaks = Engine(detector.networks, config), detector.mpp, peaks
+        self._engine = Engine(detector.networks, config, detector.second)
+        self._mpp, self._peaks = detector.mpp, peaks
 
     def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
         """Detections of a slide's tissue, the most probable first."""

@@ -16,14 +16,14 @@ from metaphase.base.parallel import available_cores
 from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
     DETECTORS,
+    Identity,
     ModelCard,
-    NetworkIdentity,
     bundled_model,
     doubts_about,
     named_model,
 )
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, Second
 from metaphase.networks.points import UsedPoints, plain_point, points_of
 from metaphase.slides import TileProcesses
 
@@ -37,6 +37,8 @@ class Detector:
 
     networks: tuple[nn.Sequential, ...]
     cards: tuple[ModelCard, ...]
+    second: Second | None = None
+    """Asked about what the first points to; a single network may have one."""
 
     @property
     def name(self) -> str:
@@ -65,9 +67,9 @@ class Detector:
         return unique(doubt for card in self.cards for doubt in doubts_about(card))
 
     @property
-    def identities(self) -> tuple[NetworkIdentity, ...]:
+    def identities(self) -> tuple[Identity, ...]:
         """What decides its answers."""
-        return tuple(card.identity for card in self.cards)
+        return identities_of(self.cards)
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -104,7 +106,7 @@ class ReadyDetector:
     def engine(self) -> Engine:
         """The engine."""
         _ = self.decoders  # they begin while the engine is made
-        return Engine(self.detector.networks, self.config)
+        return Engine(self.detector.networks, self.config, self.detector.second)
 
     @cached_property
     def decoders(self) -> TileProcesses | None:
@@ -112,6 +114,11 @@ class ReadyDetector:
         on_gpu = choose_device(self.config.device).type == "cuda"
         cores = available_cores()
         return TileProcesses(cores) if on_gpu and self.may_start_processes and cores >= FEW_CORES else None
+
+
+def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
+    """What decides the answers of one model, or of several together, of which none is looked at again."""
+    return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
@@ -131,4 +138,20 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
                 path=path,
                 next_step="give networks of one resolution together",
             )
-    return Detector(tuple(network for network, _ in loaded), tuple(card for _, card in loaded))
+    networks, cards = zip(*loaded, strict=True)
+    return Detector(networks, cards, _second(paths[0], cards[0]) if len(cards) == 1 else None)
+
+
+def _second(path: Path, card: ModelCard) -> Second | None:
+    """The network that a card asks to look again, from the files beside it."""
+    if card.second is None:
+        return None
+    beside = path.parent / f"{card.second.model}.safetensors"
+    network, other = load_model(beside)
+    if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
+        raise ModelError(
+            f"is not the network that {card.name} wants to look again",
+            path=beside,
+            next_step="fetch the model again, with all of its files",
+        )
+    return Second(network, card.second.floor)

@@ -2,6 +2,7 @@
 
 from metaphase.detections.suppression import suppress
 from metaphase.networks.engine.engine import DeviceError, Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine.second import Second
 from metaphase.networks.engine.streaming import (
     Detections,
     TileResult,
@@ -20,6 +21,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "PeakConfig",
+    "Second",
     "TileResult",
     "as_detections",
     "check_count",

@@ -31,6 +31,7 @@ from metaphase.networks.engine.layers import (
     has_wide,
 )
 from metaphase.networks.engine.peaks import BORDER
+from metaphase.networks.engine.second import MARGIN, Second, SecondLook
 
 # ---- settings of the engine and of what counts as a detection ----
 
@@ -129,16 +130,25 @@ class Detector(Protocol):
 class Engine:
     """Applies detectors to tiles; several networks give the mean of their probabilities.
 
+    With a `second` network, what they point to is looked at again: the logits' mean decides there.
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
-    def __init__(self, networks: Sequence[nn.Sequential], config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[nn.Sequential],
+        config: EngineConfig | None = None,
+        second: Second | None = None,
+    ) -> None:
         if not networks:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
         with torch.inference_mode(), self.active():
             self._detectors, self.arithmetic = self._prepare(networks)
+            half = self.device.type == "cuda" and self.config.precision == "fast"
+            dtype = torch.float16 if half else torch.float32
+            self.second = None if second is None else SecondLook(second, self.device, dtype)
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
@@ -225,6 +235,11 @@ class Engine:
         """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
         cells = any(isinstance(detector, CellDetector) for detector in self._detectors)
         return CELL_PX if cells else OUTPUT_STRIDE_PX
+
+    @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        return 0 if self.second is None else MARGIN
 
     @property
     def tile_outputs(self) -> int:

@@ -59,7 +59,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak = inner >= _logit(floor)
+    peak = inner >= logit_of(floor)
     for dy, dx in _EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
@@ -68,7 +68,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
 
 def reaches(logits: Tensor, floor: float) -> Tensor:
     """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    reached = _shifted(logits, 0, 0) >= _logit(floor)
+    reached = _shifted(logits, 0, 0) >= logit_of(floor)
     return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
 
 
@@ -88,7 +88,19 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
 
 
-def _logit(probability: float) -> float:
+def taken(peaks: Peaks, which: npt.NDArray[np.bool_]) -> Peaks:
+    """Some of the maxima."""
+    return Peaks(
+        peaks.map_index[which],
+        peaks.output[which],
+        peaks.row[which],
+        peaks.column[which],
+        peaks.probability[which],
+    )
+
+
+def logit_of(probability: float) -> float:
+    """In double precision."""
     return float(torch.logit(torch.tensor(probability, dtype=torch.float64)))
 
 

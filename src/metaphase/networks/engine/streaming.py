@@ -30,6 +30,7 @@ from metaphase.networks.engine.peaks import (
     reaches,
     smoothed,
     smoothing_reach,
+    taken,
 )
 from metaphase.slides import (
     WORKING_MPP,
@@ -82,7 +83,7 @@ def plan_detection(
     With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
     By default tiles have the size that runs fastest, or that of a slide that is smaller.
     """
-    border = BORDER + smoothing_reach(_sigma(config, mpp))
+    border = BORDER + smoothing_reach(_sigma(config, mpp)) + engine.margin
     lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
     if tile_px is None:
         best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
@@ -195,11 +196,16 @@ class _Batch:
         self, engine: Engine, tiles: list[Tile], pixels: Tensor, config: PeakConfig, sigma: float
     ) -> None:
         self._tiles, self._engine, self._maxima = tiles, engine, config.method == "maxima"
-        self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * smoothing_reach(sigma)
+        self._sigma, self._floor = sigma, config.floor
+        self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
         self._cuda = engine.device.type == "cuda"
         with torch.inference_mode(), engine.active():
-            self._logits = smoothed(engine.logits(pixels), sigma)
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
+            self._image = pixels.to(engine.device, non_blocking=True)
+            self._raw = engine.logits(self._image)
+            inner = slice(engine.margin, -engine.margin or None)
+            self._logits = smoothed(self._raw[:, inner, inner], sigma)
+            floor = config.floor if engine.second is None else engine.second.floor
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -218,10 +224,13 @@ class _Batch:
     def _fetch(self, plan: TilePlan, maps: bool) -> list[TileResult]:
         check_finite(self._logits)
         peaks = collect(self._logits, self._peak, between=self._maxima)
+        peaks = taken(peaks, _in_core(peaks, self._tiles))
+        if self._engine.second is not None:
+            peaks = self._engine.second.peaks(self._image, self._raw, peaks, self._sigma, self._floor)
         images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
         results = []
         for index, tile in enumerate(self._tiles):
-            mine = _in_core(peaks, index, tile)
+            mine = peaks.map_index == index
             x, y = (
                 origin + self._first_px + OUTPUT_STRIDE_PX * place[mine]
                 for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
@@ -254,12 +263,11 @@ def _stacked(batch: tuple[list[Tile], list[RGB]], *, pinned: bool) -> tuple[list
     return tiles, out
 
 
-def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:
-    """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
+def _in_core(peaks: Peaks, tiles: list[Tile]) -> npt.NDArray[np.bool_]:
+    """Which peaks lie inside their tile's core, which is smaller than the others' at the slide's edge."""
     place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-    inside = (place < (tile.core.height, tile.core.width)).all(axis=1)
-    found: npt.NDArray[np.bool_] = inside & (peaks.map_index == index)
-    return found
+    size = np.array([(tile.core.height, tile.core.width) for tile in tiles])
+    return np.asarray((place < size[peaks.map_index]).all(axis=1))
 
 
 def _core_map(probabilities: Floats32, tile: Tile) -> Floats32:
