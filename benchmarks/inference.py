@@ -31,13 +31,12 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
 from metaphase.networks.architectures import build_network, probability
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
-from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.detector import load_detector
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, named_model
+from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.cpu import CpuDetector, Workers
-from metaphase.networks.engine.engine import Precision
 from metaphase.networks.engine.layers import fold_detector
+from metaphase.networks.engine.settings import Precision
 from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4
@@ -323,7 +322,7 @@ def print_rows(rows: list[Row]) -> None:
 def chosen_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, nn.Sequential]]:
     """Each by its name: trained ones, or made-up ones of each kind and width."""
     for model in arguments.model:
-        yield Path(model).stem, load_detector([model]).networks[0]
+        yield Path(model).stem, load_model(named_model(model))[0]
     for kind in () if arguments.model else arguments.networks:
         for gamma in arguments.gamma:
             yield f"{kind} {gamma:g}", spread_network(gamma, kind)

@@ -32,9 +32,10 @@ from windows import ANY, CELL_PX, IGNORE_UM, PAINTED_UM, YES, Views, Windows
 
 from metaphase.base.files import atomic_path
 from metaphase.detections.suppression import suppress
-from metaphase.networks.cards import PATCH_PX
-from metaphase.networks.detector import load_detector
-from metaphase.networks.engine.peaks import collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.cards import PATCH_PX, named_model
+from metaphase.networks.checkpoints import load_model
+from metaphase.networks.engine.peaks import collect, is_peak, smoothed
+from metaphase.networks.engine.places import smoothing_reach
 
 MARGIN = 12
 """Cells at each side of a window that a student cannot answer: its first output means pixel 50."""
@@ -357,10 +358,10 @@ def main() -> None:
     teachers = [
         _teacher(number, path, windows, tested, options, note) for number, path in enumerate(options.imagenet)
     ]
-    packaged = None
+    packaged: nn.Module | None = None
     if options.packaged:
-        (packaged,) = load_detector([options.packaged]).networks
-        packaged = packaged.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        packaged, _ = load_model(named_model(options.packaged), device)
+        packaged.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     missing = [name for name in options.students if not (folder / f"{name}.safetensors").exists()]
     if missing:
         torch.manual_seed(options.seed)

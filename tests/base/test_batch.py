@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
+import socket
+import threading
+import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from metaphase.base.batch import BatchWatch, Failure, run_batch
+from metaphase.base import batch as batch_module
+from metaphase.base import leases
+from metaphase.base.batch import SHARED, BatchWatch, Failure, known_failures, run_batch
 from metaphase.base.errors import UsageError
+from metaphase.base.leases import Holder, holding
 from metaphase.cli.console import BarWatch, batch_bar, progress_bar
 
 
@@ -37,7 +45,7 @@ def test_failures_are_told_with_their_name_once(tmp_path: Path, capsys: pytest.C
         f"error: case 3: ZeroDivisionError: a bug. The traceback is in {log}.",
     ]
     assert "case 1\nTraceback" in log.read_text()
-    assert not run_batch({"case 2": "good.tif"}, work, tmp_path).failures
+    assert not run_batch(dict.fromkeys(ITEMS, "good.tif"), work, tmp_path).failures
     assert not log.exists()
 
 
@@ -92,3 +100,62 @@ def test_a_line_of_the_bar_goes_with_its_item() -> None:
     assert [(task.completed, task.total) for task in bar.tasks] == [(0, 1), (1, 4)]
     watch.finished("case [1]", object())
     assert [(task.completed, task.total) for task in bar.tasks] == [(1, 1)]
+
+
+def test_what_failed_adds_up_over_runs_until_it_is_done(tmp_path: Path) -> None:
+    run_batch({"case 1": "worse.tif"}, work, tmp_path)
+    run_batch({"case 3": "odd.tif", "case 2": "good.tif"}, work, tmp_path)
+    assert [failure.name for failure in known_failures(tmp_path)] == ["case 1", "case 3"]
+    assert "case 1\nTraceback" in (tmp_path / "errors.log").read_text()
+    run_batch({"case 1": "good.tif", "case 3": "good.tif"}, work, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_item_that_another_process_works_on_comes_last_and_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_module, "LOOK_AGAIN_S", 0.05)
+    order: list[str] = []
+    with ExitStack() as other:
+        other.enter_context(holding(tmp_path / SHARED / "a.lease"))
+
+        class Ears(BatchWatch):
+            def taken(self, name: str, holder: Holder) -> None:
+                order.append(f"{name} is with {holder}")
+                threading.Timer(0.2, other.close).start()
+
+        def note(item: str, _progress: object) -> str:
+            order.append(item)
+            return item
+
+        batch = run_batch({"a": "a", "b": "b"}, note, tmp_path, Ears())
+    assert list(batch.results) == ["a", "b"]
+    assert order == [f"a is with process {os.getpid()} on {socket.gethostname()}", "b", "a"]
+    assert not (tmp_path / SHARED).exists()
+
+
+def test_an_item_that_was_taken_over_while_this_process_stood_still_is_left_to_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_module, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
+    tries: list[str] = []
+
+    def slow(item: str, progress) -> str:  # type: ignore[no-untyped-def]
+        tries.append(item)
+        if len(tries) == 1:
+            (lease,) = (tmp_path / SHARED).glob("*.lease")
+            lease.write_bytes(b'{"token": "of another"}')
+            until = time.monotonic() + 5
+            while time.monotonic() < until:
+                time.sleep(0.02)
+                progress(1, 2)
+        return item
+
+    def other_is_done(_self: object, _name: str, _holder: Holder) -> None:
+        for lease in (tmp_path / SHARED).glob("*.lease"):
+            lease.unlink()
+
+    monkeypatch.setattr(BatchWatch, "taken", other_is_done)
+    assert run_batch({"a": "a"}, slow, tmp_path).results == {"a": "a"}
+    assert len(tries) == 2

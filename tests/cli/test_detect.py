@@ -82,3 +82,48 @@ def test_a_cohort_is_searched_by_its_manifest(tmp_path: Path, he_slide: Path, mo
     assert not (out / "a").exists()
     assert run("detect", he_slide, "--manifest", manifest, "-o", out).returncode == 2
     assert run("detect", "--manifest", manifest, "--split", "none", "-o", out).returncode == 2
+
+
+def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    for name in ("a", "b", "c", "bad"):
+        content = he_slide.read_bytes()
+        (tmp_path / f"{name}.tif").write_bytes(content if name != "bad" else content[:5000])
+    slides = [tmp_path / f"{name}.tif" for name in ("a", "b", "bad", "c")]
+    options = ("--model", model, "--device", "cpu", "--threshold", "0.9")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run("detect", *slides, "-o", whole, *options).returncode == 1
+    codes = [run("detect", *slides, "-o", parts, *options, "--shard", f"{i}/2").returncode for i in (2, 1)]
+    assert codes == [0, 1]
+    for name in ("detections.parquet", "candidates.parquet", "index.html"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+    assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"a", "b", "c"}
+    assert "bad" in (parts / "errors.log").read_text()
+    (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes())
+    again = run("detect", tmp_path / "bad.tif", "-o", parts, *options[:-1], "0.8")
+    assert again.returncode == 0
+    assert "a, b, c: searched or counted with other settings" in again.stderr
+    assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"bad"}
+    assert not (parts / "errors.log").exists()
+    assert run("detect", *slides, "-o", parts, "--shard", "3/2").returncode == 2
+
+
+def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    slides = []
+    for name in "abc":
+        slides.append(tmp_path / f"{name}.tif")
+        slides[-1].write_bytes(he_slide.read_bytes())
+    options = ["--model", str(model), "--device", "cpu", "--tile", "128", "--explain"]
+    shared, whole = tmp_path / "shared", tmp_path / "whole"
+    command = [sys.executable, "-m", "metaphase", "detect", *map(str, slides), *options]
+    both = [
+        subprocess.Popen([*command, "-o", str(shared)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    told = [process.communicate()[1].decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    searched = [line for text in told for line in text.splitlines() if "search: done" in line]
+    assert sorted(line[0] for line in searched) == ["a", "b", "c"]
+    assert not (shared / ".batch").exists()
+    assert run("detect", *slides, *options, "-o", whole).returncode == 0
+    for name in ("detections.parquet", "candidates.parquet"):
+        assert (shared / name).read_bytes() == (whole / name).read_bytes(), name

@@ -119,7 +119,7 @@ def limited(size: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-@pytest.mark.parametrize("size", [100, 4_000, 20_000, 60_000])
+@pytest.mark.parametrize("size", [100, 20_000])
 def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
     size: int, tmp_path: Path, he_slide: Path, model: Path, undisturbed: dict[str, Any]
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from metaphase.base.batch import run_batch
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import read_detections
@@ -81,12 +82,12 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
 
 def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder: Path) -> None:
     root = folder.parent
-    write_cohort(root, load_results([root]))
-    (root / "failed.json").write_text(json.dumps({"lost": "no such file"}))
+    run_batch({"lost": Path("lost.tif")}, lambda path, _progress: path.stat(), root)
+    write_cohort(root)
     answer(folder, [0], "not")
     (done,) = apply_reviews([root])
     assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["mitoses"]
-    assert "no such file" in (root / "index.html").read_text()
+    assert "No such file" in (root / "index.html").read_text()
 
 
 def test_without_answers_there_is_nothing_to_apply(folder: Path) -> None:

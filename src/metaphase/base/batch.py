@@ -1,22 +1,36 @@
-"""Items of a cohort, worked on one after the other: a bad one is recorded and the others go on."""
+"""Items of a cohort, worked on one after the other: a bad one is recorded and the others go on.
+
+Several processes may share a folder. Each item is done under a lease, what failed is recorded item by item,
+and both lie in the folder `.batch` of the folder, which is gone when nobody works and nothing has failed.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
+from metaphase.base.leases import LAPSE_S, Holder, Lease, LeaseLostError, file_name, holding
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Progress = Callable[[float, float], None]
 """Called with how much of an item is done, and how much there is."""
 ERRORS = "errors.log"
+SHARED = ".batch"
+"""Where those who share a folder leave leases and failures."""
+LOOK_AGAIN_S = 2.0
+"""Between looks at items that others work on."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,12 @@ class BatchWatch:
     def failed(self, failure: Failure, log: Path | None) -> None:
         """An item could not be done; `log` is where tracebacks go."""
 
+    def taken(self, name: str, holder: Holder) -> None:
+        """Somebody else works on an item, told once: it is waited for after all others."""
+
+    def noted(self, warning: str) -> None:
+        """Something to beware of about all of them."""
+
 
 @dataclass(frozen=True)
 class Batch(Generic[Result]):
@@ -69,39 +89,183 @@ class Batch(Generic[Result]):
         return [one for one in self.outcomes.values() if isinstance(one, Failure)]
 
 
+Work = Callable[[Item, Progress], Result]
+
+
 def run_batch(
     items: Mapping[str, Item],
-    work: Callable[[Item, Progress], Result],
+    work: Work[Item, Result],
     folder: Path | None = None,
     watch: BatchWatch | None = None,
 ) -> Batch[Result]:
-    """Do `work` on every named item. Tracebacks of those that fail go to `errors.log` in `folder`."""
-    watch = watch or BatchWatch()
+    """Do `work` on every named item. Tracebacks of those that fail go to `errors.log` in `folder`.
+
+    Where other processes work on items of the same folder, theirs come last, and are waited for.
+    """
+    watch, queue = watch or BatchWatch(), Queue(list(items))
     log = None if folder is None else folder / ERRORS
     outcomes: dict[str, Result | Failure] = {}
-    for number, (name, item) in enumerate(items.items()):
-        progress = watch.started(name, number, len(items))
-        try:
-            result = work(item, progress)
-        except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
-            failure = Failure.of(name, error)
-            outcomes[name] = failure
-            written = log is not None and _write_log(log, Batch(outcomes).failures)
-            watch.failed(failure, log if written else None)
+    while (name := queue.next()) is not None:
+        begin = partial(watch.started, name, len(outcomes), len(items))
+        outcome = attempt(name, items[name], work, folder, begin, queue.lapsed(name))
+        if isinstance(outcome, Holder):
+            if queue.put_back(name, outcome):
+                watch.taken(name, outcome)
+            continue
+        outcomes[name] = outcome
+        if isinstance(outcome, Failure):
+            written = log is not None and write_log(log)
+            watch.failed(outcome, log if written else None)
         else:
-            outcomes[name] = result
-            watch.finished(name, result)
-    batch = Batch(outcomes)
-    if log is not None and not batch.failures:
+            watch.finished(name, outcome)
+    if folder is not None:
+        write_log(folder / ERRORS)
         with suppress(OSError):
-            log.unlink(missing_ok=True)
-    return batch
+            (folder / SHARED).rmdir()
+    return Batch({name: outcomes[name] for name in items})
 
 
-def _write_log(log: Path, failures: list[Failure]) -> bool:
-    """Whether the log could be written: a full disk, or a folder of its name, stops no cohort."""
+class Queue:
+    """Items to be done; those that others work on are looked at again when all else is done."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._free, self._taken = deque(names), deque[str]()
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        """What a lease said, and since when by this process's clock."""
+
+    def next(self) -> str | None:
+        """Whatever is to be tried now, after a while where others hold all that is left."""
+        if self._free:
+            return self._free.popleft()
+        if not self._taken:
+            return None
+        time.sleep(LOOK_AGAIN_S)
+        return self._taken.popleft()
+
+    def put_back(self, name: str, holder: Holder) -> bool:
+        """Try it again later; returns whether it is the first time that somebody else was found at it."""
+        self._taken.append(name)
+        content, _ = self._seen.get(name, (None, 0.0))
+        if content != holder.content:
+            self._seen[name] = holder.content, time.monotonic()
+        return content is None
+
+    def lapsed(self, name: str) -> bytes | None:
+        """The content of its lease, where that has stood still for too long."""
+        content, since = self._seen.get(name, (None, 0.0))
+        return content if time.monotonic() - since > LAPSE_S else None
+
+
+def attempt(
+    name: str,
+    item: Item,
+    work: Work[Item, Result],
+    folder: Path | None,
+    begin: Callable[[], Progress],
+    lapsed: bytes | None = None,
+) -> Result | Failure | Holder:
+    """Do the work on one item under its lease, and record it where it fails; or learn who works on it."""
     try:
-        write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
-    except OutputError:
-        return False
-    return True
+        if folder is None:
+            return work(item, begin())
+        with holding(folder / SHARED / f"{file_name(name)}.lease", lapsed) as lease:
+            return lease if isinstance(lease, Holder) else _worked(name, item, work, folder, begin(), lease)
+    except LeaseLostError:
+        return Holder(b"")
+    except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
+        return Failure.of(name, error)
+
+
+def _worked(
+    name: str, item: Item, work: Work[Item, Result], folder: Path, progress: Progress, lease: Lease
+) -> Result | Failure:
+    def step(done: float, total: float) -> None:
+        lease.check()
+        progress(done, total)
+
+    try:
+        result = work(item, step)
+    except LeaseLostError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- recorded while the item is still ours
+        lease.check()
+        failure = Failure.of(name, error)
+        _record(folder, failure)
+        return failure
+    lease.check()
+    _forget(folder, name)
+    return result
+
+
+@contextmanager
+def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
+    """Be the only one inside, of all who share a folder: whoever is next sees all that was done before."""
+    queue, path = Queue([what]), folder / SHARED / f"={file_name(what)}.lease"
+    while queue.next() is not None:
+        with holding(path, queue.lapsed(what)) as lease:
+            if isinstance(lease, Holder):
+                queue.put_back(what, lease)
+                continue
+            yield
+    with suppress(OSError):
+        (folder / SHARED).rmdir()
+
+
+def shard_of(items: Mapping[str, Item], shard: str) -> dict[str, Item]:
+    """The part of the items that `i/n` names, i from 1 to n; all of them where it is empty.
+
+    >>> shard_of({"a": 1, "b": 2, "c": 3}, "1/2")
+    {'a': 1, 'c': 3}
+    """
+    if not shard:
+        return dict(items)
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise UsageError(f"--shard {shard}", next_step="give i/n with i from 1 to n, such as 1/4")
+    names = list(items)[int(part) - 1 :: int(parts)]
+    return {name: items[name] for name in names}
+
+
+# ---- what failed, kept item by item so that those who share a folder add up ----
+
+
+def known_failures(folder: str | Path) -> list[Failure]:
+    """Items of a folder that failed when they were last tried, whoever tried them."""
+    found = []
+    for path in sorted((Path(folder) / SHARED).glob("*.failed.json")):
+        with suppress(MetaphaseError, TypeError):  # one that is being removed, or was edited
+            found.append(Failure(**read_json(path, "is no record of a failure", next_step="remove it")))
+    return sorted(found, key=lambda failure: failure.name)
+
+
+def _record_of(folder: Path, name: str) -> Path:
+    return folder / SHARED / f"{file_name(name)}.failed.json"
+
+
+def _record(folder: Path, failure: Failure) -> None:
+    """A full disk, or a folder of its name, stops no cohort."""
+    with suppress(OutputError):
+        write_text(_record_of(folder, failure.name), json.dumps(asdict(failure)))
+
+
+def _forget(folder: Path, name: str) -> None:
+    with suppress(OSError):
+        _record_of(folder, name).unlink(missing_ok=True)
+
+
+def write_log(log: Path) -> bool:
+    """Write the tracebacks of all that failed in a folder; whether there is such a log now.
+
+    Written until nothing changed meanwhile, so that of several writers the last one knows of all.
+    """
+    written, failures = None, known_failures(log.parent)
+    while written != failures:
+        try:
+            if failures:
+                write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
+            else:
+                log.unlink(missing_ok=True)
+        except (OutputError, OSError):
+            return False
+        written, failures = failures, known_failures(log.parent)
+    return bool(written)

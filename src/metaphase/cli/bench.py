@@ -21,7 +21,7 @@ def bench(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model", help="A .safetensors model; several are averaged. By default the bundled one."
+            "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
         ),
     ] = None,
     device: Device = None,

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
 from metaphase.base.foreign import printable
+from metaphase.base.leases import Holder
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import StageState
@@ -52,6 +53,16 @@ Device = Annotated[
 
 Explain = Annotated[
     bool, typer.Option("--explain", help="Say of every stage whether it was kept, and else why it was done.")
+]
+
+
+Shard = Annotated[
+    str,
+    typer.Option(
+        "--shard",
+        help="Only every n-th slide, from the i-th on: i/n, the same list in all n commands.",
+        metavar="I/N",
+    ),
 ]
 
 
@@ -187,12 +198,12 @@ def tell(line: str) -> None:
 
 
 class BarWatch(BatchWatch):
-    """A batch on a progress bar: all items and the one worked on; errors and warnings as they come."""
+    """A batch on a progress bar: all items and those worked on; errors and warnings as they come."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._all: TaskID | None = None
-        self._one: TaskID | None = None
+        self._each: dict[str, TaskID] = {}
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
         """Begin a line."""
@@ -200,29 +211,37 @@ class BarWatch(BatchWatch):
             self._all = self._bar.add_task("slides", total=total, unit="slides")
         shown = escape(printable(Path(name).name))
         self._bar.update(self._all, description=shown, completed=number)
-        one = self._bar.add_task(shown, total=None)
-        self._one = one
+        self._end(name)
+        one = self._each[name] = self._bar.add_task(shown, total=None)
         return lambda done, all_of_it: self._bar.update(one, completed=done, total=all_of_it)
 
     def finished(self, name: str, result: object) -> None:
         """Tell what to beware of."""
-        self._end()
+        self._end(name, done=True)
         for warning in getattr(result, "warnings", ()):
             warn(f"{name}: {warning}")
 
     def failed(self, failure: Failure, log: Path | None) -> None:
         """Tell what went wrong, the others go on."""
-        self._end()
+        self._end(failure.name, done=True)
         told = failure.message
         message = told if told.startswith(f"{failure.name}: ") else f"{failure.name}: {told}"
         hint = "" if failure.foreseen or log is None else f". The traceback is in {log}."
         complain(message + hint)
 
-    def _end(self) -> None:
-        if self._one is not None:
-            self._bar.remove_task(self._one)
-            self._one = None
-        if self._all is not None:
+    def taken(self, name: str, holder: Holder) -> None:
+        """Tell who else works here."""
+        self._end(name)
+        tell(f"{name}: {holder} works on it; it is waited for when all others are done")
+
+    def noted(self, warning: str) -> None:
+        """Tell it."""
+        warn(warning)
+
+    def _end(self, name: str, *, done: bool = False) -> None:
+        if name in self._each:
+            self._bar.remove_task(self._each.pop(name))
+        if done and self._all is not None:
             self._bar.advance(self._all)
 
 

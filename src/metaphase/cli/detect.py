@@ -18,6 +18,7 @@ from metaphase.cli.console import (
     Json,
     Mpp,
     Paper,
+    Shard,
     Site,
     Theta1,
     Theta2,
@@ -27,6 +28,7 @@ from metaphase.cli.console import (
     stdout,
     told_calibrated,
     told_point,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def detect(
         list[Path] | None,
         typer.Option(
             "--model",
-            help="A .safetensors model; several are averaged. By default the bundled one.",
+            help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
         ),
     ] = None,
     device: Device = None,
@@ -63,7 +65,7 @@ def detect(
     ] = "",
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Also write: qupath (the default), csv, asap, coco, ..."),
+        typer.Option("--format", help="Also write: csv, asap, coco, ...; QuPath's GeoJSON is always there."),
     ] = None,
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
@@ -89,6 +91,7 @@ def detect(
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (half precision).")] = "auto",
+    shard: Shard = "",
     explained: Explain = False,
     status: Annotated[
         bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
@@ -98,10 +101,12 @@ def detect(
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
 
     A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
-    theta or format costs seconds.
+    theta or format costs seconds. Several commands may write into one folder: each slide is done by one of
+    them, and the index and tables are those of all.
     """
+    from metaphase.base.batch import shard_of
     from metaphase.evaluation.sites import load_profile
-    from metaphase.jobs.cohort import cohort_slides, named_slides
+    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
     from metaphase.jobs.results import INDEX
@@ -122,7 +127,7 @@ def detect(
         any_stain=any_stain,
         tile_px=tile,
         probability_map=probability_map,
-        formats=tuple(formats or ("qupath",)),
+        formats=tuple(formats or ()),
     )
     if manifest is None:
         chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
@@ -132,6 +137,12 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
+    chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
+    unknown = without_resolution(chosen)
+    if unknown and len(unknown) == len(chosen):
+        raise unknown[0]
+    for error in unknown:
+        warn(str(error))
     engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
     if status:

@@ -18,6 +18,7 @@ from metaphase.cli.console import (
     Explain,
     Folder,
     Json,
+    Shard,
     batch_bar,
     print_json,
     progress_bar,
@@ -58,6 +59,7 @@ def candidates(
         Path | None, typer.Option(help="TOML file with any settings; see docs/phh3.md.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
+    shard: Shard = "",
     explained: Explain = False,
     as_json: Json = False,
 ) -> None:
@@ -67,7 +69,7 @@ def candidates(
 
     settings = read_settings(BrownConfig, config)
     with batch_bar() as watch:
-        batch = search_cohort(manifest, workspace, settings, force=force, watch=watch)
+        batch = search_cohort(manifest, workspace, settings, force=force, shard=shard, watch=watch)
     results = [
         {
             "case": one.case,
@@ -180,6 +182,7 @@ def classify(
     cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of train-cnn1.")] = None,
     cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2.")] = None,
     device: Device = None,
+    shard: Shard = "",
     as_json: Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
@@ -191,7 +194,7 @@ def classify(
         raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
     with batch_bar() as watch:
-        batch = classify_cohort(manifest, workspace, classifiers, watch=watch)
+        batch = classify_cohort(manifest, workspace, classifiers, shard=shard, watch=watch)
     results = [
         {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for one in batch.results.values()

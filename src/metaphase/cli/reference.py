@@ -15,6 +15,7 @@ from metaphase.cli.console import (
     Device,
     Explain,
     Json,
+    Shard,
     batch_bar,
     complain,
     print_json,
@@ -60,6 +61,7 @@ def build(
         bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
     ] = False,
     device: Device = None,
+    shard: Shard = "",
     explained: Explain = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +78,7 @@ def build(
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
     with batch_bar("cases") as watch:
-        built = build_cohort(manifest, output, source, settings, points=points, watch=watch)
+        built = build_cohort(manifest, output, source, settings, points=points, shard=shard, watch=watch)
     for one in built.cases if explained else ():
         tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
     _report(built, output, as_json)

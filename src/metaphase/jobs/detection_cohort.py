@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
+from metaphase.base.tables import named
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
-from metaphase.jobs.results import SlideResult, write_cohort
+from metaphase.jobs.results import OTHERWISE, write_cohort
 from metaphase.networks.detector import ReadyDetector
-from metaphase.reports.cohort import CohortRow
 
 
 def detect_cohort(
@@ -27,7 +28,7 @@ def detect_cohort(
 ) -> Batch[SlideOutcome]:
     """Detect slides into folders of their names; one that fails is recorded and the others go on.
 
-    Writes the index of all reports and the tables of all slides.
+    Writes the index of all reports and the tables of all slides in the folder, those of other runs too.
     """
     output = Path(output)
 
@@ -36,7 +37,8 @@ def detect_cohort(
 
     batch = run_batch({slide.name: slide for slide in slides}, work, output, watch)
     if batch.outcomes:
-        results = [SlideResult(one.folder, one.summary) for one in batch.results.values()]
-        failed = [CohortRow(failure.name, error=failure.message) for failure in batch.failures]
-        write_cohort(output, results, failed)
+        points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
+        cohort = write_cohort(output, points)
+        if cohort.otherwise and watch is not None:
+            watch.noted(f"{named(one.name for one in cohort.otherwise)}: {OTHERWISE}")
     return batch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
+from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch, shard_of
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
@@ -59,6 +59,7 @@ def search_cohort(
     config: BrownConfig | None = None,
     *,
     force: bool = False,
+    shard: str = "",
     watch: BatchWatch | None = None,
 ) -> Batch[Phh3Searched]:
     """Find every brown object of the PHH3 slides; finished slides are skipped, bad ones recorded."""
@@ -74,7 +75,7 @@ def search_cohort(
         )
         return Phh3Searched(case.name, len(found.table), found.picture, found.warnings, found.reason)
 
-    return _each_case(manifest, workspace, search, watch)
+    return _each_case(manifest, workspace, search, shard, watch)
 
 
 def classify_cohort(
@@ -82,6 +83,7 @@ def classify_cohort(
     workspace: str | Path,
     classifiers: Sequence[Classifier],
     *,
+    shard: str = "",
     watch: BatchWatch | None = None,
 ) -> Batch[Phh3Classified]:
     """Ask the networks about every candidate; with CNN2, write each slide's mitoses."""
@@ -101,13 +103,14 @@ def classify_cohort(
         }
         return Phh3Classified(case.name, len(answers.table), counts, not fresh)
 
-    return _each_case(manifest, workspace, classify, watch)
+    return _each_case(manifest, workspace, classify, shard, watch)
 
 
 def _each_case(
     manifest: str | Path,
     workspace: str | Path,
     work: Callable[[Phh3Case, Progress], Result],
+    shard: str,
     watch: BatchWatch | None,
 ) -> Batch[Result]:
     table = read_manifest(manifest)
@@ -115,7 +118,7 @@ def _each_case(
     if not rows:
         raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
     cases = {str(row["case"]): _case(row, Path(workspace)) for row in rows}
-    return run_batch(cases, work, Path(workspace), watch)
+    return run_batch(shard_of(cases, shard), work, Path(workspace), watch)
 
 
 def _case(row: Mapping[Any, Any], workspace: Path) -> Phh3Case:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue import find_tissue
@@ -90,11 +89,11 @@ def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     if not plan.tiles:
         raise UsageError("the slide has no tissue to measure on", next_step="name another one")
     first, pixels = next(iter(read_tiles(slide, plan)))
-    batch = torch.from_numpy(pixels.copy())[None].repeat(engine.batch, 1, 1, 1)
+    ((_, batch),) = engine.staged([([first], [pixels] * engine.batch)])
 
     def computed() -> Iterator[float]:
-        engine.logits(batch).sum().item()
-        yield len(batch) * _area_mm2(first, plan)
+        engine.started(batch, peaks, sigma=0.0).found(maps=False)
+        yield engine.batch * _area_mm2(first, plan)
 
     def decoded() -> Iterator[float]:
         if decoders is None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from metaphase.base.batch import BatchWatch, Failure, run_batch
+from metaphase.base.batch import BatchWatch, Failure, known_failures, one_at_a_time, run_batch, shard_of
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained
 from metaphase.base.provenance import Ingredients, facts_of
@@ -35,7 +35,7 @@ from metaphase.base.tables import (
     write_table,
 )
 from metaphase.detections import DetectionSet, read_detections
-from metaphase.detections.files import FORMATS
+from metaphase.detections.files import known_formats
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.phh3.config import BrownConfig
 from metaphase.labels.reference import (
@@ -62,7 +62,8 @@ CASES, MANIFEST, DECISIONS = "cases.csv", "manifest.csv", "decisions.csv"
 REVIEW = "review"
 """Folder of the workspace in which the review page keeps its answers."""
 Status = Literal["done", "doubtful", "failed", "skipped"]
-"""`doubtful`: registered, but not well enough to accept its points. `skipped`: not a pair of slides."""
+"""`doubtful`: registered, but not well enough to accept its points. `skipped`: not a pair of slides, or not
+built yet by the process whose shard it is in."""
 Facts = dict[str, Any]
 
 
@@ -146,26 +147,53 @@ def build_cohort(
     config: BuildConfig | None = None,
     *,
     points: str | Path | None = None,
+    shard: str = "",
     watch: BatchWatch | None = None,
 ) -> Built:
     """Build the reference standard of every pair in a manifest; a bad pair is noted and the others go on.
 
     Points that were registered before, from the same slides with the same settings, are not registered again.
-    `points` is a folder or table with the mitoses of each case (see `read_points`).
+    `points` is a folder or table with the mitoses of each case (see `read_points`). The tables are of all
+    cases, those that other processes have built in the workspace among them.
     """
     config, workspace = config or BuildConfig(), Path(workspace)
     rows = _read_rows(manifest, workspace)
-    results = [
-        CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
-        for case, outcome in run_batch(
-            {str(row["case"]): row for row in _records(rows)},
-            lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
-            workspace,
-            watch,
-        ).outcomes.items()
-    ]
-    _write_cases(workspace, rows, results)
-    return finish_cohort(workspace, results)
+    outcomes = run_batch(
+        shard_of({str(row["case"]): row for row in _records(rows)}, shard),
+        lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
+        workspace,
+        watch,
+    ).outcomes
+    built = {
+        case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
+        for case, outcome in outcomes.items()
+    }
+    with one_at_a_time(workspace, "tables"):
+        failures = {failure.name: failure for failure in known_failures(workspace)}
+        results = [
+            built.get(row["case"]) or _known_case(row, workspace, failures.get(row["case"]))
+            for row in _records(rows)
+        ]
+        _write_cases(workspace, rows, results)
+        return finish_cohort(workspace, results)
+
+
+def _known_case(row: Facts, workspace: Path, failure: Failure | None) -> CaseResult:
+    """What others left of a case."""
+    case = str(row["case"])
+    folder = case_folder(workspace, case)
+    if failure is not None:
+        return CaseResult(case, "failed", failure.message)
+    if _missing(row) or not (folder / NOTE).is_file():
+        return CaseResult(case, "skipped", _missing(row) or "another process has yet to build it")
+    facts, table = facts_of(folder / NOTE), read_reference(folder)
+    return CaseResult(case, facts["status"], facts["reason"], len(table), int(table["accepted"].sum()))
+
+
+def _missing(row: Facts) -> str:
+    """What a row lacks of a pair of slides."""
+    missing = [name for name, key in (("H&E", "he"), ("PHH3", "phh3")) if not row[key]]
+    return f"the manifest names no {' and no '.join(missing)} slide" if missing else ""
 
 
 def _read_rows(manifest: str | Path, workspace: Path) -> pd.DataFrame:
@@ -187,9 +215,8 @@ def _build_row(
 ) -> CaseResult:
     case = str(row["case"])
     target = case_folder(workspace, case)
-    missing = [name for name, key in (("H&E", "he"), ("PHH3", "phh3")) if not row[key]]
-    if missing:
-        return CaseResult(case, "skipped", f"the manifest names no {' and no '.join(missing)} slide")
+    if missing := _missing(row):
+        return CaseResult(case, "skipped", missing)
     return build_case(_pair(row, folder, points), target, source, config)
 
 
@@ -244,9 +271,10 @@ def finish_cohort(workspace: str | Path, results: Sequence[CaseResult] | None = 
     path = workspace / DECISIONS
     decisions = read_decisions(path) if path.is_file() else pd.DataFrame(columns=list(DECISION_COLUMNS))
     review = apply_decisions(table, decisions)
-    for case in built:
+    for case, before in zip(built, tables, strict=True):
         own = review.table[review.table["case"] == case].reset_index(drop=True)
-        write_reference(case_folder(workspace, case), own, shapes=True)
+        if not own.equals(before):
+            write_reference(case_folder(workspace, case), own, shapes=True)
     write_reference(workspace, review.table)
     return Built(review.table, tuple(results), review)
 
@@ -339,7 +367,7 @@ def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | 
         return folder / own
     if points is None or not Path(points).is_dir():
         return None if points is None else Path(points)
-    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
+    suffixes = {suffix for known in known_formats().values() for suffix in known.suffixes}
     files = sorted(path for path in Path(points).iterdir() if path.suffix.lower() in suffixes)
     return next((path for path in files if path.stem == row["case"]), None)
 

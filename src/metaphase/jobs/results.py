@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -12,31 +13,36 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.cautions import read_cautions
+from metaphase.base.batch import SHARED, known_failures
+from metaphase.base.cautions import Caution, Cautions, read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
+from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
-from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
+from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
-from metaphase.slides import SlideSource
+from metaphase.slides import SlideSource, is_slide_there
 
 SEARCH, COUNT = "search.parquet", "count.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT, INDEX = "report.html", "index.html"
-FAILED = "failed.json"
-"""Slides of a cohort that could not be done, and why."""
+COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 REVIEW, MACHINE = "review", "machine"
 """Parts of a summary where people looked: who looked at what, and what was counted without them."""
-ENDINGS = {form.name: form.ending for form in FORMATS}
 
 
 def file_of(form: str) -> str:
     """File of a slide's detections in a format."""
-    return f"detections{ENDINGS[form]}"
+    return f"detections{known_formats()[form].ending}"
+
+
+def formats_in(folder: Path) -> list[str]:
+    """Formats in which detections lie in a slide's folder, Parquet apart."""
+    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
 
 
 def tissue_files(name: str) -> tuple[str, str]:
@@ -143,7 +149,7 @@ def found_from(folder: Path, stated: str) -> Path:
     """A file that a folder's summary states: by its path from here, or from a folder above."""
     path = Path(stated)
     places = (path, *(parent / path for parent in folder.resolve().parents))
-    return next((place for place in places if is_file(place)), path)
+    return next((place for place in places if is_slide_there(place)), path)
 
 
 # ---- one slide ----
@@ -172,13 +178,45 @@ class SlideResult:
         where it was."""
         stated = self.summary["mpp_source"] == "flag"
         path = found_from(self.folder, str(self.summary["slide"]))
-        if not is_file(path):
+        if not is_slide_there(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",
                 path=path,
                 next_step="put it back, start where detect was started, or run metaphase detect again",
             )
         return SlideSource(path, self.mpp if stated else None)
+
+    @property
+    def count(self) -> float | None:
+        """The mitotic count in the hotspot; None where there is none."""
+        count: float | None = self.summary["score"]["count"]
+        return count
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Where the count may lie, with 95 %."""
+        low, high = self.summary["score"]["count_interval"]
+        return low, high
+
+    @property
+    def grade(self) -> str:
+        """The mitotic grade as it may be shown: one, a range, or `withheld`."""
+        return str(self.summary["score"]["grade_shown"]["text"])
+
+    @property
+    def warnings(self) -> Cautions:
+        """What to beware of."""
+        return read_cautions(self.summary["warnings"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The detections from the lower of the two operating points on, one row each."""
+        return read_table(self.folder / DETECTIONS)
+
+    @property
+    def report(self) -> Path:
+        """The page to open."""
+        return self.folder / REPORT
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:
@@ -216,7 +254,9 @@ class SlideResult:
     @property
     def formats(self) -> list[str]:
         """Formats in which detections lie in the folder, Parquet apart."""
-        return [name for name in ENDINGS if name != "parquet" and (self.folder / file_of(name)).exists()]
+        return [
+            name for name in known_formats() if name != "parquet" and (self.folder / file_of(name)).exists()
+        ]
 
 
 def load_result(folder: str | Path) -> SlideResult:
@@ -262,10 +302,17 @@ def load_results(paths: Iterable[str | Path]) -> list[SlideResult]:
 
 # ---- all slides of a cohort ----
 
+OTHERWISE = Caution(
+    "made-otherwise",
+    "searched or counted with other settings than the slides of the tables, and left out of these",
+    "run all slides with the same settings, or each setting into a folder of its own",
+)
 
-def cohort_row(result: SlideResult) -> CohortRow:
+
+def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
     """A slide's line in the index."""
     score = result.summary["score"]
+    warnings = read_cautions(result.summary["warnings"])
     return CohortRow(
         result.name,
         report=result.folder / REPORT,
@@ -275,32 +322,73 @@ def cohort_row(result: SlideResult) -> CohortRow:
         grade_text=score["grade_shown"]["text"],
         proliferation=score["proliferation"],
         area_mm2=result.summary["tissue_mm2"],
-        warnings=read_cautions(result.summary["warnings"]),
+        warnings=(OTHERWISE, *warnings) if otherwise else warnings,
     )
 
 
-def write_cohort(
-    output: Path, results: Sequence[SlideResult], failed: Sequence[CohortRow] | None = None
-) -> None:
-    """Write the index of all reports and the tables of all slides.
+@dataclass(frozen=True)
+class CohortFolder:
+    """All slides that lie in a folder of results, whoever put them there, and those that failed."""
 
-    By default the slides that failed are those of the last time.
+    results: tuple[SlideResult, ...]
+    """Made with one setting."""
+    otherwise: tuple[SlideResult, ...]
+    """Made with others: one table cannot hold both."""
+    failed: tuple[CohortRow, ...]
+
+
+def load_cohort(output: str | Path, points: Mapping[str, Any] | None = None) -> CohortFolder:
+    """Read the folders of all slides; their setting is that of `points`, or what most of them have."""
+    failures = {failure.name: failure.message for failure in known_failures(output)}
+    found = []
+    for folder in result_folders(output):
+        if folder.name not in failures:
+            try:
+                found.append(load_result(folder))
+            except MetaphaseError as error:
+                failures[folder.name] = str(error)
+    keys = [_setting(one.points) for one in found]
+    usual = max(keys, key=keys.count, default="") if points is None else _setting(points)
+    return CohortFolder(
+        tuple(one for one, key in zip(found, keys, strict=True) if key == usual),
+        tuple(one for one, key in zip(found, keys, strict=True) if key != usual),
+        tuple(CohortRow(name, error=error) for name, error in failures.items()),
+    )
+
+
+def _setting(points: Mapping[str, Any]) -> str:
+    return fingerprint_of(account_of(points))
+
+
+def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) -> CohortFolder:
+    """Write the index of all reports and the tables of all slides from the folders of the slides.
+
+    Others may put slides into the folder at the same time: it is done again until nothing has changed, so
+    that whoever is the last has all of them. `points` as in `load_cohort`.
     """
-    if failed is None:
-        known = output / FAILED
-        again = "run metaphase detect again"
-        stated = read_json(known, "is no list of failures", next_step=again) if known.is_file() else {}
-        failed = [CohortRow(name, error=str(error)) for name, error in stated.items()]
-    elif failed:
-        write_text(output / FAILED, json.dumps({row.name: row.error for row in failed}, indent=2) + "\n")
-    else:
-        (output / FAILED).unlink(missing_ok=True)
-    write_cohort_index(output / INDEX, [*map(cohort_row, results), *failed])
-    for file in (DETECTIONS, CANDIDATES):
-        if results:
-            _write_table(output / file, results)
-        else:
-            (output / file).unlink(missing_ok=True)
+    output = Path(output)
+    while True:
+        seen = _stamps(output)
+        cohort = load_cohort(output, points)
+        rows = [cohort_row(one) for one in cohort.results]
+        rows += [cohort_row(one, otherwise=True) for one in cohort.otherwise]
+        write_cohort_index(output / INDEX, [*rows, *cohort.failed])
+        for file in (DETECTIONS, CANDIDATES):
+            if cohort.results:
+                _write_table(output / file, cohort.results)
+            else:
+                (output / file).unlink(missing_ok=True)
+        if _stamps(output) == seen:
+            return cohort
+
+
+def _stamps(output: Path) -> dict[str, int]:
+    """When the summaries, and the records of what failed, were written."""
+    stamps = {}
+    for path in (*output.glob(f"*/{SUMMARY}"), *output.glob(f"{SHARED}/*.failed.json")):
+        with suppress(FileNotFoundError):
+            stamps[str(path)] = path.stat().st_mtime_ns
+    return stamps
 
 
 def _write_table(path: Path, results: Sequence[SlideResult]) -> None:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from metaphase.base.errors import ModelError
+from metaphase.base.plugins import plugins
 from metaphase.networks.cards import NetworkSpec, Normalisation
 
 # ---- a detector of residual blocks ----
@@ -85,15 +87,21 @@ class InvertedBlock(nn.Module):
         self._project_conv = nn.Conv2d(inner, filters, 1, bias=False)
         self._bn2: nn.Module = nn.BatchNorm2d(filters, EFFICIENT_EPSILON)
 
+    def steps(self) -> list[nn.Module]:
+        """What is done one after the other, beside the shortcut."""
+        steps = [
+            self._expand_conv, self._bn0, self.widened, self._depthwise_conv, self._bn1, self.filtered,
+            self._project_conv, self._bn2,
+        ]  # fmt: skip
+        return [step for step in steps if not isinstance(step, nn.Identity)]
+
     def forward(self, features: Tensor) -> Tensor:
         """Features with `size - 1` rows and columns less, before the stride."""
-        inner = self.widened(self._bn0(self._expand_conv(features)))
-        inner = self.filtered(self._bn1(self._depthwise_conv(inner)))
-        inner = self._bn2(self._project_conv(inner))
-        if not self.lost_px:
-            return inner  # type: ignore[no-any-return]
+        inner = features
+        for step in self.steps():
+            inner = step(inner)
         lost = slice(self.lost_px, -self.lost_px)
-        return inner + features[:, :, lost, lost]  # type: ignore[no-any-return]
+        return inner + features[:, :, lost, lost] if self.lost_px else inner
 
 
 def folded_inverted(block: InvertedBlock) -> InvertedBlock:
@@ -209,10 +217,19 @@ class Subcells(nn.Module):
 
 
 def build_network(spec: NetworkSpec) -> nn.Sequential:
-    """A freshly initialised network."""
-    network = _BUILDERS[spec.family](spec)
-    network.apply(_initialise)
-    return network
+    """A freshly initialised network; one of another package need not be a sequence of layers."""
+    if spec.family in _BUILDERS:
+        network = _BUILDERS[spec.family](spec)
+        network.apply(_initialise)
+        return network
+    added = plugins("metaphase.networks")
+    if spec.family not in added:
+        raise ModelError(
+            f"the network {spec.family!r} cannot be built here",
+            next_step="install the package that has it; a plain one lives in the program that gave it",
+        )
+    built: nn.Sequential = added[spec.family](spec)
+    return built
 
 
 def build_detector(spec: NetworkSpec) -> nn.Sequential:

@@ -6,17 +6,19 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import check_plain, parsing, read_json
+from metaphase.base.plugins import plugin_names
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
+from metaphase.version import __version__
 
 # ---- which network ----
 
@@ -27,9 +29,16 @@ RECEPTIVE_PX = 97
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "residual", "swift", "lite", "classifier"]
+Family = str
 DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
-"""Families that search slides: the same patches, output stride and receptive field."""
+"""Our families that search slides: the same patches, output stride and receptive field."""
+PLAIN = "plain"
+"""Family of a network that was given as it is: nothing builds it again."""
+
+
+def families() -> tuple[Family, ...]:
+    """All that are known: ours, and those that other packages add, which search slides too."""
+    return (*DETECTORS, "classifier", PLAIN, *plugin_names("metaphase.networks"))
 
 
 @dataclass(frozen=True)
@@ -39,19 +48,20 @@ class NetworkSpec:
     family: Family = "detector"
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
     blocks in their place; `swift`: one of fewer and coarser layers; `lite`: the beginning of
-    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2."""
+    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2; others are built
+    by packages that name them as entry points."""
     gamma: float = 1.0
     """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
-        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
+        known = self.family in families() and self.normalisation in ("none", "batch")
         if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector; residual, swift and lite (with batch only); classifier; "
-                "normalisations: none, batch",
+                next_step=f"families: {', '.join(families())}, or install the package that has it; "
+                f"normalisations: none, batch ({', '.join(DETECTORS[1:])} have batch only)",
             )
         if not 1 / 32 <= self.gamma <= 4:
             raise UsageError(
@@ -135,10 +145,17 @@ class ModelCard(BaseModel):
     seed: int | None = None
     versions: dict[str, str] = {}
     weights_sha256: str = ""
+    graph_sha256: str = ""
+    """Of the .onnx file, where these weights were exported as one."""
 
     @model_validator(mode="after")
     def _one_search(self) -> Self:
         refuse_two_searches(self.thresholds)
+        if self.family not in families():
+            raise ValueError(
+                f"the network {self.family!r} is of no package that is installed here: install the one which "
+                f"made the model (known are {', '.join(families())})"
+            )
         return self
 
     @property
@@ -248,8 +265,9 @@ def _check_terms(source: Any) -> None:
 
 
 def current_versions() -> dict[str, str]:
-    """What made a model: this package, torch and Python."""
-    return {"metaphase": __version__, "torch": version("torch"), "python": platform.python_version()}
+    """What made a model or a result: this package, what computes networks, and Python."""
+    runtime = "torch" if find_spec("torch") else "onnxruntime"
+    return {"metaphase": __version__, runtime: version(runtime), "python": platform.python_version()}
 
 
 def parse_card(path: Path) -> ModelCard:
@@ -280,8 +298,13 @@ BUNDLED = "breast"
 
 
 def bundled_model(name: str = BUNDLED) -> Path:
-    """Weights of a detector of the package; its card says what it may be used for."""
-    return Path(str(files("metaphase") / "models" / f"{name}.safetensors"))
+    """Weights of a detector of the package; its card says what it may be used for.
+
+    Where torch is not installed, the same detector as a graph for ONNX Runtime, which the wheel holds.
+    """
+    folder = Path(str(files("metaphase") / "models"))
+    graph = folder / "onnx" / f"{name}.onnx"
+    return graph if graph.is_file() and find_spec("torch") is None else folder / f"{name}.safetensors"
 
 
 def named_model(model: str | Path) -> Path:
@@ -291,7 +314,7 @@ def named_model(model: str | Path) -> Path:
         return path
     bundled = bundled_model(path.name)
     if path.name != str(model) or not bundled.is_file():
-        names = ", ".join(sorted(each.stem for each in bundled.parent.glob("*.safetensors")))
+        names = ", ".join(sorted(each.stem for each in bundled.parent.glob(f"*{bundled.suffix}")))
         raise ModelError(
             "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
         )

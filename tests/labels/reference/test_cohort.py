@@ -98,3 +98,22 @@ def test_settings_come_from_tables(tmp_path: Path) -> None:
     for wrong in ({"registratoin": {}}, {"visibility": {"reach": 3}}, {"reference": {"min_contrast": -1}}):
         with pytest.raises(UsageError):
             settings_of(BuildConfig, wrong)
+
+
+def test_shards_add_up(workspace: Path, tmp_path: Path) -> None:
+    row = pd.read_csv(workspace.parent / "manifest.csv", dtype=str).to_dict("records")[0]
+    row |= {name: str(workspace.parent / row[name]) for name in ("he", "phh3", "points")}
+    lost = {"case": "lost", "he": "no.png", "phh3": "no.png", "points": "no.csv"}
+    manifest = write_manifest(tmp_path, [{**row, "case": "a"}, lost, {**row, "case": "b"}])
+    shared, whole = tmp_path / "shared", tmp_path / "whole"
+    first = build_cohort(manifest, shared, given_points, CONFIG, shard="1/3")
+    assert [one.status for one in first.cases] == ["done", "skipped", "skipped"]
+    for shard in ("2/3", "3/3"):
+        last = build_cohort(manifest, shared, given_points, CONFIG, shard=shard)
+    expected = build_cohort(manifest, whole, given_points, CONFIG)
+    assert [one.status for one in last.cases] == ["done", "failed", "done"]
+    assert [replace(one, again="") for one in last.cases] == [
+        replace(one, again="") for one in expected.cases
+    ]
+    for name in ("reference.csv", "manifest.csv", "reference.parquet", "errors.log"):
+        assert (shared / name).read_bytes().replace(b"shared", b"whole") == (whole / name).read_bytes(), name

@@ -14,7 +14,7 @@ from metaphase.networks.cards import ModelCard, SecondModel, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
-from metaphase.networks.engine.second import Second
+from metaphase.networks.engine.settings import Second
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import GAMMA, lite_network, random_network, residual_network, texture
 

@@ -1,36 +1,13 @@
-"""Places of logit maps: local maxima, or all that reach a probability; only points leave the device."""
+"""Places of logit maps on a device: local maxima, or all that reach a probability; only points leave it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-BORDER = 1
-"""Outputs around a tile's own that its maxima are compared with."""
-_EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
-
-    map_index: npt.NDArray[np.int64]
-    output: npt.NDArray[np.int64]
-    """(n, 2): row and column of the output that is the maximum."""
-    row: npt.NDArray[np.float64]
-    column: npt.NDArray[np.float64]
-    probability: npt.NDArray[np.float32]
-
-
-def smoothing_reach(sigma: float) -> int:
-    """Outputs on each side that smoothing takes into account, and uses up."""
-    return math.ceil(3 * sigma)
+from metaphase.networks.engine.places import BORDER, EARLIER, Peaks, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -60,7 +37,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     """
     inner = _shifted(logits, 0, 0)
     peak = inner >= logit_of(floor)
-    for dy, dx in _EARLIER:
+    for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
     return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
@@ -86,17 +63,6 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     output = values[1:3].T.astype(np.int64)
     y, x = values[1:3] + values[3:5]
     return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
-
-
-def taken(peaks: Peaks, which: npt.NDArray[np.bool_]) -> Peaks:
-    """Some of the maxima."""
-    return Peaks(
-        peaks.map_index[which],
-        peaks.output[which],
-        peaks.row[which],
-        peaks.column[which],
-        peaks.probability[which],
-    )
 
 
 def logit_of(probability: float) -> float:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine.layers import PlainDetector, fold_detector
-from metaphase.networks.engine.peaks import (
-    BORDER,
-    Peaks,
-    collect,
-    is_peak,
-    logit_of,
-    smoothed,
-    smoothing_reach,
-    taken,
-)
+from metaphase.networks.engine.peaks import collect, is_peak, logit_of, smoothed
+from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.settings import Second
 
 MOVES = 3
 """Outputs by which a maximum may move when the second network has its say."""
@@ -27,14 +18,6 @@ MARGIN = MOVES - BORDER
 """Outputs that a tile needs at each side beyond those of a search with one look."""
 AT_ONCE_PX = {"cpu": 1_000_000, "cuda": 30_000_000}
 """Pixels of windows computed at once."""
-
-
-@dataclass(frozen=True)
-class Second:
-    """A network to ask, and from which probability of the first on."""
-
-    network: nn.Sequential
-    floor: float
 
 
 class SecondLook:
@@ -79,7 +62,10 @@ def _windows(values: Tensor, index: Tensor, corner: Tensor, steps: Tensor) -> Te
 
 
 def _tops(maps: Tensor, first: Peaks, floor: float) -> Peaks:
-    """The highest maximum of each small map; the highest value of one that rises towards its border."""
+    """The highest maximum of each small map; the highest value of one that rises towards its border.
+
+    Its output remains the first network's, by which a place belongs to one tile.
+    """
     inner = maps.masked_fill(~is_peak(maps, floor), -torch.inf).flatten(1)
     chosen = torch.where(inner.amax(1) > -torch.inf, inner.argmax(1), maps.flatten(1).argmax(1))
     kept = (maps.flatten(1).amax(1) >= logit_of(floor)).cpu().numpy()
@@ -89,12 +75,8 @@ def _tops(maps: Tensor, first: Peaks, floor: float) -> Peaks:
     peak[number, chosen // side, chosen % side] = True
     padded = torch.nn.functional.pad(maps[None], (BORDER,) * 4, mode="replicate")[0]
     found = collect(padded, torch.nn.functional.pad(peak, (BORDER,) * 4))
-    shift = (np.array(first.output) - MOVES - BORDER)[found.map_index]
-    moved = Peaks(
-        first.map_index[found.map_index],
-        found.output + shift,
-        found.row + shift[:, 0],
-        found.column + shift[:, 1],
-        found.probability,
-    )
-    return taken(moved, kept[found.map_index])
+    which = found.map_index
+    shift = first.output[which] - MOVES - BORDER
+    moved = (found.row + shift[:, 0], found.column + shift[:, 1], found.probability)
+    keep = kept[which]
+    return Peaks(first.map_index[which][keep], first.output[which][keep], *(each[keep] for each in moved))

@@ -6,32 +6,21 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.ndimage import binary_dilation
-from torch import Tensor
 
 from metaphase.base.arrays import RGB, AnyFloats, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.geometry import Box
-from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.parallel import available_cores
 from metaphase.detections.suppression import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.engine import Engine, PeakConfig, check_finite
-from metaphase.networks.engine.peaks import (
-    BORDER,
-    Peaks,
-    collect,
-    is_peak,
-    reaches,
-    smoothed,
-    smoothing_reach,
-    taken,
-)
+from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides import (
     WORKING_MPP,
     MaskGrid,
@@ -42,6 +31,48 @@ from metaphase.slides import (
     plan_tiles,
     read_tiles,
 )
+
+
+class Started(Protocol):
+    """Tiles on their way through a device."""
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Their places and, where asked for, probabilities (tiles, rows, columns)."""
+
+
+class TileEngine(Protocol):
+    """What searches tiles: PyTorch's engine or ONNX Runtime's."""
+
+    arithmetic: str
+
+    @property
+    def device(self) -> Any:
+        """Where it computes."""
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam."""
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest."""
+
+    @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+
+    @property
+    def batch(self) -> int:
+        """Tiles computed at once."""
+
+    def staged(self, batches: Iterable[tuple[list[Tile], list[RGB]]]) -> Iterable[tuple[list[Tile], Any]]:
+        """Batches whose pixels are as `started` takes them."""
+
+    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> Started:
+        """Tiles sent on their way, smoothed by `sigma` outputs."""
+
+    def probability_map(self, tile: RGB) -> Floats32:
+        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +102,7 @@ class TileResult:
 
 def plan_detection(
     slide: Slide,
-    engine: Engine,
+    engine: TileEngine,
     config: PeakConfig | None = None,
     *,
     mpp: float = WORKING_MPP,
@@ -103,7 +134,7 @@ def plan_detection(
 
 
 def detect_tiles(
-    engine: Engine,
+    engine: TileEngine,
     slide: Slide,
     plan: TilePlan,
     config: PeakConfig | None = None,
@@ -119,7 +150,6 @@ def detect_tiles(
     """
     config = config or PeakConfig()
     sigma = _sigma(config, plan.mpp)
-    pinned = engine.device.type == "cuda"
     ahead = (
         None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
     )
@@ -128,22 +158,19 @@ def detect_tiles(
         read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
     else:
         read = read_tiles(slide, plan, threads=threads, ahead=ahead)
-    batches = _batches(read, engine.batch)
-    waiting: _Batch | None = None
-    stack = partial(_stacked, pinned=pinned)
-    # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
-    stacked = ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
-    for tiles, pixels in stacked:
-        started = _Batch(engine, tiles, pixels, config, sigma)
+    first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
+    waiting: tuple[Started, list[Tile]] | None = None
+    for tiles, pixels in engine.staged(_batches(read, engine.batch)):
+        started = engine.started(pixels, config, sigma)
         if waiting is not None:
-            yield from waiting.results(plan, maps)
-        waiting = started
+            yield from _results(*waiting, plan, first_px, maps)
+        waiting = started, tiles
     if waiting is not None:
-        yield from waiting.results(plan, maps)
+        yield from _results(*waiting, plan, first_px, maps)
 
 
 def find_detections(
-    engine: Engine,
+    engine: TileEngine,
     slide: Slide,
     config: PeakConfig | None = None,
     *,
@@ -189,57 +216,19 @@ def inside(points: Detections, mask: MaskGrid) -> Detections:
     return _taken(points, np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
 
 
-class _Batch:
-    """Tiles on their way through the device."""
-
-    def __init__(
-        self, engine: Engine, tiles: list[Tile], pixels: Tensor, config: PeakConfig, sigma: float
-    ) -> None:
-        self._tiles, self._engine, self._maxima = tiles, engine, config.method == "maxima"
-        self._sigma, self._floor = sigma, config.floor
-        self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
-        self._cuda = engine.device.type == "cuda"
-        with torch.inference_mode(), engine.active():
-            self._image = pixels.to(engine.device, non_blocking=True)
-            self._raw = engine.logits(self._image)
-            inner = slice(engine.margin, -engine.margin or None)
-            self._logits = smoothed(self._raw[:, inner, inner], sigma)
-            floor = config.floor if engine.second is None else engine.second.floor
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
-            if self._cuda:
-                self._done = torch.cuda.Event()
-                self._done.record()
-
-    def results(self, plan: TilePlan, maps: bool) -> list[TileResult]:
-        """Wait for the batch, and fetch its points while the device works on the next one."""
-        if not self._cuda:
-            return self._fetch(plan, maps)
-        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
-            stream.wait_event(self._done)
-            results = self._fetch(plan, maps)
-            stream.synchronize()
-        return results
-
-    @torch.inference_mode()
-    def _fetch(self, plan: TilePlan, maps: bool) -> list[TileResult]:
-        check_finite(self._logits)
-        peaks = collect(self._logits, self._peak, between=self._maxima)
-        peaks = taken(peaks, _in_core(peaks, self._tiles))
-        if self._engine.second is not None:
-            peaks = self._engine.second.peaks(self._image, self._raw, peaks, self._sigma, self._floor)
-        images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
-        results = []
-        for index, tile in enumerate(self._tiles):
-            mine = peaks.map_index == index
-            x, y = (
-                origin + self._first_px + OUTPUT_STRIDE_PX * place[mine]
-                for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
-            )
-            points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
-            results.append(
-                TileResult(tile, points, None if images is None else _core_map(images[index], tile))
-            )
-        return results
+def _results(
+    started: Started, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
+) -> Iterator[TileResult]:
+    """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
+    peaks, images = started.found(maps=maps)
+    for index, tile in enumerate(tiles):
+        mine = _in_core(peaks, index, tile)
+        x, y = (
+            origin + first_px + OUTPUT_STRIDE_PX * place[mine]
+            for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
+        )
+        points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
+        yield TileResult(tile, points, None if images is None else _core_map(images[index], tile))
 
 
 def _sigma(config: PeakConfig | None, mpp: float) -> float:
@@ -254,20 +243,12 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
         yield [tile for tile, _ in group], [pixels for _, pixels in group]
 
 
-def _stacked(batch: tuple[list[Tile], list[RGB]], *, pinned: bool) -> tuple[list[Tile], Tensor]:
-    """Pixels (tiles, rows, columns, 3) of a batch; pinned memory travels to a GPU beside its work."""
-    tiles, pixels = batch
-    out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
-    for target, source in zip(out.numpy(), pixels, strict=True):
-        target[...] = source
-    return tiles, out
-
-
-def _in_core(peaks: Peaks, tiles: list[Tile]) -> npt.NDArray[np.bool_]:
-    """Which peaks lie inside their tile's core, which is smaller than the others' at the slide's edge."""
+def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:
+    """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
     place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-    size = np.array([(tile.core.height, tile.core.width) for tile in tiles])
-    return np.asarray((place < size[peaks.map_index]).all(axis=1))
+    inside = (place < (tile.core.height, tile.core.width)).all(axis=1)
+    found: npt.NDArray[np.bool_] = inside & (peaks.map_index == index)
+    return found
 
 
 def _core_map(probabilities: Floats32, tile: Tile) -> Floats32:

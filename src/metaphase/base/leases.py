@@ -1,0 +1,263 @@
+"""Leases: who works on what in a folder that several processes, on several machines, write into.
+
+A lease is a small file that exactly one process can make (a hard link, which is exclusive on network file
+systems too), and that its holder changes every `BEAT_S`. It has lapsed when its content stayed the same for
+`LAPSE_S` by the clock of whoever looks, or at once where its process was one of this machine and has ended.
+No two clocks are compared. A holder that stood still for longer finds its lease gone, and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from metaphase.base.errors import MetaphaseError
+from metaphase.base.files import explained
+
+BEAT_S, LAPSE_S = 10.0, 120.0
+"""Attributes of files are cached for a minute by NFS clients: a lease must stand still for longer."""
+LONGEST_NAME = 120
+"""Bytes of a file's name; longer ones are cut, and their checksum added."""
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class LeaseLostError(MetaphaseError):
+    """Somebody else has taken over what this process was working on."""
+
+
+def file_name(name: str) -> str:
+    """A file's name for anything that has a name.
+
+    >>> file_name("slides/a.tif"), len(file_name("x" * 500))
+    ('slides%2Fa.tif', 129)
+    """
+    quoted = quote(name, safe=" ", errors="surrogateescape")
+    if len(quoted) <= LONGEST_NAME and not quoted.startswith("."):
+        return quoted
+    check = hashlib.blake2b(quoted.encode(), digest_size=4).hexdigest()
+    return f"{quoted[:LONGEST_NAME].lstrip('.')}~{check}"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Whoever holds a lease, as its file says."""
+
+    content: bytes
+    """All of the file: it stays the same only where nobody renews the lease."""
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Token, host, machine, process and its start; nothing where the file is not whole yet."""
+        try:
+            values = json.loads(self.content)
+        except ValueError:
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was a process of this machine that is no more."""
+        stated = self.stated
+        if stated.get("machine") != this_machine():
+            return False
+        return _started(int(stated.get("process", 0))) != stated.get("started")
+
+    def __str__(self) -> str:
+        stated = self.stated
+        if not stated:
+            return "another process"
+        return f"process {stated.get('process')} on {stated.get('host')}"
+
+
+@lru_cache(1)
+def this_machine() -> str:
+    """Names the machine, its start and the namespace of its process numbers: containers have their own."""
+    known = [socket.gethostname(), platform.node()]
+    with contextlib.suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        known.append(str(Path("/proc/self/ns/pid").readlink()))
+    return hashlib.blake2b(" ".join(known).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _started(process: int) -> str:
+    """When a process of this machine began, in its own words; empty where there is none."""
+    try:
+        stated = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        fields = stated.rpartition(")")[2].split()
+        return "" if fields[0] in ("Z", "X") else fields[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    except (OSError, IndexError):
+        return ""
+    try:  # a system without /proc
+        os.kill(process, 0)
+    except (OSError, OverflowError):
+        return ""
+    return "running"
+
+
+class Lease:
+    """A lease that is held; its file beats until the end of the `with` statement of `holding`."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        self._path, self._token, self._beat = path, token, 0
+        self._lost, self._done = False, threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="lease", daemon=True)
+
+    def check(self) -> None:
+        """Stop here where somebody else has taken over."""
+        if self._lost:
+            raise LeaseLostError(
+                "another process has taken over, for this one stood still for too long",
+                path=self._path,
+                next_step="nothing is lost: the other goes on with it",
+            )
+
+    def content(self) -> bytes:
+        """What the file says now; of the same length at every beat."""
+        me = os.getpid()
+        stated = {
+            "token": self._token,
+            "host": socket.gethostname(),
+            "machine": this_machine(),
+            "process": me,
+            "started": _started(me),
+            "beat": f"{self._beat:012d}",
+        }
+        return json.dumps(stated).encode()
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give it back, unless it is another's already."""
+        self._done.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._is_mine(self._path.read_bytes()):
+                self._path.unlink()
+
+    def _go_on(self) -> None:
+        renewed = time.monotonic()
+        while not self._done.wait(BEAT_S):
+            try:
+                self._renew()
+                renewed = time.monotonic()
+            except FileNotFoundError:
+                self._lost = True
+            except OSError:  # a file server that is away for a moment
+                self._lost = time.monotonic() - renewed > LAPSE_S
+            if self._lost:
+                return
+
+    def _renew(self) -> None:
+        """In place, not by renaming: whoever opens the same file again sees the newest content."""
+        with self._path.open("r+b") as file:
+            if not self._is_mine(file.read()):
+                self._lost = True
+                return
+            self._beat += 1
+            file.seek(0)
+            file.write(self.content())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _is_mine(self, content: bytes) -> bool:
+        return Holder(content).stated.get("token") == self._token
+
+
+@contextlib.contextmanager
+def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]:
+    """Hold the lease of this path inside, or learn who does.
+
+    `lapsed` is the content of a lease that the caller has seen unchanged for `LAPSE_S`: it is taken over.
+    """
+    got = _claim(path, lapsed)
+    if isinstance(got, Holder):
+        yield got
+        return
+    got.start()
+    try:
+        yield got
+    finally:
+        got.release()
+
+
+def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
+    while True:
+        lease = Lease(path, uuid4().hex)
+        if _created(path, lease.content()):
+            return lease
+        try:
+            there = Holder(path.read_bytes())
+        except FileNotFoundError:  # given back just now
+            continue
+        if there.content != lapsed and not there.ended:
+            return there
+        _set_aside(path, there)
+
+
+def _created(path: Path, content: bytes) -> bool:
+    """Make the file, whole, unless there is one."""
+    own = path.with_name(f".{uuid4().hex}")
+    with explained(path):
+        while True:
+            try:
+                own.parent.mkdir(parents=True, exist_ok=True)
+                own.write_bytes(content)
+                break
+            except FileNotFoundError:  # the folder went between the two: its last lease was given back
+                continue
+        try:
+            os.link(own, path)
+        except FileExistsError:
+            return own.stat().st_nlink == 2  # on NFS, an answer may get lost and the question be repeated
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _created_alone(path, content)
+        finally:
+            own.unlink(missing_ok=True)
+    return True
+
+
+def _created_alone(path: Path, content: bytes) -> bool:
+    """The same for a file system without hard links; others may see it empty for a moment."""
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _set_aside(path: Path, lapsed: Holder) -> None:
+    """Remove a lease that has lapsed; one that turns out to be another, or to beat, is put back."""
+    aside = path.with_name(f".{uuid4().hex}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:  # somebody else was quicker
+        return
+    try:
+        content = aside.read_bytes()
+        if content != lapsed.content:
+            _created(path, content)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,140 @@
+"""Leases: one holder at a time, whatever ends, stands still or races."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from metaphase.base import leases
+from metaphase.base.leases import Holder, Lease, file_name, holding
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from metaphase.base.leases import holding
+with holding(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def elsewhere(path: Path) -> bytes:
+    """A lease of another machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stated = {"token": "t", "host": "far", "machine": "other", "process": 1, "started": "1", "beat": "0" * 12}
+    path.write_bytes(json.dumps(stated).encode())
+    return path.read_bytes()
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    with holding(path) as first:
+        assert isinstance(first, Lease)
+        with holding(path) as second:
+            assert isinstance(second, Holder)
+            assert str(os.getpid()) in str(second)
+        assert path.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_holder_of_this_machine_is_followed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    with holding(path) as lease:
+        assert isinstance(lease, Holder)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with holding(path) as lease:
+        assert isinstance(lease, Lease)
+
+
+def test_a_lease_of_another_machine_is_taken_over_only_where_it_stood_still(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    content = elsewhere(path)
+    with holding(path) as lease:
+        assert isinstance(lease, Holder)
+    with holding(path, lapsed=content.replace(b"000", b"001")) as lease:
+        assert isinstance(lease, Holder)
+    assert path.read_bytes() == content
+    with holding(path, lapsed=content) as lease:
+        assert isinstance(lease, Lease)
+
+
+def test_a_lease_that_beats_while_it_is_set_aside_is_put_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    content = elsewhere(path)
+    leases._set_aside(path, Holder(content.replace(b"000", b"001")))
+    assert path.read_bytes() == content
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_held_lease_changes_all_the_time_and_a_lost_one_stops_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    path = tmp_path / "a.lease"
+    with holding(path) as lease:
+        assert isinstance(lease, Lease)
+        before, until = path.read_bytes(), time.monotonic() + 5
+        while path.read_bytes() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(path.read_bytes()) == len(before)
+        assert path.read_bytes() != before
+        content = elsewhere(path)
+        while not lease._lost and time.monotonic() < until:
+            time.sleep(0.01)
+        with pytest.raises(leases.LeaseLostError, match="another process has taken over"):
+            lease.check()
+    assert path.read_bytes() == content  # what is another's is not given back
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_many_who_come_at_once_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+
+        def refused(*_args: object) -> None:
+            raise OSError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "folder" / "a.lease"
+    lapsed = elsewhere(path)
+    inside: list[int] = []
+    most: list[int] = []
+    start = threading.Barrier(8)
+
+    def come() -> None:
+        start.wait()
+        for _ in range(20):
+            with holding(path, lapsed) as lease:
+                if isinstance(lease, Lease):
+                    inside.append(1)
+                    most.append(len(inside))
+                    time.sleep(0.001)
+                    inside.pop()
+
+    threads = [threading.Thread(target=come) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+
+
+def test_names_become_files_and_stay_apart() -> None:
+    names = ["a/b", "a%2Fb", "a b", "é" * 90, "é" * 91, ".", "..", ".batch", "\udce9"]
+    files = [file_name(name) for name in names]
+    assert len(set(files)) == len(names)
+    assert not any("/" in name or name.startswith(".") or len(name) > 140 for name in files)
