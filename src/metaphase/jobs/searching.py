@@ -26,8 +26,8 @@ from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
-from metaphase.networks.detector import Detector, ReadyDetector, load_detector
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, parse_card
+from metaphase.networks.detector import Detector, ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
     EngineConfig,
@@ -61,7 +61,7 @@ class SlideSearched(Ingredients, stage="search"):
 
     slide: SlideSource
     tissue: TissueSource
-    networks: tuple[NetworkIdentity, ...]
+    networks: tuple[Identity, ...]
     peaks: PeakConfig
     engine: EngineConfig
 
@@ -224,7 +224,7 @@ class SplitSearch:
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
     ) -> dict[str, pd.DataFrame]:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
-        networks = tuple(parse_card(model.with_suffix(".json")).identity for model in models)
+        networks = identities_of([parse_card(model.with_suffix(".json")) for model in models])
         config = EngineConfig(device=self.device)
         search: _Search | None = None
         tables = {}

@@ -78,6 +78,17 @@ class NetworkIdentity:
     mpp: float
 
 
+@dataclass(frozen=True)
+class SecondIdentity:
+    """What of a second look decides its answers."""
+
+    weights_sha256: str
+    floor: float
+
+
+Identity = NetworkIdentity | SecondIdentity
+
+
 # ---- the model card ----
 
 MAX_CARD_BYTES = 4_000_000
@@ -95,6 +106,18 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
+class SecondModel(BaseModel):
+    """Another network, which is asked about the places that this one points to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    """Name of its files beside this card, without suffix."""
+    weights_sha256: str
+    floor: float = Field(gt=0, lt=1)
+    """Places from this probability on are looked at again; then the mean of both logits decides."""
+
+
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -110,6 +133,7 @@ class ModelCard(BaseModel):
     classes: tuple[str, str]
     thresholds: OperatingPoints = {}
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
+    second: SecondModel | None = None
     optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
@@ -143,6 +167,13 @@ class ModelCard(BaseModel):
     def identity(self) -> NetworkIdentity:
         """What decides the network's answers; all else may change without a new search."""
         return NetworkIdentity(self.weights_sha256, self.spec, self.mpp)
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        """What decides the model's answers: the network's, and those of the one that looks again."""
+        if self.second is None:
+            return (self.identity,)
+        return self.identity, SecondIdentity(self.second.weights_sha256, self.second.floor)
 
 
 GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100

@@ -16,8 +16,8 @@ from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
     PLAIN,
+    Identity,
     ModelCard,
-    NetworkIdentity,
     bundled_model,
     current_versions,
     doubts_about,
@@ -25,6 +25,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
+from metaphase.networks.engine.settings import Second
 from metaphase.networks.points import UsedPoints, plain_point, points_of
 from metaphase.slides import WORKING_MPP, TileProcesses
 
@@ -41,6 +42,8 @@ class Detector:
 
     networks: tuple[nn.Sequential | OnnxNetwork, ...]
     cards: tuple[ModelCard, ...]
+    second: Second | None = None
+    """Asked about what the first points to; a single network may have one."""
 
     @property
     def name(self) -> str:
@@ -69,9 +72,9 @@ class Detector:
         return unique(doubt for card in self.cards for doubt in doubts_about(card))
 
     @property
-    def identities(self) -> tuple[NetworkIdentity, ...]:
+    def identities(self) -> tuple[Identity, ...]:
         """What decides its answers."""
-        return tuple(card.identity for card in self.cards)
+        return identities_of(self.cards)
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -118,7 +121,7 @@ class ReadyDetector:
 
         _ = self.decoders  # they begin while the engine is made
         networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
-        return Engine(networks, self.config)
+        return Engine(networks, self.config, self.detector.second)
 
     @property
     def _graphs(self) -> list[OnnxNetwork]:
@@ -183,7 +186,35 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
                 path=path,
                 next_step="give networks of one resolution together",
             )
-    return Detector(tuple(network for network, _ in loaded), tuple(card for _, card in loaded))
+    cards = tuple(card for _, card in loaded)
+    second = _second(paths[0], cards[0]) if len(cards) == 1 else None
+    return Detector(tuple(network for network, _ in loaded), cards, second)
+
+
+def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
+    """What decides the answers of one model, or of several together, of which none is looked at again."""
+    return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
+
+
+def _second(path: Path, card: ModelCard) -> Second | None:
+    """The network that a card asks to look again, from the files beside it."""
+    if card.second is None:
+        return None
+    beside = path.parent / f"{card.second.model}.safetensors"
+    if path.suffix == ".onnx":
+        raise ModelError(
+            "its card asks for a second look, which exported models do not have",
+            path=path,
+            next_step="give the .safetensors model",
+        )
+    ((network, other),) = _loaded([beside])
+    if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
+        raise ModelError(
+            f"is not the network that {card.name} wants to look again",
+            path=beside,
+            next_step="fetch the model again, with all of its files",
+        )
+    return Second(network, card.second.floor)
 
 
 def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:

@@ -32,7 +32,8 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
-from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, not_finite
+from metaphase.networks.engine.second import MARGIN, SecondLook
+from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, Second, not_finite
 
 CPU_OUTPUTS = (32, 24, 16)
 """Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
@@ -59,16 +60,25 @@ class Detector(Protocol):
 class Engine:
     """Applies detectors to tiles; several networks give the mean of their probabilities.
 
+    With a `second` network, what they point to is looked at again: the logits' mean decides there.
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
-    def __init__(self, networks: Sequence[nn.Sequential], config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[nn.Sequential],
+        config: EngineConfig | None = None,
+        second: Second | None = None,
+    ) -> None:
         if not networks:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
         with torch.inference_mode(), self.active():
             self._detectors, self.arithmetic = self._prepare(networks)
+            half = self.device.type == "cuda" and self.config.precision == "fast"
+            dtype = torch.float16 if half else torch.float32
+            self.second = None if second is None else SecondLook(second, self.device, dtype)
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
@@ -177,6 +187,11 @@ class Engine:
         return CELL_PX if cells else OUTPUT_STRIDE_PX
 
     @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        return 0 if self.second is None else MARGIN
+
+    @property
     def tile_outputs(self) -> int:
         """Outputs a side of the tiles that run fastest."""
         return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
@@ -255,9 +270,14 @@ class StartedBatch:
     def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
         self._engine, self._maxima = engine, config.method == "maxima"
         self._cuda = engine.device.type == "cuda"
+        self._sigma, self._floor = sigma, config.floor
         with torch.inference_mode(), engine.active():
-            self._logits = smoothed(engine.logits(pixels), sigma)
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
+            self._image = pixels.to(engine.device, non_blocking=True)
+            self._raw = engine.logits(self._image)
+            inner = slice(engine.margin, -engine.margin or None)
+            self._logits = smoothed(self._raw[:, inner, inner], sigma)
+            floor = config.floor if engine.second is None else engine.second.floor
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -276,6 +296,8 @@ class StartedBatch:
     def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
         check_finite(self._logits)
         peaks = collect(self._logits, self._peak, between=self._maxima)
+        if self._engine.second is not None:
+            peaks = self._engine.second.peaks(self._image, self._raw, peaks, self._sigma, self._floor)
         return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
 
 

@@ -115,6 +115,11 @@ class OnnxEngine:
         return OUTPUT_STRIDE_PX * (TILE_OUTPUTS - 2 * BORDER)
 
     @property
+    def margin(self) -> int:
+        """None: graphs have no second look."""
+        return 0
+
+    @property
     def batch(self) -> int:
         """Tiles computed at once."""
         return 1 if self.device == "cpu" else self.config.batch or 1

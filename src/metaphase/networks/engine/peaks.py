@@ -36,7 +36,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak = inner >= _logit(floor)
+    peak = inner >= logit_of(floor)
     for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
@@ -45,7 +45,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
 
 def reaches(logits: Tensor, floor: float) -> Tensor:
     """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    reached = _shifted(logits, 0, 0) >= _logit(floor)
+    reached = _shifted(logits, 0, 0) >= logit_of(floor)
     return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
 
 
@@ -65,7 +65,8 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
 
 
-def _logit(probability: float) -> float:
+def logit_of(probability: float) -> float:
+    """In double precision."""
     return float(torch.logit(torch.tensor(probability, dtype=torch.float64)))
 
 

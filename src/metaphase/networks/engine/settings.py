@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.provenance import decides
 from metaphase.detections.table import PAPER_SUPPRESS_UM
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MAX_SMOOTH_UM = 10.0
 Precision = Literal["auto", "fast", "float32"]
@@ -84,3 +87,11 @@ def not_finite() -> ModelError:
         "the network gives NaN or infinite probabilities",
         next_step="try --precision float32; if that fails too, train or fetch the model again",
     )
+
+
+@dataclass(frozen=True)
+class Second:
+    """A network to ask about what a first one points to, from which probability on."""
+
+    network: nn.Sequential
+    floor: float

@@ -58,6 +58,10 @@ class TileEngine(Protocol):
         """Side of a tile's core that runs fastest."""
 
     @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+
+    @property
     def batch(self) -> int:
         """Tiles computed at once."""
 
@@ -110,7 +114,7 @@ def plan_detection(
     With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
     By default tiles have the size that runs fastest, or that of a slide that is smaller.
     """
-    border = BORDER + smoothing_reach(_sigma(config, mpp))
+    border = BORDER + smoothing_reach(_sigma(config, mpp)) + engine.margin
     lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
     if tile_px is None:
         best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
@@ -154,14 +158,15 @@ def detect_tiles(
         read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
     else:
         read = read_tiles(slide, plan, threads=threads, ahead=ahead)
+    first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
     waiting: tuple[Started, list[Tile]] | None = None
     for tiles, pixels in engine.staged(_batches(read, engine.batch)):
         started = engine.started(pixels, config, sigma)
         if waiting is not None:
-            yield from _results(*waiting, plan, sigma, maps)
+            yield from _results(*waiting, plan, first_px, maps)
         waiting = started, tiles
     if waiting is not None:
-        yield from _results(*waiting, plan, sigma, maps)
+        yield from _results(*waiting, plan, first_px, maps)
 
 
 def find_detections(
@@ -212,11 +217,10 @@ def inside(points: Detections, mask: MaskGrid) -> Detections:
 
 
 def _results(
-    started: Started, tiles: list[Tile], plan: TilePlan, sigma: float, maps: bool
+    started: Started, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
 ) -> Iterator[TileResult]:
-    """What the tiles of a batch gave, in level-0 pixels."""
+    """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
     peaks, images = started.found(maps=maps)
-    first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * smoothing_reach(sigma)
     for index, tile in enumerate(tiles):
         mine = _in_core(peaks, index, tile)
         x, y = (
