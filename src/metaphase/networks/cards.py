@@ -316,6 +316,8 @@ def _first_problem(error: ValidationError) -> str:
 
 BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
+TO_START_FROM = "breast-second"
+"""The network of the default detector that looks again: what a laboratory's own training starts from."""
 
 
 def bundled_model(name: str = BUNDLED) -> Path:
