@@ -11,7 +11,7 @@ import pydicom
 import pytest
 from dicomweb_client import DICOMwebClient
 from typer.testing import CliRunner
-from wsidicom.codec import JpegSettings
+from wsidicom.codec import Jpeg2kSettings, JpegSettings
 
 from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.tables import read_table
@@ -22,6 +22,7 @@ from metaphase.slides.archive import AUTHORISATION, Archive, find_slides, parts_
 from tests.jobs.conftest import he_slide, tiny_model  # noqa: F401
 from tests.slides.archives import ORTHANC, SmallServer, orthanc, small_server
 from tests.slides.dicoms import write_series
+from tests.slides.images import blob_image
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +60,12 @@ def call(*arguments: str | Path) -> str:
 
 def test_found_read_searched_and_results_stored(url: str, series: Path, tmp_path: Path) -> None:
     call("archive", "store", url, series)
-    (row,) = json.loads(call("archive", "find", url, "-o", tmp_path / "slides", "--patient", "P1", "--json"))
+    study = pydicom.dcmread(next(series.iterdir()), specific_tags=["StudyInstanceUID"]).StudyInstanceUID
+    wanted = ("--patient", "P1", "--study", study)
+    (row,) = json.loads(call("archive", "find", url, "-o", tmp_path / "slides", *wanted, "--json"))
     slide = Path(row["file"])
     assert slide.name == "C1.dicomweb"
-    with open_slide(slide) as there, open_slide(series) as here:
-        assert (there.levels, there.mpp, there.info.backend) == (here.levels, 0.25, "dicom")
-        for mpp in (0.25, 0.7):
-            assert np.array_equal(there.read(17, 30, 200, 150, mpp), here.read(17, 30, 200, 150, mpp))
+    check_alike(slide, series)
     model, results = tiny_model(tmp_path / "own.safetensors"), tmp_path / "results"
     common = ("--model", model, "--tissue", "whole", "--device", "cpu", "--format", "dicom")
     call("detect", slide, "-o", results, *common)
@@ -78,6 +78,22 @@ def test_found_read_searched_and_results_stored(url: str, series: Path, tmp_path
     assert np.abs(places - found[["x", "y"]]).to_numpy().max() < 1e-6
     source = stored["ANN"].ReferencedSeriesSequence[0].SeriesInstanceUID
     assert source == row["series"]
+
+
+@pytest.mark.parametrize("coding", [None, Jpeg2kSettings()], ids=["uncompressed", "JPEG 2000"])
+def test_tiles_come_as_they_are_stored(url: str, coding: Jpeg2kSettings | None, tmp_path: Path) -> None:
+    series = write_series(tmp_path / "a", blob_image(), transcoding=coding)
+    store_results(url, [series])
+    header = pydicom.dcmread(next(series.iterdir()), stop_before_pixels=True)
+    ((slide, _),) = find_slides(url, tmp_path / "slides", study=header.StudyInstanceUID)
+    check_alike(slide, series)
+
+
+def check_alike(slide: Path, series: Path) -> None:
+    with open_slide(slide) as there, open_slide(series, backend="dicom") as here:
+        assert (there.levels, there.mpp, there.info.backend) == (here.levels, 0.25, "dicom")
+        for mpp in (0.25, 0.7):
+            assert np.array_equal(there.read(17, 30, 150, 90, mpp), here.read(17, 30, 150, 90, mpp))
 
 
 def _others(url: str, study: str) -> list[pydicom.Dataset]:

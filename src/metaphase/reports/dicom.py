@@ -144,6 +144,7 @@ def write_probabilities(
             content_label="PROBABILITY",
             **equipment(),
         )
+        made.PatientOrientation = None
         save(made, path)
 
 
