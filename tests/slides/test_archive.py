@@ -21,7 +21,7 @@ from metaphase.slides import open_slide
 from metaphase.slides.archive import AUTHORISATION, Archive, find_slides, parts_of, store_results
 from tests.jobs.conftest import he_slide, tiny_model  # noqa: F401
 from tests.slides.archives import ORTHANC, SmallServer, orthanc, small_server
-from tests.slides.dicoms import write_series
+from tests.slides.dicoms import write_plain, write_series
 from tests.slides.images import blob_image
 
 
@@ -140,6 +140,16 @@ def test_bad_answers_are_told_in_one_line(
         assert told in str(caught.value)
         assert "\n" not in str(caught.value)
     slide.close()
+
+
+def test_what_is_no_slide_is_passed_over(server: SmallServer, series: Path, tmp_path: Path) -> None:
+    store_results(server.url, [series])
+    label = write_plain(
+        tmp_path / "label.dcm", blob_image(), ImageType=["ORIGINAL", "PRIMARY", "LABEL", "NONE"]
+    )
+    store_results(server.url, [label])
+    assert len(Archive(server.url).slides()) == 2
+    assert [path.name for path, _ in find_slides(server.url, tmp_path)] == ["C1.dicomweb"]
 
 
 def test_nobody_there_and_wrong_words(tmp_path: Path) -> None:

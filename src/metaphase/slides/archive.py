@@ -91,14 +91,19 @@ def source_image(path: Path) -> Any:
 def find_slides(
     url: str, folder: Path, *, patient: str | None = None, study: str | None = None
 ) -> list[tuple[Path, RemoteSlide]]:
-    """Write a file for each slide that a server has; those of one patient or study where it is named."""
+    """Write a file for each slide that a server has; those of one patient or study where it is named.
+
+    Series of microscopy without a pyramid (single fields, labels) are passed over.
+    """
     archive = Archive(url)
-    places = archive.slides(patient=patient, study=study)
-    names = [archive.name_of(place) for place in places]
+    places = [(place, archive.name_of(place)) for place in archive.slides(patient=patient, study=study)]
+    names = [name for _, name in places]
     found = []
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, place in zip(names, places, strict=True):
+    for place, name in places:
+        if name is None:
+            continue
         path = folder / f"{name if names.count(name) == 1 else f'{name}-{place.series}'}{SUFFIX}"
         write_text(path, json.dumps(asdict(place), indent=2) + "\n")
         found.append((path, place))
@@ -193,9 +198,13 @@ class Archive:
         with self.asking(f"the headers of series {series}"):
             return [header_of(one) for one in self._client.retrieve_series_metadata(study, series)]
 
-    def name_of(self, place: RemoteSlide) -> str:
-        """What is written on the glass, or the series where nothing is stated."""
-        header = dicom.finest(self.headers(place.study, place.series), Path(place.series))
+    def name_of(self, place: RemoteSlide) -> str | None:
+        """What is written on the glass, or the series where nothing is stated; None for what is no slide."""
+        headers = self.headers(place.study, place.series)
+        try:
+            header = dicom.finest(headers, Path(place.series))
+        except SlideError:
+            return None
         stated = re.sub(r"[^\w.-]+", "_", str(header.get("ContainerIdentifier") or ""))
         return stated.strip("._")[:80] or place.series
 
