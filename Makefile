@@ -9,7 +9,7 @@ GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench site wheel hostile kills audit bom clean
+.PHONY: demo test lint format bench site wheel wheel-check hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -69,6 +69,12 @@ $(GRAPH): $(GRAPH:models/onnx/breast.onnx=models/breast.safetensors) | $(READY) 
 
 wheel: $(READY) $(VIEWER)/openseadragon.min.js $(GRAPH)  ## a wheel with the viewer and the detector's graph inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+wheel-check: wheel  ## the wheel in a fresh environment, and every code block of the documentation run there
+	$(PYTHON) -m venv --clear build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --constraint constraints.txt \
+		"$$(ls dist/metaphase-*.whl)[onnx,train,dicom,czi,zarr]" pytest hypothesis
+	METAPHASE_BLOCKS=all build/wheel-check/bin/python -m pytest -p no:cacheprovider tests/docs --durations=10
 
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
 	$(BIN)/python -m tests.hostile --inputs 10000
