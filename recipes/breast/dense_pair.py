@@ -5,9 +5,10 @@ python recipes/breast/dense_pair.py package --data FOLDER --folder OUT --second 
 
 STUDENT is that of `metaphase run configs/bundled.toml`, packaged with its card. `search` writes
 OUT/pair-*.npz: what the mean of both logits finds in the images left out when both see everything, one file a
-smoothing, and how sure the student alone is at each place. `package` chooses on validation laboratories and writes MODEL with its card and its
-second look: probabilities that mean what they say, the floor from which places are looked at again, and the
-operating points. MiDeSeC has no part in any of it. What is searched stays.
+smoothing, and how sure the student alone is at each place. `package` chooses on validation laboratories and
+writes MODEL with its card and its second look: probabilities that mean what they say, the floor from which
+places are looked at again, and the operating points. MiDeSeC has no part in any of it. What atypical.py left
+in OUT becomes the network that tells atypical figures. What is searched stays.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from atypical import read_figures
 from dense_accuracy import DRAWS, MOST_FALSE, Found, Parts, marked
 from dense_model import SUPPRESS_UM, _note, load, save_found, student_map
 from pictures import MITOSIS, MPP, TRAIN, Picture, read_pictures
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
+from scipy.stats import mannwhitneyu
 from shapes import STUDENTS
 from torch import Tensor
 from torch.nn import functional
@@ -40,6 +43,7 @@ from metaphase.evaluation.metrics import detection_metrics, slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
 from metaphase.networks.cards import (
     PATCH_PX,
+    AtypicalModel,
     CardAdditions,
     ModelCard,
     SecondModel,
@@ -154,10 +158,17 @@ def _read(path: Path) -> Found:
 
 
 def fitted(parts: Sequence[Marked]) -> Calibration:
-    """Scale and shift by which probabilities fit what was right, each part and image counting alike."""
+    """Scale and shift by which probabilities fit what was right, each part counting alike."""
     x = logit(np.clip(np.concatenate([part.probability for part in parts]), 1e-6, 1 - 1e-6))
     right = np.concatenate([part.found for part in parts])
     each = np.concatenate([np.full(len(part.probability), 1 / len(part.probability)) for part in parts])
+    return fitted_to(x, right, each)
+
+
+def fitted_to(
+    x: npt.NDArray[np.float64], right: npt.NDArray[np.bool_], each: npt.NDArray[np.float64]
+) -> Calibration:
+    """Scale and shift of logits by the least cross-entropy, with weights."""
 
     def loss(values: npt.NDArray[np.float64]) -> float:
         z = np.exp(values[0]) * x + values[1]
@@ -336,15 +347,74 @@ def write(
         )
         for folder, (name, terms) in SOURCES.items()
     )
+    atypical = packaged_atypical(options, target)
     whole = ModelCard(
         name=target.stem, family="lite", gamma=1.0, normalisation="batch", mpp=MPP, patch_px=PATCH_PX,
         classes=("other", "mitosis"), thresholds=points,  # type: ignore[arg-type]
         second=SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=floor),
         calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
-        optical_density=card.optical_density, data=data, metrics=metrics, intended_use=USE,
+        atypical=atypical, optical_density=card.optical_density, data=data, metrics=metrics, intended_use=USE,
         known_failures=FAILURES, versions=current_versions(),
     )  # fmt: skip
     save_model(target, student, whole, half=True)
+
+
+def packaged_atypical(options: argparse.Namespace, target: Path) -> AtypicalModel | None:
+    """The network that tells atypical figures, calibrated on slides left out, with its own card."""
+    stored = options.folder / "atypical.npz"
+    if not stored.exists():
+        return None
+    figures = read_figures(options.data)
+    with np.load(stored, allow_pickle=False) as said:
+        if list(said["path"]) != list(figures["path"]):
+            raise SystemExit(f"{stored}: not of these data; run atypical.py again")
+        logits = {name: said[name] for name in ("slides", "scanners", "tumours")}
+    right = figures["atypical"].to_numpy(bool)
+    calibration = fitted_to(logits["slides"], right, np.ones(len(right)))
+    metrics = {name: _atypical_figures(calibration(each), right, figures) for name, each in logits.items()}
+    beside = target.with_name(f"{target.stem}-atypical.safetensors")
+    network = load(STUDENTS["lite"](), options.folder / "atypical.safetensors", torch.device("cpu"))
+    data = tuple(
+        TrainingData(name=SOURCES[folder][0], terms=SOURCES[folder][1],
+                     positives=int(right[figures["path"].str.startswith(folder)].sum()))
+        for folder in ("midog-mitoses", "tupac-mitoses")
+    )  # fmt: skip
+    card = ModelCard(
+        name=beside.stem, family="lite", gamma=1.0, normalisation="batch", mpp=MPP, patch_px=PATCH_PX,
+        classes=("typical", "atypical"), data=data, metrics={"left out": metrics}, intended_use=USE,
+        calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
+        versions=current_versions(),
+    )  # fmt: skip
+    print(json.dumps({"atypical": metrics}, indent=1))
+    return AtypicalModel(
+        model=beside.stem, weights_sha256=save_model(beside, network, card, half=True).weights_sha256
+    )
+
+
+def _atypical_figures(
+    logits: npt.NDArray[np.float64], right: npt.NDArray[np.bool_], figures: pd.DataFrame
+) -> dict[str, Any]:
+    """ROC AUC with its interval over slides, balanced accuracy, and how far chances are off."""
+    chance, slides = expit(logits), figures["slide"].to_numpy(str)
+    rows = [np.flatnonzero(slides == name) for name in np.unique(slides)]
+    rng = np.random.default_rng(0)
+    drawn = [_auc(logits[at], right[at]) for at in (
+        np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
+        for _ in range(300))]  # fmt: skip
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    yes = chance >= right.mean()
+    groups = np.array_split(np.argsort(chance), 10)
+    error = np.mean([abs(chance[group].mean() - right[group].mean()) for group in groups])
+    breast = figures["tumor"].str.contains("breast").to_numpy()
+    return {"figures": len(right), "atypical": int(right.sum()),
+            "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
+            "auc_of_human_breast": round(_auc(logits[breast], right[breast]), 3),
+            "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
+            "calibration_error": round(float(error), 3)}  # fmt: skip
+
+
+def _auc(values: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> float:
+    return float(mannwhitneyu(values[right], values[~right]).statistic / (right.sum() * (~right).sum()))
 
 
 def main() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
-from metaphase.counting import CountConfig, count_slide
+from metaphase.counting import CountConfig, atypical_share, count_slide
 from metaphase.counting.hotspot import filled_percentile, lattice_around, lattice_counts
 from metaphase.counting.uncertainty import draws_for, estimate_uncertainty, hotspot_count, threshold_range
 from tests.counting.scenes import MPP, Floats, all_tissue, table
@@ -125,3 +128,37 @@ def test_the_interval_holds_its_own_count(size: int) -> None:
     if size == 0:
         assert low == 0
         assert high == pytest.approx(stats.chi2.ppf(0.975, 2) / 2, rel=0.1)
+
+
+# ---- the share of atypical figures ----
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
+@settings(deadline=None, max_examples=30)
+def test_the_share_of_atypical_figures_lies_in_its_interval(chances: list[float]) -> None:
+    table = pd.DataFrame({"probability": 1.0, "atypical": chances})
+    found = atypical_share(table, 0.5)
+    assert found is not None
+    low, high = found["interval"]
+    assert 0 <= low <= high <= 1
+    assert low - 1 / len(chances) <= found["share"] <= high + 1 / len(chances)
+    assert found["of"] == len(chances)
+
+
+def test_the_interval_of_a_share_holds() -> None:
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(200):
+        chance = rng.beta(1, 4, 30)
+        seen = (rng.random(30) < chance).mean()
+        found = atypical_share(pd.DataFrame({"probability": 1.0, "atypical": chance}), 0.5, draws=300)
+        assert found is not None
+        inside += found["interval"][0] <= seen <= found["interval"][1]
+    assert inside >= 186
+
+
+def test_where_nobody_tells_there_is_no_share() -> None:
+    table = pd.DataFrame({"probability": [0.9, 0.2]})
+    assert atypical_share(table, 0.5) is None
+    assert atypical_share(table.assign(atypical=0.3), 0.95) is None
+    assert atypical_share(table.assign(atypical=[np.nan, 0.1]), 0.5) is None

@@ -245,6 +245,49 @@ def test_settings_without_sense(wrong: dict[str, object]) -> None:
         DetectionConfig(**wrong)  # type: ignore[arg-type]
 
 
+def with_atypical(folder: Path) -> Path:
+    """A tiny model whose card names another tiny network that tells atypical figures."""
+    tiny_model(folder / "shapes.safetensors", seed=3)
+    card = folder / "shapes.json"
+    stated = json.loads(card.read_text()) | {
+        "classes": ["typical", "atypical"],
+        "calibration": {"scale": 0.5, "shift": -1.0},
+    }
+    card.write_text(json.dumps(stated))
+    model = tiny_model(folder / "tiny.safetensors")
+    named = {"model": "shapes", "weights_sha256": stated["weights_sha256"]}
+    card = model.with_suffix(".json")
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"atypical": named}))
+    return model
+
+
+def test_atypical_figures_are_told_beside_the_count(
+    tmp_path: Path, he_slide: Path, whole: SlideOutcome
+) -> None:
+    outcome = detected(he_slide, tmp_path / "out", load_detector([with_atypical(tmp_path)]))
+    candidates = _candidates(outcome)
+    assert candidates["atypical"].between(0, 1).all()
+    assert candidates["atypical"].nunique() > 10
+    same = _candidates(whole)
+    np.testing.assert_allclose(candidates["probability"], same["probability"], atol=1e-5)
+    share = outcome.summary["atypical"]
+    mitoses = candidates[candidates["probability"] >= 0.9]
+    assert share["of"] == len(mitoses) == outcome.summary["mitoses"]
+    assert share["share"] == pytest.approx(mitoses["atypical"].mean())
+    assert share["interval"][0] <= share["share"] <= share["interval"][1]
+    assert "Atypical, for research" in (outcome.folder / "report.html").read_text()
+    assert whole.summary["atypical"] is None
+
+
+def test_a_network_of_atypical_figures_is_no_detector(tmp_path: Path) -> None:
+    model = with_atypical(tmp_path)
+    with pytest.raises(ModelError, match="network of atypical figures, not a detector"):
+        load_detector([tmp_path / "shapes.safetensors"])
+    tiny_model(tmp_path / "shapes.safetensors", seed=4)
+    with pytest.raises(ModelError, match="not the network by which tiny tells"):
+        load_detector([model])
+
+
 def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
     bundled = load_detector()
     assert bundled.cards[0].weights_sha256
@@ -272,5 +315,5 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert named_model("breast") == bundled_model()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")
-    with pytest.raises(ModelError, match=r"no such model.*breast, breast-second, simulated"):
+    with pytest.raises(ModelError, match=r"no such model.*breast, breast-atypical, breast-second, simulated"):
         named_model("other.safetensors")

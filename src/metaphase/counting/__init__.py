@@ -12,6 +12,7 @@ from metaphase.counting.clinical import (
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.maps import DensityMap
 from metaphase.counting.specimen import CountConfig
+from metaphase.counting.uncertainty import atypical_share
 
 __all__ = [
     "CalibratedCount",
@@ -21,6 +22,7 @@ __all__ = [
     "Hotspot",
     "ShownGrade",
     "SlideCount",
+    "atypical_share",
     "background_doubt",
     "busiest_circle",
     "count_slide",

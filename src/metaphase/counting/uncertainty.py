@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats, Points
 from metaphase.counting.hotspot import Lattice, counts_of_weights, filled_percentile, lattice_around, run_ends
 from metaphase.counting.specimen import CountConfig
+from metaphase.detections.table import ATYPICAL
 
 Weights = npt.NDArray[np.int32]
 Statistic = Callable[[Weights], Floats]
@@ -28,6 +31,8 @@ FEWEST_DRAWS = 100
 MOST_POSITIONS = 40_000
 """The draws are counted on a coarser lattice where the slide's own has more positions than this."""
 CHUNK = 50
+MOST_TAKEN = 5000
+"""Mitoses that a draw of the share of atypical ones takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,24 @@ def coarse_lattice(points_um: Points, config: CountConfig) -> Lattice:
         step *= 2
         lattice = lattice_around(points_um, config.radius_um, step)
     return lattice
+
+
+# ---- the share of atypical figures, for research ----
+
+
+def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> dict[str, Any] | None:
+    """Share of the mitoses, from a probability on, that are atypical, with a 95 % interval; None if unknown.
+
+    A draw takes as many mitoses, and each is atypical by the chance that its network gives: so the interval
+    knows of few figures and of doubtful ones, not of a network that is wrong about a laboratory.
+    """
+    if ATYPICAL not in table.columns:
+        return None
+    chance = table.loc[table["probability"] >= threshold, ATYPICAL].to_numpy(np.float64)
+    if not len(chance) or not np.isfinite(chance).all():
+        return None
+    rng = np.random.default_rng(0)
+    taken = rng.integers(len(chance), size=(draws, min(len(chance), MOST_TAKEN)))
+    shares = (rng.random(taken.shape) < chance[taken]).mean(axis=1)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return {"share": float(chance.mean()), "interval": [float(low), float(high)], "of": len(chance)}

@@ -32,6 +32,8 @@ LISTED, COUNTED = "listed", "counted"
 """Columns of a table of detections: whether one is a mitosis at that point, and enters the count."""
 CHANCE = "chance"
 """Column of a table of detections: the chance of a mitosis in the laboratory whose profile was given."""
+ATYPICAL = "atypical"
+"""Column of a table of detections: the chance that a mitosis is atypical, as a network says; for research."""
 SUMMARY = "summary.json"
 """File beside the detections of a slide that says all about them."""
 COLUMNS = ("slide", "x", "y", "probability", "label")

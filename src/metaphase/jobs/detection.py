@@ -21,6 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metaphase.base.batch import Progress
@@ -30,11 +31,18 @@ from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file, read_json
 from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
-from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, uncalibrated_doubt
+from metaphase.counting import (
+    CountConfig,
+    SlideCount,
+    atypical_share,
+    background_doubt,
+    count_slide,
+    uncalibrated_doubt,
+)
 from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, known_formats, write_detections
 from metaphase.detections.formats.dicom import DICOM
-from metaphase.detections.table import CHANCE, COUNTED, LISTED, OPERATING_POINTS
+from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
@@ -313,6 +321,7 @@ class _SlideJob:
             self.detector.identities,
             config.peaks(self.detector),
             self.model.config,
+            self.detector.tells_atypical,
         )
         if config.site is not None:
             config.site.refuse_other(self.detector.name, self.searched_with)
@@ -355,6 +364,11 @@ class _SlideJob:
             target = self.folder / PROBABILITIES if self.config.probability_map else None
             watch = partial(report, "search")
             with search.found(self.folder, self.slide.name, target, watch) as table:
+                if self.detector.atypical is not None:
+                    from metaphase.labels.mining.judging import NetworkJudge  # with torch alone
+
+                    judge = NetworkJudge([self.detector.atypical], self.model.config.device)
+                    table[ATYPICAL] = judge.calibrated(slide, table[["x", "y"]].to_numpy(np.float64))
                 save_tissue(tissue, self.folder, self.slide.name)
                 write_table(self.folder / SEARCH, table)
             resolution, engine = slide.info.resolution, self.model.engine
@@ -454,6 +468,7 @@ class _SlideJob:
             **{key: facts[key] for key in about},
             "threshold": self.counting.threshold,
             "mitoses": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
+            ATYPICAL: atypical_share(self._detections(), self.points.mitoses.delta),
             OPERATING_POINTS: self.stated,
             "score": count,
             "warnings": [doubt.to_dict() for doubt in doubts],

@@ -64,6 +64,8 @@ class SlideSearched(Ingredients, stage="search"):
     networks: tuple[Identity, ...]
     peaks: PeakConfig
     engine: EngineConfig
+    atypical: str = ""
+    """Checksum of the network that tells atypical figures."""
 
 
 # ---- one slide, resumable tile by tile ----

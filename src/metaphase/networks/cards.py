@@ -126,6 +126,16 @@ class SecondModel(BaseModel):
     """Places from this probability on are looked at again; then the mean of both logits decides."""
 
 
+class AtypicalModel(BaseModel):
+    """Another network, which is asked whether a mitosis is atypical."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    """Name of its files beside this card, without suffix."""
+    weights_sha256: str
+
+
 class StatedCalibration(BaseModel):
     """What logits are multiplied with, then shifted by, so that a probability means how often it is right."""
 
@@ -152,6 +162,7 @@ class ModelCard(BaseModel):
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
     second: SecondModel | None = None
     calibration: StatedCalibration | None = None
+    atypical: AtypicalModel | None = None
     optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""

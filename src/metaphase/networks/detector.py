@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
 from metaphase.base.parallel import available_cores
-from metaphase.detections.table import PAPER_FLOOR
+from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
     PLAIN,
@@ -22,6 +22,7 @@ from metaphase.networks.cards import (
     current_versions,
     doubts_about,
     named_model,
+    parse_card,
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
@@ -44,6 +45,14 @@ class Detector:
     cards: tuple[ModelCard, ...]
     second: Second[nn.Sequential | OnnxNetwork] | None = None
     """Asked about what the first points to; a single network may have one."""
+    atypical: Path | None = None
+    """Weights of the network that tells atypical figures."""
+
+    @property
+    def tells_atypical(self) -> str:
+        """Checksum of the network that tells atypical figures; empty where none does."""
+        stated = self.cards[0].atypical if self.atypical is not None else None
+        return "" if stated is None else stated.weights_sha256
 
     @property
     def calibration(self) -> Calibration:
@@ -181,9 +190,10 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     loaded: Sequence[tuple[nn.Sequential | OnnxNetwork, ModelCard]]
     loaded = [load_onnx(path) for path in paths] if kinds == {True} else _loaded(paths)
     for path, (_, card) in zip(paths, loaded, strict=True):
-        if card.family == "classifier":
+        if card.family == "classifier" or ATYPICAL in card.classes:
+            what = "network of atypical figures" if ATYPICAL in card.classes else card.family
             raise ModelError(
-                f"is a {card.family} of patches, not a detector",
+                f"is a {what}, not a detector",
                 path=path,
                 next_step="give a model that searches slides; `metaphase model info` tells",
             )
@@ -195,7 +205,8 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
             )
     cards = tuple(card for _, card in loaded)
     second = _second(paths[0], cards[0]) if len(cards) == 1 else None
-    return Detector(tuple(network for network, _ in loaded), cards, second)
+    atypical = _atypical(paths[0], cards[0]) if len(cards) == 1 else None
+    return Detector(tuple(network for network, _ in loaded), cards, second, atypical)
 
 
 def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
@@ -217,6 +228,20 @@ def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] 
             next_step="fetch the model again, with all of its files",
         )
     return Second(network, card.second.floor)
+
+
+def _atypical(path: Path, card: ModelCard) -> Path | None:
+    """Weights of the network that tells atypical figures; graphs come without."""
+    if card.atypical is None or path.suffix == ".onnx":
+        return None
+    beside = path.with_name(f"{card.atypical.model}.safetensors")
+    if parse_card(beside.with_suffix(".json")).weights_sha256 != card.atypical.weights_sha256:
+        raise ModelError(
+            f"is not the network by which {card.name} tells atypical figures",
+            path=beside,
+            next_step="fetch the model again, with all of its files",
+        )
+    return beside
 
 
 def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:

@@ -14,14 +14,13 @@ SHARE = 8
 
 def make(random: Random, folder: Path) -> Attempt:
     rows = [list(map(str, COLUMNS)), *([str(cell) for cell in row] for row in POINTS)]
-    judge: Judge = right
     for _ in range(random.randint(1, 2)):
         row, column = random.randrange(len(rows)), random.randrange(5)
         value = any_of(random, *ODD_VALUES)
         rows[row][column] = "9" * 400 if value is HUGE else str(value)
-        numeric = 0 < column < 4
-        if row and numeric and str(value) in ("nan", "inf", "-inf", "True", "x"):
-            judge = must_refuse
+    numbers = [column for column in range(1, 4) if rows[0][column] == COLUMNS[column]]
+    spoilt = any(row[column] in ("nan", "inf", "-inf", "True", "x") for row in rows[1:] for column in numbers)
+    judge: Judge = must_refuse if spoilt else right
     how = random.randrange(12)
     separator = any_of(random, ",", ",", ",", ";", "\t")
     text = "\n".join(separator.join(quoted(cell) for cell in row) for row in rows) + "\n"

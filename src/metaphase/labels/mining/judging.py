@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit, logit
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError, UsageError
@@ -15,8 +16,12 @@ from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.networks.architectures import patch_probability
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.checkpoints import choose_device, load_model
+from metaphase.networks.engine.settings import Calibration
 from metaphase.networks.training.loop import centre_crop
 from metaphase.slides import Slide, cut_squares
+
+CLIP = 1e-6
+"""Probabilities are not taken for more certain."""
 
 
 class NetworkJudge:
@@ -41,6 +46,8 @@ class NetworkJudge:
             )
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""
+        stated = loaded[0][1].calibration if len(loaded) == 1 else None
+        self.calibration = Calibration() if stated is None else Calibration(stated.scale, stated.shift)
         self.identity = fingerprint_of(account_of([card.identity for _, card in loaded]))
         """Changes with the weights of any network, and with what it is run at."""
 
@@ -50,6 +57,14 @@ class NetworkJudge:
         for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
             answers[rows] = self.judge(patches)
         return answers
+
+    def calibrated(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """As the call, by patches and their mirror images, calibrated as a single network's card says."""
+        logits = np.empty(len(points))
+        for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
+            both = [self.judge(np.ascontiguousarray(each)) for each in (patches, patches[:, :, ::-1])]
+            logits[rows] = np.mean([logit(np.clip(each, CLIP, 1 - CLIP)) for each in both], axis=0)
+        return np.asarray(expit(self.calibration(logits)))
 
     def judge(self, patches: RGB) -> npt.NDArray[np.float32]:
         """Probability (n,) of each patch (n, side, side, 3)."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.files import write_text
+from metaphase.counting.uncertainty import atypical_share
 from metaphase.reports.pages import render
 from metaphase.reports.slide.gallery import gallery_of, histogram_of
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
@@ -107,6 +108,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         score=result.score,
         points=points,
         counted=int(points.counted.sum()),
+        atypical=atypical_share(result.detections, _listed_from(result)),
         scale=grade_scale(result.score),
         size=size_mm(slide),
         mpp=mpp_text(slide),
@@ -121,6 +123,12 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         histogram=histogram_of(points, result.threshold),
         facts=facts_of(slide, result, points),
     )
+
+
+def _listed_from(result: ReportInput) -> float:
+    """Probability from which a detection is a mitosis; where no point is stated, that of the count."""
+    point = result.points.get("mitoses", {})
+    return float(point.get("delta", result.threshold))
 
 
 def _warnings(slide: Slide, result: ReportInput, points: Points) -> Cautions:
