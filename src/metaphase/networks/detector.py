@@ -92,6 +92,10 @@ class ReadyDetector:
     def __post_init__(self) -> None:
         choose_device(self.config.device)  # wrong use is told before any slide is opened
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it goes without the engine, which is made there."""
+        return type(self), (self.detector, self.config)
+
     @cached_property
     def engine(self) -> Engine:
         """The engine."""

@@ -1,0 +1,209 @@
+"""Cohorts on several workers: scaling, cost of the crew, memory, kills, and two clients in one folder.
+
+python -m benchmarks.cohorts [--slides 200] [--side-px 1024] [--kills 30] [--seed 1] [--only scaling ...]
+
+*scaling*: the slides (links to one simulated slide, with its glass 1 mm2 at 4,000 px) with one process, one
+worker and two. *kills*: SIGKILL at random moments, in turn to a worker and to the client, which is started
+again, until so many fell. *clients*: two commands in one folder. The tables of each must be those of one
+process, byte for byte, and no slide may be searched twice while nobody is killed; ends with 1 where not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.slides import PyramidFormat, write_pyramid
+
+KINDS = ("scaling", "kills", "clients")
+TABLES = ("detections.parquet", "candidates.parquet")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a command came to."""
+
+    seconds: float
+    largest_mb: float
+    """Of one process."""
+    code: int
+    searched: int
+
+
+def write_slides(folder: Path, slides: int, side_px: int) -> list[Path]:
+    """One small simulated slide under many names."""
+    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=4096, height=4096, seed=5))
+    pixels = render_region(case, "he", 0, 0, side_px, side_px)
+    tiles = (pixels[y : y + 256, x : x + 256] for y in range(0, side_px, 256) for x in range(0, side_px, 256))
+    first = folder / "first.tif"
+    write_pyramid(first, tiles, side_px, side_px, PyramidFormat(mpp=0.25, tile_px=256))
+    names = [folder / f"slide{number:04d}.tif" for number in range(slides)]
+    for name in names:
+        os.link(first, name)
+    return names
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that runs, and the file of what it says."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def searched(self) -> int:
+        """Slides that it has searched itself."""
+        return self.log.read_text(encoding="utf-8").count("search: done")
+
+
+def started(slides: Sequence[Path], output: Path, *options: str) -> Command:
+    """Begin, in a group of its own."""
+    command = [sys.executable, "-m", "metaphase", "detect", *map(str, slides), "-o", str(output)]
+    command += ["--model", "simulated", "--tissue", "whole", "--any-stain", "--device", "cpu", "--explain"]
+    log = output.with_name(f"{output.name}-{time.monotonic_ns()}.log")
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.DEVNULL, stderr=told, start_new_session=True
+        )
+    return Command(process, log)
+
+
+def measured(command: Command) -> Run:
+    """Watch a command to its end."""
+    begun, largest, watched = time.monotonic(), 0.0, psutil.Process(command.process.pid)
+    while command.process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            family = [watched, *watched.children(recursive=True)]
+            largest = max(largest, *(one.memory_info().rss / 1e6 for one in family))
+        time.sleep(0.2)
+    return Run(time.monotonic() - begun, largest, command.process.returncode, command.searched)
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two folders have the same tables, and the same summaries but for times and paths."""
+    tables = all((first / name).read_bytes() == (second / name).read_bytes() for name in TABLES)
+    return tables and _summaries(first) == _summaries(second)
+
+
+def _summaries(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path in sorted(folder.glob("*/summary.json")):
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        found[path.parent.name] = {key: summary[key] for key in ("score", "mitoses", "tissue_mm2")}
+    return found
+
+
+def scaling(slides: Sequence[Path], folder: Path) -> bool:
+    """One process, one worker, two workers."""
+    print("| | seconds | a slide, s | against one process | largest process, MB | same tables |")
+    print("|---|--:|--:|--:|--:|---|")
+    first, fine = 0.0, True
+    for name, options in (
+        ("process", ()),
+        ("1 worker", ("--workers", "1")),
+        ("2 workers", ("--workers", "2")),
+    ):
+        output = folder / name.replace(" ", "-")
+        run = measured(started(slides, output, *options))
+        first = first or run.seconds
+        equal = run.code == 0 and run.searched == len(slides) and same(folder / "process", output)
+        fine &= equal
+        share, each = first / run.seconds, run.seconds / len(slides)
+        print(
+            f"| {name} | {run.seconds:.1f} | {each:.3f} | {share:.2f} | {run.largest_mb:.0f} | {equal} |",
+            flush=True,
+        )
+    return fine
+
+
+def kills(slides: Sequence[Path], folder: Path, wanted: int, random: Random, longest_s: float) -> bool:
+    """Kill workers and clients in turn until enough fell, then let it come through."""
+    output, killed = folder / "killed", {"workers": 0, "clients": 0}
+    while True:
+        process = started(slides, output, "--workers", "2").process
+        enough = sum(killed.values()) >= wanted
+        until = time.monotonic() + (1e9 if enough else random.uniform(3, longest_s))
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        if process.poll() is not None:
+            if enough:
+                break
+            _started_anew(output)
+            continue
+        while process.poll() is None and random.random() < 0.5 and sum(killed.values()) < wanted - 1:
+            workers = [
+                one for one in psutil.Process(process.pid).children() if "spawn_main" in str(one.cmdline())
+            ]
+            if workers:
+                random.choice(workers).kill()
+                killed["workers"] += 1
+            time.sleep(random.uniform(0.5, 3))
+        process.kill()
+        process.wait()
+        killed["clients"] += 1
+    fine = process.returncode == 0 and same(folder / "process", output) and not (output / ".batch").exists()
+    print(
+        f"{killed['workers']} workers and {killed['clients']} clients killed: same result {fine}", flush=True
+    )
+    return fine
+
+
+def _started_anew(output: Path) -> None:
+    """All came through before enough fell: some have to be searched again."""
+    for number, note in enumerate(sorted(output.glob("*/stages/search.json"))):
+        if number % 2:
+            note.unlink()
+
+
+def clients(slides: Sequence[Path], folder: Path) -> bool:
+    """Two commands in one folder."""
+    output, begun = folder / "clients", time.monotonic()
+    both = [started(slides, output) for _ in range(2)]
+    codes = [one.process.wait() for one in both]
+    searched = sum(one.searched for one in both)
+    fine = codes == [0, 0] and searched == len(slides) and same(folder / "process", output)
+    seconds = time.monotonic() - begun
+    print(f"two clients: {seconds:.1f} s, {searched} searches of {len(slides)} slides: same result {fine}")
+    return fine
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slides", type=int, default=200)
+    parser.add_argument("--side-px", type=int, default=1024, help="a multiple of 256, at most 4096")
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--longest-s", type=float, default=30.0, help="until a client is killed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", choices=KINDS, help="by default all")
+    given = parser.parse_args()
+    chosen, fine = given.only or KINDS, True
+    with tempfile.TemporaryDirectory(prefix="cohorts-") as name:
+        folder = Path(name)
+        slides = write_slides(folder, given.slides, given.side_px)
+        if "scaling" in chosen:
+            fine &= scaling(slides, folder)
+        else:
+            measured(started(slides, folder / "process"))
+        if "kills" in chosen:
+            fine &= kills(slides, folder, given.kills, Random(given.seed), given.longest_s)
+        if "clients" in chosen:
+            fine &= clients(slides, folder)
+    sys.exit(int(not fine))
+
+
+if __name__ == "__main__":
+    main()
