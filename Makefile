@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := build/tools
 VIEWER := src/metaphase/web/static/openseadragon
+GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench wheel hostile kills audit bom clean
+.PHONY: demo test lint format bench site wheel hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -54,10 +55,19 @@ bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios w
 	$(BIN)/python benchmarks/evaluation_speed.py
 	$(BIN)/python benchmarks/training.py --gamma 0.2 --patches 512 --steps 10
 	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/onnx_speed.py
 	$(BIN)/python benchmarks/counting_speed.py
 	$(BIN)/python -m benchmarks.viewing
 
-wheel: $(READY) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
+site: $(READY)  ## the documentation as pages that open offline, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open build/site/index.html; to search it, serve it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
+
+$(GRAPH): $(GRAPH:models/onnx/breast.onnx=models/breast.safetensors) | $(READY)  ## the bundled detector for installations without torch
+	@mkdir -p $(@D)
+	$(BIN)/metaphase model export breast --output $@
+
+wheel: $(READY) $(VIEWER)/openseadragon.min.js $(GRAPH)  ## a wheel with the viewer and the detector's graph inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
@@ -81,4 +91,4 @@ bom: $(READY) $(TOOLS)/.ready  ## what an installation is made of, as bom.json (
 	@echo "bom.json: $$(grep -c '"bom-ref"' bom.json) components"
 
 clean:
-	rm -rf $(VENV) $(VIEWER) build demo
+	rm -rf $(VENV) $(VIEWER) $(dir $(GRAPH)) build demo

@@ -1,15 +1,17 @@
 """How fast and how exact the dense engine is, beside the same network called as it is, in the same run.
 
-Both compute the same tiles in turns, so that a shared machine disturbs both alike. Networks are
-He-initialised, without or with batch normalisation, and scaled so that their probabilities spread over 0
-to 1. Then a JPEG pyramid is written and detected end to end.
+Both compute the same tiles in turns, so that a shared machine disturbs both alike. Networks are trained ones
+(`--model`), or He-initialised, without or with batch normalisation, and scaled so that their probabilities
+spread over 0 to 1. Then JPEG pyramids are written and detected end to end.
 
-    python benchmarks/inference.py [--device cuda] [--gamma 0.6 1.0] [--side 0] [--explore] [--json FILE]
+    python benchmarks/inference.py [--device cuda] [--networks lite swift] [--gamma 0.6 1.0]
+        [--model breast] [--side 0] [--explore] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import json
 import statistics
@@ -29,12 +31,13 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
 from metaphase.networks.architectures import build_network, probability
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, named_model
+from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.cpu import CpuDetector, Workers
-from metaphase.networks.engine.engine import Precision
 from metaphase.networks.engine.layers import fold_detector
-from metaphase.slides import PyramidFormat, open_slide, read_tiles, write_pyramid
+from metaphase.networks.engine.settings import Precision
+from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
@@ -47,8 +50,9 @@ KINDS: dict[str, Callable[[float], NetworkSpec]] = {
     "batch": lambda gamma: NetworkSpec("detector", gamma, "batch"),
     "residual": lambda gamma: NetworkSpec("residual", gamma, "batch"),
     "swift": lambda gamma: NetworkSpec("swift", gamma, "batch"),
+    "lite": lambda gamma: NetworkSpec("lite", gamma, "batch"),
 }
-"""The paper's detector without and with batch normalisation, and the two of residual blocks."""
+"""The paper's detector without and with batch normalisation, and those of other blocks."""
 
 
 def tissue(side: int, seed: int = 0) -> RGB:
@@ -133,66 +137,67 @@ def tensor_float(allowed: bool) -> Iterator[None]:
 
 
 def plain_ways(network: nn.Sequential, images: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The ways to call the network as it is, all cores at work."""
+    """The ways to call the network as it is, all cores at work; a GPU may round, and compile."""
+    last = copy.deepcopy(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels = images.contiguous(memory_format=torch.channels_last)
 
-    def contiguous() -> Tensor:
-        torch.set_num_threads(available_cores())
-        return probability(network.to(memory_format=torch.contiguous_format)(images.contiguous()))  # type: ignore[call-overload]
+    def way(
+        called: Callable[[Tensor], Tensor], given: Tensor, rounded: bool = False, half: bool = False
+    ) -> Callable[[], Tensor]:
+        def work() -> Tensor:
+            torch.set_num_threads(available_cores())
+            with tensor_float(rounded), torch.autocast(given.device.type, torch.float16, enabled=half):
+                return probability(called(given).float())
 
-    def channels_last() -> Tensor:
-        torch.set_num_threads(available_cores())
-        layout = torch.channels_last
-        return probability(network.to(memory_format=layout)(images.contiguous(memory_format=layout)))  # type: ignore[call-overload]
+        return work
 
-    return {"contiguous": contiguous, "channels last": channels_last}
+    ways = {"float32": way(network, images), "float32, channels last": way(last, pixels)}
+    if images.device.type == "cuda":
+        ways |= {
+            "TensorFloat-32": way(network, images, rounded=True),
+            "TensorFloat-32, channels last": way(last, pixels, rounded=True),
+            "float16 autocast, channels last": way(last, pixels, rounded=True, half=True),
+            "TensorFloat-32, compiled": way(torch.compile(last), pixels, rounded=True),
+            "float16, compiled": way(torch.compile(copy.deepcopy(last).half()), pixels.half(), rounded=True),
+        }
+    return ways
 
 
-def compare(gamma: float, kind: str, config: EngineConfig, rounds: int) -> tuple[list[Row], Engine]:
-    """Rows of engine and plain on the same image, in turns; on a CPU plain gets a part of the tile."""
-    network = spread_network(gamma, kind)
+def compare(name: str, network: nn.Sequential, config: EngineConfig, rounds: int) -> tuple[list[Row], Engine]:
+    """Rows of engine and plain on the same images, in turns; on a CPU plain gets a part of the tile."""
     engine = Engine([network], config)
     device, outputs = engine.device, engine.tile_outputs
     image = tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1), seed=1)
-    part = outputs if device.type == "cuda" else min(outputs, PLAIN_OUTPUTS)
-    cut = image[
-        : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1), : RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1)
-    ]
-    batch = torch.from_numpy(image)[None].repeat(1 if device.type == "cpu" else GPU_BATCH, 1, 1, 1)
-    batch = batch.to(device)
-    with torch.inference_mode(), tensor_float(False):
-        ways = plain_ways(network.to(device), pixels_of(np.ascontiguousarray(cut))[None].to(device))
-        watches = {way: Stopwatch(work, covered(part), device) for way, work in ways.items()}
-        for watch in watches.values():
-            watch.run(1 if device.type == "cpu" else 2)
-        best = min(watches, key=lambda way: min(watches[way].wall))
-        fast = Stopwatch(lambda: engine.logits(batch), covered(outputs) * len(batch), device)
+    on_gpu = device.type == "cuda"
+    part = outputs if on_gpu else min(outputs, PLAIN_OUTPUTS)
+    side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1)
+    tiles = GPU_BATCH if on_gpu else 1
+    batch = torch.from_numpy(image)[None].repeat(tiles, 1, 1, 1).to(device)
+    cut = pixels_of(np.ascontiguousarray(image[:side, :side]))[None].repeat(tiles, 1, 1, 1).to(device)
+    with torch.inference_mode():
+        ways = plain_ways(network.to(device), cut)
+        watches = {way: Stopwatch(work, covered(part) * tiles, device) for way, work in ways.items()}
+        for work in ways.values():
+            work()
+        fast = Stopwatch(lambda: engine.logits(batch), covered(outputs) * tiles, device)
         engine.logits(batch)
         for _ in range(rounds):
             fast.run(3)
-            watches[best].run()
-        rows = [{"way": "engine", **fast.row()}, {"way": f"plain float32, {best}", **watches[best].row()}]
-        expected = ways[best]()[0][:part, :part]
+            for watch in watches.values():
+                watch.run()
+        expected = ways["float32"]()[0][:part, :part]
         found = torch.sigmoid(engine.logits(batch)[0])[:part, :part]
-        if device.type == "cuda":
-            rows.append(
-                {"way": "plain TensorFloat-32", **tensor_float_row(ways[best], covered(part), device)}
-            )
-    rows[0] |= {
+    ours = {
+        "way": "engine",
+        **fast.row(),
         "arithmetic": engine.arithmetic,
-        "times_plain": rows[0]["megapixels_per_s"] / rows[1]["megapixels_per_s"],
         "largest_difference": float((found - expected).abs().max()),
         "probabilities_5_to_95_percent": np.quantile(expected.cpu().numpy(), (0.05, 0.95)).round(2).tolist(),
     }
-    return [{"gamma": gamma, "network": kind, **row} for row in rows], engine
-
-
-def tensor_float_row(work: Callable[[], Tensor], megapixels: float, device: torch.device) -> Row:
-    """The plain network with PyTorch's default rounding."""
-    with tensor_float(True):
-        work()
-        watch = Stopwatch(work, megapixels, device)
-        watch.run(3)
-    return watch.row()
+    rows = [ours, *({"way": f"plain {way}", **watch.row()} for way, watch in watches.items())]
+    for row in rows:
+        row["engine_times"] = ours["megapixels_per_s"] / row["megapixels_per_s"]
+    return [{"network": name, **row} for row in rows], engine
 
 
 def covered(outputs: int) -> float:
@@ -200,8 +205,8 @@ def covered(outputs: int) -> float:
     return (OUTPUT_STRIDE_PX * outputs) ** 2 / 1e6
 
 
-def end_to_end(engine: Engine, side: int) -> Row:
-    """A JPEG pyramid: decoding alone, computing alone, and both at once."""
+def end_to_end(engine: Engine, side: int, decoders: TileProcesses | None) -> Row:
+    """A JPEG pyramid: decoding alone, computing alone, and both at once; by threads or processes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "slide.tiff"
         sheet = tissue(2048)
@@ -215,7 +220,16 @@ def end_to_end(engine: Engine, side: int) -> Row:
         with open_slide(path) as slide:
             plan = plan_detection(slide, engine)
             megapixels = whole**2 / 1e6
-            decode = seconds(lambda: [None for _ in read_tiles(slide, plan)], engine.device)
+
+            def tiles_read() -> None:
+                for _ in (
+                    read_tiles(slide, plan)
+                    if decoders is None
+                    else decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
+                ):
+                    pass
+
+            decode = seconds(tiles_read, engine.device)
             pixels = next(iter(read_tiles(slide, plan)))[1]
             count = engine.batch
             batch = torch.from_numpy(np.stack([pixels] * count)).to(engine.device)
@@ -225,11 +239,13 @@ def end_to_end(engine: Engine, side: int) -> Row:
 
             def both() -> None:
                 nonlocal points
-                points = sum(len(result.points.x) for result in detect_tiles(engine, slide, plan, peaks))
+                found = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
+                points = sum(len(result.points.x) for result in found)
 
             together = seconds(both, engine.device)
     compute = one * len(plan.tiles)
     return {
+        "decoders": "threads" if decoders is None else f"{decoders.count} processes",
         "side_px": whole,
         "tiles": len(plan.tiles),
         "points": points,
@@ -292,18 +308,24 @@ def measured(
 def print_rows(rows: list[Row]) -> None:
     """One line a way."""
     for row in rows:
-        extra = ""
-        if "times_plain" in row:
-            extra = (
-                f"  {row['times_plain']:.1f}x plain, difference at most {row['largest_difference']:.1e}"
-                f" ({row['arithmetic']})"
-            )
+        extra = f"  engine {row['engine_times']:.2f}x"
+        if "arithmetic" in row:
+            extra = f"  {row['arithmetic']}, difference at most {row['largest_difference']:.1e}"
         print(
-            f"gamma {row['gamma']:g} {row['network']:8s} {row['way']:30s}"
+            f"{row['network']:14s} {row['way']:38s}"
             f" {row['megapixels_per_s']:9.3f} Mpx/s {row['seconds_per_mm2']:9.3f} s/mm2"
             f" {row['processor_s_per_megapixel']:7.2f} processor s/Mpx{extra}",
             flush=True,
         )
+
+
+def chosen_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, nn.Sequential]]:
+    """Each by its name: trained ones, or made-up ones of each kind and width."""
+    for model in arguments.model:
+        yield Path(model).stem, load_model(named_model(model))[0]
+    for kind in () if arguments.model else arguments.networks:
+        for gamma in arguments.gamma:
+            yield f"{kind} {gamma:g}", spread_network(gamma, kind)
 
 
 def main() -> None:
@@ -313,31 +335,38 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--gamma", type=float, nargs="+", default=[0.6])
     parser.add_argument("--networks", nargs="+", choices=[*KINDS], default=["none", "batch"])
+    parser.add_argument("--model", nargs="+", default=[], help="trained ones instead, for one: breast")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--side", type=int, help="px of the slide for the end-to-end run; 0 leaves it out")
+    parser.add_argument(
+        "--side", type=int, nargs="+", help="px of the slides for the end-to-end runs; 0 leaves them out"
+    )
     parser.add_argument("--explore", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     config = EngineConfig(device=arguments.device, precision=arguments.precision)
-    results: Row = {"speed": [], "torch": torch.__version__}
-    engine = None
-    for gamma in arguments.gamma:
-        for kind in arguments.networks:
-            engine = None
-            gc.collect()
-            rows, engine = compare(gamma, kind, config, arguments.rounds)
-            print_rows(rows)
-            results["speed"] += rows
-    if engine is None:
-        parser.error("name at least one gamma and one kind of network")
-    side = arguments.side if arguments.side is not None else (4096 if engine.device.type == "cpu" else 30_000)
-    if side:
-        results["end_to_end"] = end_to_end(engine, side)
-        print({key: round(value, 3) for key, value in results["end_to_end"].items()}, flush=True)
+    results: Row = {"speed": [], "end_to_end": [], "torch": torch.__version__}
+    device = choose_device(arguments.device)
+    processes = TileProcesses(available_cores())
+    for name, network in chosen_networks(arguments):
+        rows, engine = compare(name, network, config, arguments.rounds)
+        print_rows(rows)
+        results["speed"] += rows
+        for side in arguments.side or [4096 if device.type == "cpu" else 30_000]:
+            for decoders in (None, processes) if side else ():
+                row = {"network": name, **end_to_end(engine, side, decoders)}
+                print({key: _rounded(value) for key, value in row.items()}, flush=True)
+                results["end_to_end"].append(row)
+        del engine
+        gc.collect()
+    processes.close()
     if arguments.explore:
-        results["explore"] = explore(arguments.gamma[0], engine.device)
+        results["explore"] = explore(arguments.gamma[0], device)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -180,7 +181,7 @@ def kill_page(page: Page, kills: int, random: Random) -> Tally:
             try:
                 body = {"observer": f"observer {round_ % OBSERVERS}", "answers": answers}
                 saved = post(url, "api/answers", body)["saved"]
-            except (OSError, ValueError):
+            except (OSError, ValueError, HTTPException):  # killed before it had answered
                 continue
             acknowledged |= {uuid: (page.called(sent[uuid][0]), sent[uuid][1]) for uuid in saved}
         killer.join()

@@ -27,6 +27,14 @@ settings.register_profile(
 settings.load_profile("project")
 
 
+LONGEST = "test_from_a_folder_to_a_detector"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test first, so that it does not run alone at the end."""
+    items.sort(key=lambda item: item.name != LONGEST)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real histology images, or a skip where there is none."""

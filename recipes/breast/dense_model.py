@@ -23,26 +23,28 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from pictures import IGNORE, LOOKALIKE, MITOSIS, MPP, TRAIN, Picture, Points, read_pictures
+from pictures import IGNORE, LOOKALIKE, MITOSIS, MPP, TRAIN, Picture, Pixels, Points, read_pictures
 from safetensors.torch import load_file, save_file
-from shapes import STUDENTS, Offset, Teacher, multiply_adds, said
+from shapes import STUDENTS, Offset, Teacher, multiply_adds, said, with_imagenet
 from torch import Tensor, nn
 from torch.nn import functional
-from windows import ANY, CELL_PX, PAINTED_UM, YES, Views, Windows
+from windows import ANY, CELL_PX, IGNORE_UM, PAINTED_UM, YES, Views, Windows
 
 from metaphase.base.files import atomic_path
 from metaphase.detections.suppression import suppress
-from metaphase.networks.cards import PATCH_PX
-from metaphase.networks.detector import load_detector
-from metaphase.networks.engine.peaks import collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.cards import PATCH_PX, named_model
+from metaphase.networks.checkpoints import load_model
+from metaphase.networks.engine.peaks import collect, is_peak, smoothed
+from metaphase.networks.engine.places import smoothing_reach
 
 MARGIN = 12
 """Cells at each side of a window that a student cannot answer: its first output means pixel 50."""
 BATCH, LEARNING_RATE, EMA = 64, 1e-3, 0.999
 SUPPRESS_UM, FLOOR, SEARCH_ROWS = 15.0, 0.02, 400
 TEACHER_SMOOTH_UM = 1.0
-ERROR_FLOOR = 0.2
-MINE_AT = (0.35, 0.65)
+ERROR_FLOOR, SEARCHED_PX = 0.2, 6_000_000
+"""From which probability on an error is one; pixels searched at once."""
+MINE_AT = (0.3, 0.55, 0.8)
 """Shares of a teacher's time after which it looks for its errors."""
 Network = TypeVar("Network", bound=nn.Module)
 PARTS = ("imagenet", "mixing", "mining", "crops", "offsets", "mean")
@@ -53,18 +55,24 @@ the crops of other tumours and laboratories, offsets of domains, the running mea
 # ---- searching images ----
 
 
-@torch.inference_mode()
 def teacher_map(teacher: nn.Module, device: torch.device, picture: Picture) -> Tensor:
     """Logits (1, cells, cells) of a whole image."""
-    gaps = [-side % 32 for side in picture.pixels.shape[:2]]
-    padded = np.pad(picture.pixels, ((64, 64 + gaps[0]), (64, 64 + gaps[1]), (0, 0)), mode="symmetric")
-    images = (torch.from_numpy(padded).to(device).permute(2, 0, 1)[None] / 255).to(
+    return teacher_maps(teacher, device, [picture.pixels])
+
+
+@torch.inference_mode()
+def teacher_maps(teacher: nn.Module, device: torch.device, pictures: Sequence[Pixels]) -> Tensor:
+    """Logits (n, cells, cells) of whole images of one size."""
+    size = pictures[0].shape[:2]
+    rows, columns = ((64, 64 + -side % 32) for side in size)
+    padded = np.pad(np.stack(pictures), ((0, 0), rows, columns, (0, 0)), mode="symmetric")
+    images = (torch.from_numpy(padded).to(device).permute(0, 3, 1, 2) / 255).to(
         memory_format=torch.channels_last
     )
     with torch.autocast(device.type, torch.bfloat16):
         logits: Tensor = teacher(images).float()
-    rows, columns = (-(-side // CELL_PX) for side in picture.pixels.shape[:2])
-    return logits[:, 64 // CELL_PX : 64 // CELL_PX + rows, 64 // CELL_PX : 64 // CELL_PX + columns]
+    first = 64 // CELL_PX
+    return logits[:, first : first + -(-size[0] // CELL_PX), first : first + -(-size[1] // CELL_PX)]
 
 
 @torch.inference_mode()
@@ -188,7 +196,7 @@ def taught_by_labels(
         if mine_at and gone > mine_at[0]:
             del mine_at[0]
             stopped = time.perf_counter()
-            windows.remember([_errors(learner.mean, one, windows.device) for one in windows.pictures])
+            windows.remember(errors(learner.mean, windows.pictures, windows.device))
             note(f"{sum(map(len, windows.hard))} errors and look-alikes")
             begun += time.perf_counter() - stopped
         images, cells, domains = views()
@@ -207,16 +215,31 @@ def taught_by_labels(
     return learner.network.eval() if "mean" in options.without else learner.mean
 
 
-def _errors(teacher: nn.Module, picture: Picture, device: torch.device) -> Points:
-    """Look-alikes, and what a teacher wrongly takes for mitoses."""
-    if picture.is_crop:
-        return picture.of(LOOKALIKE)
-    found = peaks(teacher_map(teacher, device, picture), TEACHER_SMOOTH_UM, ERROR_FLOOR)
-    known = np.concatenate([picture.of(MITOSIS), picture.of(IGNORE)])
-    if len(known) and len(found):
-        apart = np.hypot(*(found[:, None, :2] - known[None]).transpose(2, 0, 1)).min(axis=1) * MPP
-        found = found[apart > PAINTED_UM]
-    return np.concatenate([picture.of(LOOKALIKE), found[:, :2]])
+def errors(teacher: nn.Module, pictures: Sequence[Picture], device: torch.device) -> list[Points]:
+    """Of each image: its look-alikes, and what a teacher wrongly takes for mitoses."""
+    wrong: list[Points] = [np.empty((0, 2))] * len(pictures)
+    by_size: dict[tuple[int, ...], list[int]] = {}
+    for number, one in enumerate(pictures):
+        by_size.setdefault(one.pixels.shape, []).append(number)
+    for size, numbers in by_size.items():
+        at_once = max(1, SEARCHED_PX // (size[0] * size[1]))
+        for first in range(0, len(numbers), at_once):
+            batch = numbers[first : first + at_once]
+            maps = teacher_maps(teacher, device, [pictures[number].pixels for number in batch])
+            for number, logits in zip(batch, maps, strict=True):
+                wrong[number] = _wrong(pictures[number], logits[None])
+    return wrong
+
+
+def _wrong(picture: Picture, logits: Tensor) -> Points:
+    """Look-alikes, and maxima away from mitoses; a crop's are known better than what is painted."""
+    found = peaks(logits, TEACHER_SMOOTH_UM, ERROR_FLOOR)[:, :2]
+    for label, reach_um in ((MITOSIS, IGNORE_UM if picture.is_crop else PAINTED_UM), (IGNORE, PAINTED_UM)):
+        known = picture.of(label)
+        if len(known) and len(found):
+            apart = np.hypot(*(found[:, None] - known[None]).transpose(2, 0, 1)).min(axis=1) * MPP
+            found = found[apart > reach_um]
+    return np.concatenate([picture.of(LOOKALIKE), found])
 
 
 @torch.no_grad()
@@ -335,14 +358,18 @@ def main() -> None:
     teachers = [
         _teacher(number, path, windows, tested, options, note) for number, path in enumerate(options.imagenet)
     ]
-    packaged = None
+    packaged: nn.Module | None = None
     if options.packaged:
-        (packaged,) = load_detector([options.packaged]).networks
-        packaged = packaged.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        packaged, _ = load_model(named_model(options.packaged), device)
+        packaged.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     missing = [name for name in options.students if not (folder / f"{name}.safetensors").exists()]
     if missing:
         torch.manual_seed(options.seed)
-        students = {name: STUDENTS[name]().to(device, memory_format=torch.channels_last) for name in missing}  # type: ignore[call-overload]
+        first = torch.load(options.imagenet[0], map_location="cpu", weights_only=True)
+        students = {
+            name: with_imagenet(STUDENTS[name](), first).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for name in missing
+        }
         facts = {name: round(multiply_adds(STUDENTS[name]()) / 1e3, 2) for name in STUDENTS}
         (folder / "kmac_per_px.json").write_text(json.dumps(facts) + "\n")
         for name, student in taught_by_teachers(students, teachers, packaged, windows, options, note).items():

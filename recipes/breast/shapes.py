@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.networks.architectures import LEAKY_SLOPE, PixelScale, ResidualBlock, Subcells, build_network
+from metaphase.networks.architectures import (
+    LEAKY_SLOPE,
+    InvertedBlock,
+    PixelScale,
+    ResidualBlock,
+    Subcells,
+    build_network,
+)
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, Family, NetworkSpec
 
 # ---- teachers ----
@@ -176,7 +183,24 @@ def packaged(family: Family, gamma: float) -> nn.Sequential:
     return build_network(NetworkSpec(family, gamma, "batch"))
 
 
+def with_imagenet(student: nn.Sequential, weights: Mapping[str, Tensor]) -> nn.Sequential:
+    """A `lite` student that begins with the published weights of EfficientNet-Lite0; others as they are."""
+    blocks = [layer for layer in student if isinstance(layer, InvertedBlock)]
+    if not blocks:
+        return student
+    student[1].load_state_dict(_under("_conv_stem.", weights))
+    student[2].load_state_dict(_under("_bn0.", weights))
+    for number, block in enumerate(blocks):
+        block.load_state_dict(_under(f"_blocks.{number}.", weights))
+    return student
+
+
+def _under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
 STUDENTS: dict[str, Callable[[], nn.Sequential]] = {
+    "lite": partial(packaged, "lite", 1.0),
     "residual-0.5": partial(packaged, "residual", 0.5),
     "half": partial(half, 32, 64, 96, 128),
     "swift-1.5": partial(packaged, "swift", 1.5),

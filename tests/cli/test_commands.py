@@ -107,7 +107,7 @@ def test_blank_slide_is_said_not_failed(tmp_path: Path) -> None:
         (["tissue", "{slide}", "{slide}", "-o", "{tmp}"], 2, "would overwrite"),
         (["tissue", "{slide}", "-o", "{slide}"], 1, "cannot write"),
         (["train", "absent.toml", "-o", "{tmp}"], 2, "absent.toml: no such file"),
-        (["model", "info", "absent.safetensors"], 1, "absent.json: no such file"),
+        (["model", "info", "absent.safetensors"], 1, "absent.safetensors: no such model"),
     ],
 )
 def test_wrong_use_is_one_line_and_an_exit_code(

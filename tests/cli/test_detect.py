@@ -89,51 +89,51 @@ def test_a_cohort_is_searched_by_its_manifest(tmp_path: Path, he_slide: Path, mo
 
 
 def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path) -> None:
-    for name in ("a", "b", "c", "bad"):
+    for name in ("a", "b", "bad"):
         content = he_slide.read_bytes()
         (tmp_path / f"{name}.tif").write_bytes(content if name != "bad" else content[:5000])
-    slides = [tmp_path / f"{name}.tif" for name in ("a", "b", "bad", "c")]
+    slides = [tmp_path / f"{name}.tif" for name in ("a", "b", "bad")]
     options = ("--model", model, "--device", "cpu", "--threshold", "0.9")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     first = run("detect", *slides, "-o", whole, *options)
     assert first.returncode == 1
-    assert re.search(r"^a: done in [\d.]+ s \(1/4, about .* left\)$", first.stderr, re.MULTILINE)
+    assert re.search(r"^a: done in [\d.]+ s \(1/3, about .* left\)$", first.stderr, re.MULTILINE)
     codes = [run("detect", *slides, "-o", parts, *options, "--shard", f"{i}/2").returncode for i in (2, 1)]
-    assert codes == [0, 1]
+    assert codes == [0, 1]  # a and bad are the first shard's
     for name in ("detections.parquet", "candidates.parquet", "index.html"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     told = ("--json", "--log-json")
-    crew = run("detect", *slides, "-o", tmp_path / "crew", *options, "--workers", "2", *told)
+    crew = run("detect", *slides, "-o", tmp_path / "crew", *options, "--workers", "1", *told)
     assert crew.returncode == 1
     assert "Traceback" not in crew.stderr
     lines = [json.loads(line) for line in crew.stderr.splitlines()]
     events = [(line["event"], line["name"]) for line in lines]
-    assert {*events} == {(event, name) for name in "abc" for event in ("started", "finished")} | {
+    assert {*events} == {(event, name) for name in "ab" for event in ("started", "finished")} | {
         ("started", "bad"),
         ("failed", "bad"),
     }
-    assert (lines[-1]["done"], lines[-1]["total"], lines[-1]["seconds_left"]) == (4, 4, 0)
+    assert (lines[-1]["done"], lines[-1]["total"], lines[-1]["seconds_left"]) == (3, 3, 0)
     printed = json.loads(crew.stdout)
     assert [one["name"] for one in printed["failed"]] == ["bad"]
-    assert [one["name"] for one in printed["slides"]] == ["a", "b", "c"]
+    assert [one["name"] for one in printed["slides"]] == ["a", "b"]
     for name in ("detections.parquet", "candidates.parquet", "index.html"):
         assert (tmp_path / "crew" / name).read_bytes() == (whole / name).read_bytes(), name
-    assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"a", "b", "c"}
+    assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"a", "b"}
     assert "bad" in (parts / "errors.log").read_text()
     (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes())
     again = run("detect", tmp_path / "bad.tif", "-o", parts, *options[:-1], "0.8")
     assert again.returncode == 0
-    assert "a, b, c: searched or counted with other settings" in again.stderr
+    assert "a, b: searched or counted with other settings" in again.stderr
     assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"bad"}
     assert not (parts / "errors.log").exists()
 
 
 def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Path, model: Path) -> None:
     slides = []
-    for name in "abcd":
+    for name in "ab":
         slides.append(tmp_path / f"{name}.tif")
         slides[-1].write_bytes(he_slide.read_bytes())
-    options = ["--model", str(model), "--device", "cpu", "--tile", "64", "--explain"]
+    options = ["--model", str(model), "--device", "cpu", "--tile", "128", "--explain"]
     shared = tmp_path / "shared"
     command = [sys.executable, "-m", "metaphase", "detect", *map(str, slides), *options]
     both = [
@@ -143,6 +143,6 @@ def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Pat
     told = [process.communicate()[1].decode() for process in both]
     assert [process.returncode for process in both] == [0, 0]
     searched = [line for text in told for line in text.splitlines() if "search: done" in line]
-    assert sorted(line[0] for line in searched) == ["a", "b", "c", "d"]
+    assert sorted(line[0] for line in searched) == ["a", "b"]
     assert not (shared / ".batch").exists()
-    assert list(pd.read_parquet(shared / "candidates.parquet")["slide"].unique()) == ["a", "b", "c", "d"]
+    assert list(pd.read_parquet(shared / "candidates.parquet")["slide"].unique()) == ["a", "b"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import GRID
@@ -21,7 +22,7 @@ from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config
 
-PAPER = read_run_config(Path(__file__).parents[2] / "configs" / "paper.toml")
+PAPER = read_run_config(config_files()["paper"])
 LABORATORIES = {"home": {"trained_on": True, "furthest_ratio": 1.0}, "away": {"trained_on": False}}
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
 from metaphase.jobs.training.config import read_run_config, run_config
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = config_files()["paper"].parent
 TABLE = {"cohort": {"manifest": "m.csv"}, "reference": {"table": "r.csv"}}
 
 

@@ -9,12 +9,14 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
 from metaphase.base.errors import UsageError
+from metaphase.base.files import write_bytes
 from metaphase.base.foreign import parsing, read_bytes
 
 Settings = TypeVar("Settings")
@@ -117,3 +119,41 @@ def _plain_types(hint: Any) -> tuple[type[Any], ...]:
     if hint is float:
         return (float, int)
     return (hint,) if hint in (int, str, bool, dict) else ()
+
+
+# ---- the configurations and scripts that come with the package ----
+
+
+def config_files() -> dict[str, Path]:
+    """Their files by name."""
+    return _files_of("configs", "*.toml")
+
+
+def qupath_scripts() -> dict[str, Path]:
+    """The scripts for QuPath by name."""
+    return _files_of("qupath", "*.groovy")
+
+
+def _files_of(folder: str, pattern: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(str(files("metaphase") / folder)).glob(pattern))}
+
+
+def told_config(path: Path) -> str:
+    """What a configuration says of itself in its first line."""
+    return path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+
+
+def copy_files(known: Mapping[str, Path], names: Sequence[str], folder: Path) -> list[Path]:
+    """Copy known files, by default all; one that stands there with other content is refused."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {name!r}", next_step=f"known are {', '.join(known)}")
+    targets = {folder / known[name].name: known[name].read_bytes() for name in names or known}
+    for target, content in targets.items():
+        if target.exists() and (not target.is_file() or target.read_bytes() != content):
+            raise UsageError(
+                "is there already, with other content", path=target, next_step="name another folder with -o"
+            )
+    for target, content in targets.items():
+        write_bytes(target, content)
+    return list(targets)

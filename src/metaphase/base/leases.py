@@ -211,7 +211,8 @@ def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
             continue
         if there.content != lapsed and not there.ended:
             return there
-        _set_aside(path, there)
+        with _alone(path.parent):
+            _set_aside(path, there)
 
 
 def _created(path: Path, content: bytes) -> bool:
@@ -248,10 +249,26 @@ def _created_alone(path: Path, content: bytes) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Of all who would remove a lapsed lease, one at a time, where the file system knows locks: another may
+    have made a new one meanwhile. Without locks, whoever loses it so finds out at its next beat."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            file = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, file)  # which also unlocks it
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _set_aside(path: Path, lapsed: Holder) -> None:
-    """Remove a lease that has lapsed; one that turns out to be another, or to beat, is put back."""
+    """Remove a lease that has lapsed; one that turns out to be another, or to beat, stays or is put back."""
     aside = path.with_name(f".{uuid4().hex}")
     try:
+        if path.read_bytes() != lapsed.content:
+            return
         path.rename(aside)
     except FileNotFoundError:  # somebody else was quicker
         return

@@ -25,10 +25,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import check_plain, is_file, is_folder, read_json
+from metaphase.version import __version__
 
 ABSENT = "absent"
 """Account of a file that is not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -207,12 +208,18 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+MAX_CASE_BYTES = 200
+"""File systems take names of 255; results add endings to some."""
+
+
 def case_folder(workspace: str | Path, case: str) -> Path:
     """The folder of a case; a case whose name cannot be a folder's is a `UsageError`."""
-    if case in ("", ".", "..") or Path(case).name != case or "\\" in case or "\0" in case:
+    odd = case in ("", ".", "..") or Path(case).name != case or "\\" in case or "\0" in case
+    if odd or len(os.fsencode(case)) > MAX_CASE_BYTES:
+        shown = case if len(case) < 60 else f"{case[:50]}..."
         raise UsageError(
-            f"the case {case!r} cannot name a folder",
-            next_step="use letters, digits, dots, - and _ in `case`",
+            f"the case {shown!r} cannot name a folder",
+            next_step=f"use letters, digits, dots, - and _ in `case`, {MAX_CASE_BYTES} at most",
         )
     return Path(workspace) / case
 
@@ -286,9 +293,9 @@ def rows_of_slide(slide: str, names: Mapping[str, list[int]]) -> list[int]:
     return next((names[name] for name in slide_names(slide) if name in names), [])
 
 
-def named(names: Iterable[str]) -> str:
+def named(names: Iterable[object]) -> str:
     """A few names for a message, and how many more there are."""
-    found = list(dict.fromkeys(names))
+    found = [str(name) for name in dict.fromkeys(names)]
     more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""
     return ", ".join(found[:NAMED_AT_MOST]) + more
 

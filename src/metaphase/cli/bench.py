@@ -21,7 +21,7 @@ def bench(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model", help="A .safetensors model; several are averaged. By default the bundled one."
+            "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
         ),
     ] = None,
     device: Device = None,
@@ -40,7 +40,7 @@ def bench(
     from metaphase.slides import SlideSource
 
     config = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
-    ready = ReadyDetector(load_detector(model or ()), config)
+    ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else SlideSource(slide, mpp)
     with progress_bar() as bar:
         task = bar.add_task("starting", total=1)

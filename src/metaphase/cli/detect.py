@@ -32,6 +32,7 @@ from metaphase.cli.console import (
     stdout,
     told_calibrated,
     told_point,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def detect(
         list[Path] | None,
         typer.Option(
             "--model",
-            help="A .safetensors model; several are averaged. By default the bundled one.",
+            help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
         ),
     ] = None,
     device: Device = None,
@@ -69,7 +70,7 @@ def detect(
     ] = "",
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Also write: qupath (the default), csv, asap, coco, ..."),
+        typer.Option("--format", help="Also write: csv, asap, coco, ...; QuPath's GeoJSON is always there."),
     ] = None,
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
@@ -115,7 +116,7 @@ def detect(
     from metaphase.base.batch import shard_of
     from metaphase.base.crews import hired
     from metaphase.evaluation.sites import load_profile
-    from metaphase.jobs.cohort import cohort_slides, named_slides
+    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
     from metaphase.jobs.results import INDEX
@@ -137,7 +138,7 @@ def detect(
         any_stain=any_stain,
         tile_px=tile,
         probability_map=probability_map,
-        formats=tuple(formats or ("qupath",)),
+        formats=tuple(formats or ()),
     )
     if manifest is None:
         chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
@@ -148,8 +149,13 @@ def detect(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
+    unknown = without_resolution(chosen)
+    if unknown and len(unknown) == len(chosen):
+        raise unknown[0]
+    for error in unknown:
+        warn(str(error))
     engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
-    ready = ReadyDetector(load_detector(model or ()), engine)
+    ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             explain(slide_states(slide, output / slide.name, ready, config), slide.name)

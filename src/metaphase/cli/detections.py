@@ -19,7 +19,7 @@ def convert(
         list[Path],
         typer.Argument(
             help="Files or folders: CSV, Parquet, QuPath GeoJSON, ASAP XML, Grand-Challenge JSON, COCO, "
-            "SlideRunner SQLite.",
+            "SlideRunner SQLite, DICOM annotations.",
             metavar="INPUT...",
         ),
     ],
@@ -29,7 +29,7 @@ def convert(
     to: Annotated[
         str | None,
         typer.Option(
-            help="csv, parquet, qupath, asap, grand-challenge, coco or sliderunner; "
+            help="csv, parquet, qupath, asap, grand-challenge, coco, sliderunner or dicom; "
             "by default what the output's name says.",
         ),
     ] = None,
@@ -43,13 +43,23 @@ def convert(
             metavar="UM",
         ),
     ] = None,
+    slide: Annotated[
+        Path | None, typer.Option(help="The DICOM slide, file or folder, to which annotations refer.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
     from metaphase.detections import convert_detections
 
     done = convert_detections(
-        inputs, output, to, mpp=mpp, manifest=manifest, threshold=threshold, suppress_um=suppress_um
+        inputs,
+        output,
+        to,
+        mpp=mpp,
+        manifest=manifest,
+        threshold=threshold,
+        suppress_um=suppress_um,
+        slide=slide,
     )
     for warning in done.warnings:
         warn(str(warning))

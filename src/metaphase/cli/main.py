@@ -8,6 +8,7 @@ import io
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -18,11 +19,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from metaphase import __version__
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
 from metaphase.cli.bench import bench
 from metaphase.cli.calibrate import calibrate
+from metaphase.cli.configs import configs, qupath
 from metaphase.cli.console import complain, tell
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
@@ -38,6 +39,7 @@ from metaphase.cli.slides import info, simulate, tissue
 from metaphase.cli.stain import stain
 from metaphase.cli.train import model, train
 from metaphase.cli.view import review, view
+from metaphase.version import __version__
 
 
 class Commands(TyperGroup):
@@ -69,7 +71,25 @@ class Command(TyperCommand):
                     )
         return super().invoke(ctx)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters, of which help says what they take in plain words."""
+        return [_plainly_shown(param) for param in super().get_params(ctx)]
 
+
+def _plainly_shown(param: Any) -> Any:
+    """The parameter; lists are shown as `<path>...`, and flags take nothing."""
+    if hasattr(param, "display_type_rich") and "display_type_rich" not in vars(param):
+        shown = param.display_type_rich
+
+        def plain(ctx: Any) -> str:
+            kind = str(shown(ctx=ctx) or "").replace("<bool>", "")
+            return LIST.sub(lambda found: f"<{found[1].lower()}>...", kind)
+
+        param.display_type_rich = plain
+    return param
+
+
+LIST = re.compile(r"<list\[(.+)\]>")
 STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
 app = typer.Typer(
     cls=Commands,
@@ -88,6 +108,7 @@ app.command()(register)
 app.command()(simulate)
 app.command()(score)
 app.command()(convert)
+app.command()(qupath)
 app.command()(train)
 app.command()(run)
 app.command()(experiments)
@@ -102,6 +123,7 @@ app.add_typer(data, name="data")
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(observers, name="observers")
 app.add_typer(model, name="model")
+app.add_typer(configs, name="configs")
 
 
 for group in (app, *(one.typer_instance for one in app.registered_groups)):

@@ -53,14 +53,20 @@ def train(
 
 @model.command("info")
 def model_info(
-    file: Annotated[Path, typer.Argument(help="A .safetensors file or its .json card.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors file, its .json card, or a bundled model by name.", metavar="MODEL"
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Show what a model is, what it was trained on, and how good it is."""
     from metaphase.networks.architectures import parameter_count
+    from metaphase.networks.cards import named_model
     from metaphase.networks.checkpoints import load_model
 
-    network, card = load_model(file)
+    network, card = load_model(named_model(file))
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
@@ -96,6 +102,29 @@ def model_package(
     path = output.with_suffix(".safetensors")
     size_mb = path.stat().st_size / 1e6
     stdout.print(f"{escape(written.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
+
+
+@model.command("export")
+def model_export(
+    file: Annotated[
+        Path, typer.Argument(help="A .safetensors detector, or a bundled model by name.", metavar="MODEL")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
+    as_json: Json = False,
+) -> None:
+    """Write a detector as an ONNX graph, uint8 pixels in, probabilities out, with its card beside it.
+
+    `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch: docs/inference.md.
+    """
+    from metaphase.networks.exporting import export_model
+
+    card = export_model(file, output)
+    if as_json:
+        print_json(card.model_dump(mode="json"))
+        return
+    path = output.with_suffix(".onnx")
+    size_mb = path.stat().st_size / 1e6
+    stdout.print(f"{escape(card.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
 
 
 def _point(point: OperatingPoint) -> str:

@@ -7,9 +7,11 @@ from metaphase.detections.files import (
     detection_files,
     format_of,
     joined,
+    known_formats,
     read_detections,
     write_detections,
 )
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext
 from metaphase.detections.matching import Method, match, pairs_within
 from metaphase.detections.table import (
     COLUMNS,
@@ -29,13 +31,17 @@ __all__ = [
     "MITOSIS",
     "Conversion",
     "DetectionSet",
+    "Format",
     "Method",
+    "ReadContext",
+    "WriteContext",
     "common_label",
     "convert_detections",
     "detection_files",
     "detection_set",
     "format_of",
     "joined",
+    "known_formats",
     "match",
     "pairs_within",
     "read_detections",

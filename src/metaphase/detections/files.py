@@ -14,6 +14,7 @@ import pandas as pd
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.foreign import check_plain, parsing, readable_name
+from metaphase.base.plugins import plugins
 from metaphase.base.tables import TableError, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
@@ -25,6 +26,7 @@ from metaphase.detections.formats.contract import (
     load_json,
     other_archive,
 )
+from metaphase.detections.formats.dicom import DICOM, holds_annotations
 from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
@@ -35,8 +37,17 @@ from metaphase.slides.metadata import check_flag
 
 # ---- all formats in one table ----
 
-FORMATS: tuple[Format, ...] = (PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER)
-NAMES = tuple(sorted(known.name for known in FORMATS))
+FORMATS: tuple[Format, ...] = (
+    PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, DICOM
+)  # fmt: skip
+
+
+def known_formats() -> dict[str, Format]:
+    """All by name: ours, and those that other packages add."""
+    own = {known.name: known for known in FORMATS}
+    return own | {
+        known.name: known for known in plugins("metaphase.formats").values() if known.name not in own
+    }
 
 
 # ---- read detections or truth from any of the formats people have ----
@@ -65,32 +76,37 @@ def detection_files(path: Path) -> list[Path]:
     """The files that `read_detections` reads: those of a known format in a folder, or the file itself."""
     if not path.is_dir():
         return [path]
-    endings = {ending for known in FORMATS for ending in (*known.suffixes, *known.packed)}
-    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not other_archive(file))
+    endings = {ending for known in known_formats().values() for ending in (*known.suffixes, *known.packed)}
+    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not _is_other(file))
     if not files:
         raise TableError("holds no file of a known format", path=path, next_step="check the folder")
     return files
 
 
+def _is_other(file: Path) -> bool:
+    """Whether a file that ends as detections do is none: an archive, or another DICOM object."""
+    return other_archive(file) or (file.suffix.lower() == ".dcm" and not holds_annotations(file))
+
+
 def format_of(path: Path) -> Format:
     """The format of a file, by its ending and, for JSON, by what it holds."""
     ending = _ending(path)
-    candidates = [known for known in FORMATS if ending in (*known.suffixes, *known.packed)]
+    candidates = [known for known in known_formats().values() if ending in (*known.suffixes, *known.packed)]
     if ending == ".json":
         content = load_json(path)
-        candidates = [known for known in FORMATS if known.holds(content)]
+        candidates = [known for known in known_formats().values() if known.holds(content)]
     if not candidates:
         raise TableError(
             "is of no known format",
             path=path,
-            next_step=f"known are {', '.join(NAMES)}",
+            next_step=f"known are {', '.join(sorted(known_formats()))}",
         )
     return candidates[0]
 
 
 def _ending(path: Path) -> str:
     """The ending by which a file's format is known; compressed files have two suffixes."""
-    packed = (ending for known in FORMATS for ending in known.packed)
+    packed = (ending for known in known_formats().values() for ending in known.packed)
     return next((ending for ending in packed if path.name.lower().endswith(ending)), path.suffix.lower())
 
 
@@ -126,16 +142,18 @@ def write_detections(
     *,
     mpp: Resolution = None,
     sizes: Mapping[str, tuple[int, int]] | None = None,
+    sources: Mapping[str, Path] | None = None,
 ) -> list[Path]:
     """Write one file, or a folder with one file a slide, and say which files were written.
 
     A `path` that ends as files of the format do is a file; any other is a folder, and then `format` must
     be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`
-    (width and height in level-0 pixels by slide) is stated where a format has room for it.
+    (width and height in level-0 pixels by slide) is stated where a format has room for it; `sources` (the
+    slides' files) are needed for DICOM, which refers to them.
     """
     path = Path(path)
     chosen = format_for(path, format)
-    context = WriteContext(mpp, sizes or {})
+    context = WriteContext(mpp, sizes or {}, sources or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
     detections = replace(detections, slides=covered)
     if path.suffix.lower() in chosen.suffixes:
@@ -154,12 +172,14 @@ def write_detections(
 def format_for(path: Path, name: str | None = None) -> Format:
     """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
     suffix = path.suffix.lower()
-    fitting = [known for known in FORMATS if suffix in known.suffixes]
+    fitting = [known for known in known_formats().values() if suffix in known.suffixes]
     if name is None:
         return _only(fitting, path)
-    chosen = next((known for known in FORMATS if known.name == name.lower()), None)
+    chosen = known_formats().get(name.lower())
     if chosen is None:
-        raise UsageError(f"there is no format {name!r}", next_step=f"known are {', '.join(NAMES)}")
+        raise UsageError(
+            f"there is no format {name!r}", next_step=f"known are {', '.join(sorted(known_formats()))}"
+        )
     if fitting and chosen not in fitting:
         raise UsageError(
             f"files of the format {chosen.name} do not end in {suffix}",
@@ -172,7 +192,7 @@ def format_for(path: Path, name: str | None = None) -> Format:
 def _only(fitting: list[Format], path: Path) -> Format:
     if len(fitting) == 1:
         return fitting[0]
-    names = ", ".join(known.name for known in fitting) or ", ".join(NAMES)
+    names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
     raise UsageError(
         "its name leaves the format open" if fitting else "its name does not say the format",
         path=path,
@@ -233,23 +253,35 @@ def convert_detections(
     manifest: str | Path | None = None,
     threshold: float | None = None,
     suppress_um: float | None = None,
+    slide: str | Path | None = None,
 ) -> Conversion:
     """Read files and folders of any format and write all their slides to `output`.
 
     `mpp` holds for all slides; else the manifest's columns mpp, width and height are used, for slides named
     by case, by file, or by the end of either. Points below `threshold` are left out, and of points of one
-    slide and label nearer than `suppress_um` all but the most probable; their slides are not.
+    slide and label nearer than `suppress_um` all but the most probable; their slides are not. `slide` is the
+    file or folder of the only slide, for DICOM; else the manifest's column he names them.
     """
     _check(mpp, threshold, suppress_um)
     format_for(Path(output), format)
-    stated, sizes = _stated(read_manifest(manifest)) if manifest is not None else ({}, {})
+    table = read_manifest(manifest) if manifest is not None else None
+    stated, sizes = _stated(table) if table is not None else ({}, {})
+    sources = _sources(table) if table is not None else {}
     resolution: Resolution = mpp if mpp is not None else stated
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:
         found = found.at_least(threshold)
     if suppress_um is not None:
         found = _suppressed(found, suppress_um, WriteContext(resolution), Path(output))
-    files = write_detections(found, output, format, mpp=resolution, sizes=sizes)
+    if slide is not None:
+        if len(found.slides) != 1:
+            raise UsageError(
+                f"one slide is given for the detections of {len(found.slides)}",
+                path=slide,
+                next_step="name the slides' files in the column he of a manifest",
+            )
+        sources = {found.slides[0]: Path(slide)}
+    files = write_detections(found, output, format, mpp=resolution, sizes=sizes, sources=sources)
     return Conversion(found, tuple(files), found.warnings)
 
 
@@ -280,6 +312,14 @@ def _check(mpp: float | None, threshold: float | None, suppress_um: float | None
         raise UsageError(
             f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
         )
+
+
+def _sources(manifest: pd.DataFrame) -> dict[str, Path]:
+    """Files of the H&E slides, under every name that means one slide."""
+    names = {name: rows[0] for name, rows in rows_by_name(manifest).items() if len(rows) == 1}
+    return {
+        name: Path(str(manifest["he"].iloc[row])) for name, row in names.items() if manifest["he"].iloc[row]
+    }
 
 
 def _stated(manifest: pd.DataFrame) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:

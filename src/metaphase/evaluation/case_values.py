@@ -24,7 +24,7 @@ from metaphase.evaluation.cohort import MANIFEST_NAME, Cohort
 from metaphase.evaluation.operating_points import refuse_reuse, stated_point
 from metaphase.networks.points import OperatingPoint
 
-GRADES = (1, 2, 3)
+GRADES: tuple[int, ...] = (1, 2, 3)
 THRESHOLD_TOLERANCE = 1e-9
 """Thresholds of a table and of a card that differ by less are the same."""
 

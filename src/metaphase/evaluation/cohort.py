@@ -13,7 +13,6 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.foreign import is_file
 from metaphase.base.tables import (
     TableError,
     named,
@@ -24,7 +23,7 @@ from metaphase.base.tables import (
     rows_of_slide,
 )
 from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
-from metaphase.slides import open_slide
+from metaphase.slides import is_slide_there, open_slide
 from metaphase.slides.metadata import check_flag
 
 # ---- which slides are evaluated ----
@@ -165,7 +164,7 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
 
 def slide_geometry(path: Path) -> dict[str, float]:
     """`width`, `height` and, where the file states it, `mpp`; nothing where there is no slide to open."""
-    if not is_file(path):
+    if not is_slide_there(path):
         return {}
     try:
         with open_slide(path) as slide:

@@ -103,7 +103,15 @@ class AgreementResult:
         ]
         return pd.DataFrame(
             [
-                {"by": by, "group": group, "cases": count, "value": e.value, "low": e.low, "high": e.high}
+                {
+                    "by": by,
+                    "group": group,
+                    "cases": count,
+                    "metric": self.metric,
+                    "value": e.value,
+                    "low": e.low,
+                    "high": e.high,
+                }
                 for by, group, count, e in rows
             ]
         )

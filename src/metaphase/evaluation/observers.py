@@ -105,7 +105,10 @@ def read_answers(path: str | Path, key: pd.DataFrame) -> pd.Series[bool]:
     """Answers by item, True for mitosis; every item of the key has exactly one."""
     frame = read_table(path)
     require_columns(frame, ("item", "answer"), path)
-    items = frame["item"].astype(str).str.strip().str.zfill(len(str(key["item"].iloc[0])))
+    stated = as_text(frame["item"]).str.strip()
+    if (stated == "").any():
+        raise TableError("a row names no item", path=path, next_step="give each answer its item")
+    items = stated.str.zfill(len(str(key["item"].iloc[0])))
     _refuse(items[items.duplicated()], "answered more than once", "keep one answer an item", path)
     _refuse(items[~items.isin(key["item"])], "not of this study", "give the answers to this key", path)
     said = as_text(frame["answer"]).str.strip().str.lower()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.tables import case_folder, read_manifest, stated_number
 from metaphase.images.tissue import TissueSource
@@ -19,7 +19,7 @@ class CohortSlide:
     """An H&E slide with its name, and where its tissue comes from."""
 
     name: str
-    """What its results are called: the case of a manifest, or the stem of the file."""
+    """What its results are called: a manifest's case, the stem of the file, the name of a DICOM folder."""
     slide: SlideSource
     tissue: TissueSource = field(default_factory=TissueSource)
 
@@ -37,7 +37,7 @@ def named_slides(
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
     for path in paths:
-        name = readable_name(path.stem)
+        name = readable_name(path.resolve().name if path.is_dir() else path.stem)
         if name in found:
             raise UsageError(
                 f"its outputs would overwrite those of {found[name].slide.path}",
@@ -46,6 +46,25 @@ def named_slides(
             )
         found[name] = CohortSlide(name, SlideSource(path, mpp), source)
     return found
+
+
+def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionError]:
+    """What to tell of slides that state no resolution, before a model is loaded for them.
+
+    Slides that cannot be opened are told of when their turn comes.
+    """
+    told = []
+    for one in slides:
+        if one.slide.effective_mpp is not None:
+            continue
+        try:
+            with one.slide.open() as slide:
+                _ = slide.mpp
+        except MissingResolutionError as error:
+            told.append(error)
+        except MetaphaseError:
+            continue
+    return told
 
 
 def cohort_slides(

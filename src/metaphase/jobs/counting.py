@@ -31,7 +31,7 @@ from metaphase.evaluation.operating_points import load_points, stated_point, sum
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
 from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
-from metaphase.slides import SlideSource
+from metaphase.slides import SlideSource, is_slide_there
 
 OWN_TABLE = "candidates.parquet"
 """Of the results of a slide, the table that says everything about its detections."""
@@ -196,7 +196,7 @@ def _lined_up(
                 name=name,
                 points=points.table[points.table["slide"] == name],
                 mpp=float(row["mpp"]),
-                slide=seen if is_file(seen) else None,
+                slide=seen if is_slide_there(seen) else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
                 warnings=points.warnings,

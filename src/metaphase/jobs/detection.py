@@ -1,11 +1,12 @@
 """`metaphase detect` for one slide: its detections, count and report.
 
-A slide's folder is a small workspace of four stages, each kept or done again by itself:
+A slide's folder is a small workspace of four or five stages, each kept or done again by itself:
 
     search    search.parquet, NAME.tissue.png, .geojson (probability.tif): what the networks find on tissue
     count     count.json: mitotic count, grade and proliferation score at the operating point
     export    candidates.parquet, detections.parquet and the formats asked for
     report    report.html
+    archive   count.dcm (probability.dcm): report and map as DICOM, where the format dicom is asked for
 
 `summary.json` says all of it to programs."""
 
@@ -22,17 +23,17 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import read_json
+from metaphase.base.foreign import is_file, read_json
 from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide, uncalibrated_doubt
 from metaphase.counting.specimen import specimen
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections import DetectionSet, known_formats, write_detections
+from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.table import CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
@@ -42,9 +43,10 @@ from metaphase.jobs.counting import counted_at
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
+    COUNT_DICOM,
     DETECTIONS,
-    ENDINGS,
     PROBABILITIES,
+    PROBABILITIES_DICOM,
     REPORT,
     SEARCH,
     file_of,
@@ -54,15 +56,19 @@ from metaphase.jobs.results import (
     write_summary,
 )
 from metaphase.jobs.reviewing import apply_review
-from metaphase.jobs.searching import SlideSearched, TileSearch
+from metaphase.jobs.searching import SlideSearched, TileSearch, read_probabilities
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import PAPER_POINTS, UsedPoints
+from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.slides.dicom import is_dicom
+from metaphase.version import __version__
 
 MIN_TILE_PX = 64
+DICOM_FORMAT = DICOM.name
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
 WRONG_STAIN_CONFIDENCE = 0.8
 """A slide that is immunohistochemistry with this confidence is refused."""
@@ -96,8 +102,8 @@ class DetectionConfig:
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
-    formats: tuple[str, ...] = ("qupath",)
-    """Formats to write besides Parquet."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
     site: SiteProfile | None = None
     """What is known of the laboratory the slides come from; gives calibrated counts."""
     counting: CountConfig = field(default_factory=CountConfig)
@@ -112,10 +118,10 @@ class DetectionConfig:
             raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
             raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
-        unknown = [name for name in self.formats if name not in ENDINGS]
+        unknown = [name for name in self.formats if name not in known_formats()]
         if unknown:
             raise UsageError(
-                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(ENDINGS)}"
+                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(known_formats())}"
             )
 
     def points(self, detector: Detector) -> UsedPoints:
@@ -139,6 +145,11 @@ class DetectionConfig:
         """What becomes a detection."""
         points = self.points(detector)
         return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
 
     @property
     def _base(self) -> PeakConfig:
@@ -176,6 +187,13 @@ class SlideReported(Ingredients, stage="report", schema=2):
     name: str
     points: Mapping[str, Any]
     card: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SlideArchived(Ingredients, stage="archive"):
+    """Report and map as DICOM."""
+
+    points: Mapping[str, Any]
 
 
 # ---- one slide ----
@@ -278,6 +296,7 @@ class _SlideJob:
             if progress is not None:
                 progress(done, total)
 
+        self._refuse_without_dicom()
         stages = self.stages()
         if stage_states(stages[:1], self.folder)[0].status == "kept":
             self._refuse_other_stain(self._facts())
@@ -297,16 +316,22 @@ class _SlideJob:
         if config.site is not None:
             config.site.refuse_other(self.detector.name, self.searched_with)
         counted = SlideCounted(self.counting, config.site)
-        exported = SlideExported(name, stated, tuple(sorted(config.formats)), config.site)
+        exported = SlideExported(name, stated, tuple(sorted(config.written)), config.site)
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
-        files = (CANDIDATES, DETECTIONS, *map(file_of, config.formats))
+        files = (CANDIDATES, DETECTIONS, *map(file_of, config.written))
+        archived = (COUNT_DICOM, *((PROBABILITIES_DICOM,) if config.probability_map else ()))
+        archive = [
+            Stage("archive", "report and map as DICOM", ("search", "count"), archived, self._archive,
+                  SlideArchived(stated)),
+        ] if DICOM_FORMAT in config.written else []  # fmt: skip
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched),
             Stage("count", "mitotic count and grade", ("search",), (COUNT,), self._count, counted),
             Stage("export", "files for other programs", ("search",), files, self._export, exported),
             Stage("report", "the page", ("search", "count"), (REPORT,), self._report, reported),
+            *archive,
         ]  # fmt: skip
 
     # -- the work of the stages
@@ -322,7 +347,7 @@ class _SlideJob:
             found_tissue = time.perf_counter()
             search = TileSearch(
                 slide, tissue, self.model.engine, self.detector.mpp, made_from.peaks, made_from.key,
-                self.config.tile_px,
+                self.config.tile_px, self.model.decoders,
             )  # fmt: skip
             with explained(self.folder / PROBABILITIES):
                 (self.folder / PROBABILITIES).unlink(missing_ok=True)
@@ -372,7 +397,9 @@ class _SlideJob:
         sizes = {name: (facts["width"], facts["height"])}
         for form in self._formats():
             target = self.folder / file_of(form)
-            write_detections(detections, target, form, mpp=facts["mpp"], sizes=sizes)
+            write_detections(
+                detections, target, form, mpp=facts["mpp"], sizes=sizes, sources={name: self.slide.slide.path}
+            )
         return {"detections": len(listed), "candidates": len(table)}
 
     def _report(self, _report: Report) -> Facts:
@@ -391,6 +418,14 @@ class _SlideJob:
         )
         with self.slide.slide.open() as slide:
             write_slide_report(self.folder / REPORT, slide, content)
+        return {}
+
+    def _archive(self, _report: Report) -> Facts:
+        path = self.slide.slide.path
+        write_count(self.folder / COUNT_DICOM, path, self._slide_count.to_dict(), self.stated)
+        if self.config.probability_map:
+            levels, mpp = read_probabilities(self.folder / PROBABILITIES)
+            write_probabilities(self.folder / PROBABILITIES_DICOM, path, levels, mpp, self.stated)
         return {}
 
     # -- what the stages left
@@ -435,8 +470,10 @@ class _SlideJob:
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
-        there = [name for name in ENDINGS if (self.folder / file_of(name)).exists() and name != "parquet"]
-        return list(dict.fromkeys((*self.config.formats, *there)))
+        there = [
+            name for name in known_formats() if (self.folder / file_of(name)).exists() and name != "parquet"
+        ]
+        return list(dict.fromkeys((*self.config.written, *there)))
 
     @cached_property
     def _slide_count(self) -> SlideCount:
@@ -463,6 +500,16 @@ class _SlideJob:
         stain = () if facts["stain"] != "DAB" else (Caution("not-he", _other_stain(facts), USE_HE),)
         doubts = quality_doubts(quality, self.detector.optical_density)
         return (*self.detector.doubts, *read_cautions(facts["warnings"]), *stain, *doubts)
+
+    def _refuse_without_dicom(self) -> None:
+        """Refuse DICOM results of another slide before it is searched."""
+        path = self.slide.slide.path
+        if DICOM_FORMAT in self.config.formats and is_file(path) and not is_dicom(path):
+            raise SlideError(
+                "is no DICOM slide, and DICOM results refer to one",
+                path=path,
+                next_step="leave --format dicom out, or give the DICOM slide",
+            )
 
     def _refuse_other_stain(self, facts: Facts) -> None:
         """Refuse a slide that is surely not H&E, unless it is wanted all the same."""

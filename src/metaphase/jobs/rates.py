@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue import find_tissue
@@ -83,24 +82,28 @@ def measure_rates(
 
 
 def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
-    detector, engine = ready.detector, ready.engine
+    detector, engine, decoders = ready.detector, ready.engine, ready.decoders
     points = detector.points
     peaks = PeakConfig(suppress_um=points.suppress_um, smooth_um=points.smooth_um)
     plan = plan_detection(slide, engine, peaks, mpp=detector.mpp, mask=find_tissue(slide).grid)
     if not plan.tiles:
         raise UsageError("the slide has no tissue to measure on", next_step="name another one")
     first, pixels = next(iter(read_tiles(slide, plan)))
-    batch = torch.from_numpy(pixels.copy())[None].repeat(engine.batch, 1, 1, 1)
+    ((_, batch),) = engine.staged([([first], [pixels] * engine.batch)])
 
     def computed() -> Iterator[float]:
-        engine.logits(batch).sum().item()
-        yield len(batch) * _area_mm2(first, plan)
+        engine.started(batch, peaks, sigma=0.0).found(maps=False)
+        yield engine.batch * _area_mm2(first, plan)
 
     def decoded() -> Iterator[float]:
-        return (_area_mm2(tile, plan) for tile, _ in read_tiles(slide, plan))
+        if decoders is None:
+            return (_area_mm2(tile, plan) for tile, _ in read_tiles(slide, plan))
+        read = decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
+        return (_area_mm2(tile, plan) for tile, _ in read)
 
     def searched() -> Iterator[float]:
-        return (_area_mm2(result.tile, plan) for result in detect_tiles(engine, slide, plan, peaks))
+        results = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
+        return (_area_mm2(result.tile, plan) for result in results)
 
     rates = []
     for number, (what, work) in enumerate((("detector", computed), ("decoding", decoded), ("all", searched))):

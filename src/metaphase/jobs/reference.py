@@ -43,7 +43,7 @@ from metaphase.base.tables import (
     write_table,
 )
 from metaphase.detections import DetectionSet, read_detections
-from metaphase.detections.files import FORMATS
+from metaphase.detections.files import known_formats
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.phh3.config import BrownConfig
 from metaphase.labels.reference import (
@@ -377,7 +377,7 @@ def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | 
         return folder / own
     if points is None or not Path(points).is_dir():
         return None if points is None else Path(points)
-    suffixes = {suffix for known in FORMATS for suffix in known.suffixes}
+    suffixes = {suffix for known in known_formats().values() for suffix in known.suffixes}
     files = sorted(path for path in Path(points).iterdir() if path.suffix.lower() in suffixes)
     return next((path for path in files if path.stem == row["case"]), None)
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from metaphase.base.files import explained
 from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.tables import read_table
 from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
-from metaphase.labels.registration import Annotations, RegistrationConfig, register_to_folder
+from metaphase.labels.registration import (
+    Annotations,
+    RegistrationConfig,
+    Transform,
+    load_transform,
+    register_to_folder,
+)
 from metaphase.slides import SlideSource
 
 SUMMARY, TRANSFORM = "summary.json", "transform.json"
@@ -28,6 +39,29 @@ class PairRegistered(Ingredients, stage="registration", schema=2):
     annotations: FileContent | None
     drawn_on: str
     config: RegistrationConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """The folder of a pair, as `metaphase register` left it."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """`reliable`, `doubtful` or `failed`; the summary's `reasons` tell why."""
+        return str(self.summary["verdict"])
+
+    @cached_property
+    def transform(self) -> Transform:
+        """Places of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
+        return load_transform(self.folder / TRANSFORM)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
+        return read_table(self.folder / OF_POINTS[0])
 
 
 def register_slides(

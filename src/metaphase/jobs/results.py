@@ -14,30 +14,35 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from metaphase.base.batch import SHARED, known_failures
-from metaphase.base.cautions import Caution, read_cautions
+from metaphase.base.cautions import Caution, Cautions, read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
-from metaphase.detections import FORMATS, DetectionSet, joined, write_detections
+from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
-from metaphase.slides import SlideSource
+from metaphase.slides import SlideSource, is_slide_there
 
 SEARCH, COUNT = "search.parquet", "count.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
 REPORT, INDEX = "report.html", "index.html"
+COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 REVIEW, MACHINE = "review", "machine"
 """Parts of a summary where people looked: who looked at what, and what was counted without them."""
-ENDINGS = {form.name: form.ending for form in FORMATS}
 
 
 def file_of(form: str) -> str:
     """File of a slide's detections in a format."""
-    return f"detections{ENDINGS[form]}"
+    return f"detections{known_formats()[form].ending}"
+
+
+def formats_in(folder: Path) -> list[str]:
+    """Formats in which detections lie in a slide's folder, Parquet apart."""
+    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
 
 
 def tissue_files(name: str) -> tuple[str, str]:
@@ -144,7 +149,7 @@ def found_from(folder: Path, stated: str) -> Path:
     """A file that a folder's summary states: by its path from here, or from a folder above."""
     path = Path(stated)
     places = (path, *(parent / path for parent in folder.resolve().parents))
-    return next((place for place in places if is_file(place)), path)
+    return next((place for place in places if is_slide_there(place)), path)
 
 
 # ---- one slide ----
@@ -173,13 +178,45 @@ class SlideResult:
         where it was."""
         stated = self.summary["mpp_source"] == "flag"
         path = found_from(self.folder, str(self.summary["slide"]))
-        if not is_file(path):
+        if not is_slide_there(path):
             raise SlideError(
                 f"the slide of {self.folder} is not there any more",
                 path=path,
                 next_step="put it back, start where detect was started, or run metaphase detect again",
             )
         return SlideSource(path, self.mpp if stated else None)
+
+    @property
+    def count(self) -> float | None:
+        """The mitotic count in the hotspot; None where there is none."""
+        count: float | None = self.summary["score"]["count"]
+        return count
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Where the count may lie, with 95 %."""
+        low, high = self.summary["score"]["count_interval"]
+        return low, high
+
+    @property
+    def grade(self) -> str:
+        """The mitotic grade as it may be shown: one, a range, or `withheld`."""
+        return str(self.summary["score"]["grade_shown"]["text"])
+
+    @property
+    def warnings(self) -> Cautions:
+        """What to beware of."""
+        return read_cautions(self.summary["warnings"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The detections from the lower of the two operating points on, one row each."""
+        return read_table(self.folder / DETECTIONS)
+
+    @property
+    def report(self) -> Path:
+        """The page to open."""
+        return self.folder / REPORT
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:
@@ -217,7 +254,9 @@ class SlideResult:
     @property
     def formats(self) -> list[str]:
         """Formats in which detections lie in the folder, Parquet apart."""
-        return [name for name in ENDINGS if name != "parquet" and (self.folder / file_of(name)).exists()]
+        return [
+            name for name in known_formats() if name != "parquet" and (self.folder / file_of(name)).exists()
+        ]
 
 
 def load_result(folder: str | Path) -> SlideResult:

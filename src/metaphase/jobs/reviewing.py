@@ -32,6 +32,7 @@ from metaphase.detections.matching import match
 from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
 from metaphase.jobs.results import (
     CANDIDATES,
+    COUNT_DICOM,
     DETECTIONS,
     MACHINE,
     REPORT,
@@ -58,6 +59,7 @@ from metaphase.labels.observers.places import (
 )
 from metaphase.labels.observers.project import NOT
 from metaphase.labels.observers.store import Entry, Given
+from metaphase.reports.dicom import write_count
 from metaphase.reports.slide import ReportInput, ReviewNote, write_slide_report
 
 # ---- what to look at first ----
@@ -196,8 +198,10 @@ def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
     write_table(result.folder / DETECTIONS, listed)
     sizes = {result.name: (int(result.summary["width"]), int(result.summary["height"]))}
     detections = DetectionSet(listed, (result.name,), result.name)
+    sources = {result.name: result.source.path} if result.formats else {}
     for form in result.formats:
-        write_detections(detections, result.folder / file_of(form), form, mpp=result.mpp, sizes=sizes)
+        target = result.folder / file_of(form)
+        write_detections(detections, target, form, mpp=result.mpp, sizes=sizes, sources=sources)
 
 
 def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> None:
@@ -220,6 +224,9 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
     )
     with result.source.open() as slide:
         write_slide_report(result.folder / REPORT, slide, content)
+    if (result.folder / COUNT_DICOM).exists():
+        path = result.folder / COUNT_DICOM
+        write_count(path, result.source.path, count.to_dict(), dict(result.points))
 
 
 def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:

@@ -26,23 +26,33 @@ from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, NetworkIdentity, parse_card
-from metaphase.networks.detector import Detector, load_detector
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, parse_card
+from metaphase.networks.detector import Detector, ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
-    Engine,
     EngineConfig,
     PeakConfig,
+    TileEngine,
     as_detections,
     check_count,
     detect_tiles,
     find_detections,
     plan_detection,
 )
-from metaphase.slides import PyramidFormat, Slide, SlideSource, TilePlan, write_pyramid
+from metaphase.slides import (
+    PyramidFormat,
+    Slide,
+    SlideSource,
+    TilePlan,
+    TileProcesses,
+    open_slide,
+    write_pyramid,
+)
 
 JOURNAL = "tiles.journal"
 _CERTAIN = 255
+MAP_ROWS = 512
+"""Rows of a map that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class SlideSearched(Ingredients, stage="search"):
 
     slide: SlideSource
     tissue: TissueSource
-    networks: tuple[NetworkIdentity, ...]
+    networks: tuple[Identity, ...]
     peaks: PeakConfig
     engine: EngineConfig
 
@@ -65,13 +75,14 @@ class TileSearch:
 
     slide: Slide
     tissue: TissueMask
-    engine: Engine
+    engine: TileEngine
     mpp: float
     """Resolution of the networks, in um/px."""
     peaks: PeakConfig
     key: str
     """Of the search: a journal with another one is not gone on with."""
     tile_px: int | None = None
+    decoders: TileProcesses | None = None
 
     @cached_property
     def plan(self) -> TilePlan:
@@ -111,7 +122,10 @@ class TileSearch:
         done = total - sum(tile.core.area for tile in left) * per_px
         count = self._on_tissue(journal.peaks())
         maps = probabilities is not None
-        for result in detect_tiles(self.engine, self.slide, replace(plan, tiles=left), self.peaks, maps=maps):
+        plan_left = replace(plan, tiles=left)
+        for result in detect_tiles(
+            self.engine, self.slide, plan_left, self.peaks, maps=maps, decoders=self.decoders
+        ):
             points = result.points
             peaks = np.column_stack([points.x, points.y, points.probability])
             if probabilities is not None and result.probabilities is not None:
@@ -183,6 +197,16 @@ class ProbabilityMap:
                 yield np.array(pixels[y : y + side, x : x + side])
 
 
+def read_probabilities(path: Path) -> tuple[npt.NDArray[np.uint8], float]:
+    """A written map, 0 to 255, and the side of its values in um."""
+    with open_slide(path) as slide:
+        levels = [
+            slide.read_level(0, Box(0, y, slide.width, min(MAP_ROWS, slide.height - y)))[..., 0]
+            for y in range(0, slide.height, MAP_ROWS)
+        ]
+        return np.concatenate(levels), slide.mpp
+
+
 # ---- many small slides, with the networks of a run ----
 
 
@@ -200,7 +224,7 @@ class SplitSearch:
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
     ) -> dict[str, pd.DataFrame]:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
-        networks = tuple(parse_card(model.with_suffix(".json")).identity for model in models)
+        networks = identities_of([parse_card(model.with_suffix(".json")) for model in models])
         config = EngineConfig(device=self.device)
         search: _Search | None = None
         tables = {}
@@ -225,7 +249,8 @@ class _Search:
     """A detector in memory, for slides small enough to be searched at one go."""
 
     def __init__(self, detector: Detector, config: EngineConfig, peaks: PeakConfig) -> None:
-        self._engine, self._mpp, self._peaks = Engine(detector.networks, config), detector.mpp, peaks
+        ready = ReadyDetector(detector, config)
+        self._engine, self._mpp, self._peaks = ready.engine, detector.mpp, peaks
 
     def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
         """Detections of a slide's tissue, the most probable first."""

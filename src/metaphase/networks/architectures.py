@@ -1,4 +1,4 @@
-"""The paper's networks, and two detectors of residual blocks. Builders hold the numbers; modules get layers.
+"""The paper's networks, and detectors of other blocks. Builders hold the numbers; modules get layers.
 
 Images are float tensors (N, 3, H, W) in [0, 1]; outputs are logits (N, 2, h, w), class 1 is "yes". Every
 convolution is valid: the first output of a patch of `PATCH_PX` is the patch's, and on a larger image each
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from metaphase.base.errors import ModelError
+from metaphase.base.plugins import plugins
 from metaphase.networks.cards import NetworkSpec, Normalisation
 
 # ---- a detector of residual blocks ----
@@ -58,12 +60,70 @@ def folded_block(block: ResidualBlock) -> ResidualBlock:
     return folded.eval()
 
 
+# ---- a detector of inverted blocks, as in EfficientNet-Lite ----
+
+
+class InvertedBlock(nn.Module):
+    """Widen, filter each channel by itself, narrow; beside a shortcut where the block changes no size.
+
+    Submodules have the names of the published weights.
+    """
+
+    def __init__(self, channels: int, inner: int, filters: int, size: int, stride: int) -> None:
+        super().__init__()
+        self.shape = channels, inner, filters, size, stride
+        self.lost_px = size // 2 if stride == 1 and channels == filters else 0
+        """Taken from each side of the shortcut; 0 where there is none."""
+        self._expand_conv: nn.Module = nn.Identity()
+        self._bn0: nn.Module = nn.Identity()
+        self.widened: nn.Module = nn.Identity()
+        if inner != channels:
+            self._expand_conv = nn.Conv2d(channels, inner, 1, bias=False)
+            self._bn0 = nn.BatchNorm2d(inner, EFFICIENT_EPSILON)
+            self.widened = nn.ReLU6(inplace=True)
+        self._depthwise_conv = nn.Conv2d(inner, inner, size, stride, groups=inner, bias=False)
+        self._bn1: nn.Module = nn.BatchNorm2d(inner, EFFICIENT_EPSILON)
+        self.filtered = nn.ReLU6(inplace=True)
+        self._project_conv = nn.Conv2d(inner, filters, 1, bias=False)
+        self._bn2: nn.Module = nn.BatchNorm2d(filters, EFFICIENT_EPSILON)
+
+    def steps(self) -> list[nn.Module]:
+        """What is done one after the other, beside the shortcut."""
+        steps = [
+            self._expand_conv, self._bn0, self.widened, self._depthwise_conv, self._bn1, self.filtered,
+            self._project_conv, self._bn2,
+        ]  # fmt: skip
+        return [step for step in steps if not isinstance(step, nn.Identity)]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features with `size - 1` rows and columns less, before the stride."""
+        inner = features
+        for step in self.steps():
+            inner = step(inner)
+        lost = slice(self.lost_px, -self.lost_px)
+        return inner + features[:, :, lost, lost] if self.lost_px else inner
+
+
+def folded_inverted(block: InvertedBlock) -> InvertedBlock:
+    """The same block with its normalisation inside its convolutions."""
+    folded = InvertedBlock(*block.shape)
+    for conv, norm in (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")):
+        old, normed = getattr(block, conv), getattr(block, norm)
+        if isinstance(old, nn.Conv2d) and isinstance(normed, nn.BatchNorm2d):
+            old = torch.nn.utils.fuse_conv_bn_eval(old, normed)
+        setattr(folded, conv, old)
+        setattr(folded, norm, nn.Identity())
+    return folded.eval()
+
+
 # ---- the networks. Builders hold the numbers ----
 
 
 PIXEL_CENTRE, PIXEL_SPREAD = 0.5, 0.25
 """Images are brought to about zero mean and unit spread as the first step."""
 LEAKY_SLOPE = 0.01
+EFFICIENT_EPSILON = 1e-3
+"""Of batch normalisation in EfficientNet."""
 DROPOUT = 0.5
 
 
@@ -90,6 +150,32 @@ DETECTOR_LAYERS = (
 RESIDUAL_FILTERS = (32, 64, 128, 256)
 RESIDUAL_WIDE = _Conv(256, 9, 1)
 SWIFT_FILTERS = (24, 48, 64, 96, 160)
+LITE_STEM, LITE_HEAD = 32, 192
+LITE_TRIM = (-2, -1, -2, -1)
+"""What the stem's features lose at each side: a cell sees 91 px, and its outputs lie in their middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inverted:
+    """One block of EfficientNet-Lite0."""
+
+    widen: int
+    filters: int
+    size: int
+    stride: int
+
+
+LITE_BLOCKS = (
+    _Inverted(1, 16, 3, 1),
+    _Inverted(6, 24, 3, 2),
+    _Inverted(6, 24, 3, 1),
+    _Inverted(6, 40, 5, 1),
+    _Inverted(6, 40, 5, 1),
+    _Inverted(6, 80, 3, 2),
+    _Inverted(6, 80, 3, 1),
+    _Inverted(6, 80, 3, 1),
+)
+"""The first eight; the fourth has a stride of 2 there, so that what follows sees more."""
 CLASSIFIER_FILTERS = (64, 128, 256, 512, 1024)
 CLASSIFIER_DENSE = 2048
 
@@ -131,10 +217,19 @@ class Subcells(nn.Module):
 
 
 def build_network(spec: NetworkSpec) -> nn.Sequential:
-    """A freshly initialised network."""
-    network = _BUILDERS[spec.family](spec)
-    network.apply(_initialise)
-    return network
+    """A freshly initialised network; one of another package need not be a sequence of layers."""
+    if spec.family in _BUILDERS:
+        network = _BUILDERS[spec.family](spec)
+        network.apply(_initialise)
+        return network
+    added = plugins("metaphase.networks")
+    if spec.family not in added:
+        raise ModelError(
+            f"the network {spec.family!r} cannot be built here",
+            next_step="install the package that has it; a plain one lives in the program that gave it",
+        )
+    built: nn.Sequential = added[spec.family](spec)
+    return built
 
 
 def build_detector(spec: NetworkSpec) -> nn.Sequential:
@@ -184,6 +279,22 @@ def build_swift(spec: NetworkSpec) -> nn.Sequential:
     )
 
 
+def build_lite(spec: NetworkSpec) -> nn.Sequential:
+    """The beginning of EfficientNet-Lite0, whose published weights fit, on cells of 2 um."""
+    channels = _width(spec, LITE_STEM)
+    stem = [nn.Conv2d(3, channels, 3, 2, bias=False), nn.BatchNorm2d(channels, EFFICIENT_EPSILON)]
+    blocks = []
+    for row in LITE_BLOCKS:
+        filters = _width(spec, row.filters)
+        blocks.append(InvertedBlock(channels, row.widen * channels, filters, row.size, row.stride))
+        channels = filters
+    head = _width(spec, LITE_HEAD)
+    return nn.Sequential(
+        PixelScale(), *stem, nn.ReLU6(inplace=True), nn.ZeroPad2d(LITE_TRIM), *blocks,
+        *_activated(channels, _Conv(head, 1, 1), spec.normalisation), Subcells(head),
+    )  # fmt: skip
+
+
 def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     """CNN1 and CNN2: five pairs of convolution and max-pooling, then two dense layers (1 x 1 here)."""
     layers: list[nn.Module] = [PixelScale()]
@@ -204,6 +315,7 @@ _BUILDERS = {
     "detector": build_detector,
     "residual": build_residual,
     "swift": build_swift,
+    "lite": build_lite,
     "classifier": build_classifier,
 }
 
@@ -231,6 +343,8 @@ def fold_normalisation(network: nn.Sequential) -> nn.Sequential:
             layers[-1] = torch.nn.utils.fuse_conv_bn_eval(_convolution_of(layers), layer)
         elif isinstance(layer, ResidualBlock):
             layers.append(folded_block(layer))
+        elif isinstance(layer, InvertedBlock):
+            layers.append(folded_inverted(layer))
         elif not isinstance(layer, PixelScale | nn.Dropout):
             layers.append(layer)
     first = _fold_pixel_scale(_convolution_of(layers[:1]))

@@ -6,17 +6,19 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import check_plain, parsing, read_json
+from metaphase.base.plugins import plugin_names
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
+from metaphase.version import __version__
 
 # ---- which network ----
 
@@ -27,9 +29,16 @@ RECEPTIVE_PX = 97
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
-Family = Literal["detector", "residual", "swift", "classifier"]
-DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift")
-"""Families that search slides: the same patches, output stride and receptive field."""
+Family = str
+DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
+"""Our families that search slides: the same patches, output stride and receptive field."""
+PLAIN = "plain"
+"""Family of a network that was given as it is: nothing builds it again."""
+
+
+def families() -> tuple[Family, ...]:
+    """All that are known: ours, and those that other packages add, which search slides too."""
+    return (*DETECTORS, "classifier", PLAIN, *plugin_names("metaphase.networks"))
 
 
 @dataclass(frozen=True)
@@ -38,19 +47,21 @@ class NetworkSpec:
 
     family: Family = "detector"
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
-    blocks in their place; `swift`: one of fewer and coarser layers; `classifier`: CNN1 and CNN2."""
+    blocks in their place; `swift`: one of fewer and coarser layers; `lite`: the beginning of
+    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2; others are built
+    by packages that name them as entry points."""
     gamma: float = 1.0
     """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
-        known = self.family in (*DETECTORS, "classifier") and self.normalisation in ("none", "batch")
-        if not known or (self.family in ("residual", "swift") and self.normalisation == "none"):
+        known = self.family in families() and self.normalisation in ("none", "batch")
+        if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step="families: detector, residual and swift (with batch only), classifier; "
-                "normalisations: none, batch",
+                next_step=f"families: {', '.join(families())}, or install the package that has it; "
+                f"normalisations: none, batch ({', '.join(DETECTORS[1:])} have batch only)",
             )
         if not 1 / 32 <= self.gamma <= 4:
             raise UsageError(
@@ -65,6 +76,17 @@ class NetworkIdentity:
     weights_sha256: str
     network: NetworkSpec
     mpp: float
+
+
+@dataclass(frozen=True)
+class SecondIdentity:
+    """What of a second look decides its answers."""
+
+    weights_sha256: str
+    floor: float
+
+
+Identity = NetworkIdentity | SecondIdentity
 
 
 # ---- the model card ----
@@ -84,6 +106,18 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
+class SecondModel(BaseModel):
+    """Another network, which is asked about the places that this one points to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
+    """Name of its files beside this card, without suffix."""
+    weights_sha256: str
+    floor: float = Field(gt=0, lt=1)
+    """Places from this probability on are looked at again; then the mean of both logits decides."""
+
+
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -99,6 +133,7 @@ class ModelCard(BaseModel):
     classes: tuple[str, str]
     thresholds: OperatingPoints = {}
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
+    second: SecondModel | None = None
     optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
@@ -110,10 +145,17 @@ class ModelCard(BaseModel):
     seed: int | None = None
     versions: dict[str, str] = {}
     weights_sha256: str = ""
+    graph_sha256: str = ""
+    """Of the .onnx file, where these weights were exported as one."""
 
     @model_validator(mode="after")
     def _one_search(self) -> Self:
         refuse_two_searches(self.thresholds)
+        if self.family not in families():
+            raise ValueError(
+                f"the network {self.family!r} is of no package that is installed here: install the one which "
+                f"made the model (known are {', '.join(families())})"
+            )
         return self
 
     @property
@@ -125,6 +167,13 @@ class ModelCard(BaseModel):
     def identity(self) -> NetworkIdentity:
         """What decides the network's answers; all else may change without a new search."""
         return NetworkIdentity(self.weights_sha256, self.spec, self.mpp)
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        """What decides the model's answers: the network's, and those of the one that looks again."""
+        if self.second is None:
+            return (self.identity,)
+        return self.identity, SecondIdentity(self.second.weights_sha256, self.second.floor)
 
 
 GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
@@ -216,8 +265,9 @@ def _check_terms(source: Any) -> None:
 
 
 def current_versions() -> dict[str, str]:
-    """What made a model: this package, torch and Python."""
-    return {"metaphase": __version__, "torch": version("torch"), "python": platform.python_version()}
+    """What made a model or a result: this package, what computes networks, and Python."""
+    runtime = "torch" if find_spec("torch") else "onnxruntime"
+    return {"metaphase": __version__, runtime: version(runtime), "python": platform.python_version()}
 
 
 def parse_card(path: Path) -> ModelCard:
@@ -248,8 +298,13 @@ BUNDLED = "breast"
 
 
 def bundled_model(name: str = BUNDLED) -> Path:
-    """Weights of a detector of the package; its card says what it may be used for."""
-    return Path(str(files("metaphase") / "models" / f"{name}.safetensors"))
+    """Weights of a detector of the package; its card says what it may be used for.
+
+    Where torch is not installed, the same detector as a graph for ONNX Runtime, which the wheel holds.
+    """
+    folder = Path(str(files("metaphase") / "models"))
+    graph = folder / "onnx" / f"{name}.onnx"
+    return graph if graph.is_file() and find_spec("torch") is None else folder / f"{name}.safetensors"
 
 
 def named_model(model: str | Path) -> Path:
@@ -259,7 +314,7 @@ def named_model(model: str | Path) -> Path:
         return path
     bundled = bundled_model(path.name)
     if path.name != str(model) or not bundled.is_file():
-        names = ", ".join(sorted(each.stem for each in bundled.parent.glob("*.safetensors")))
+        names = ", ".join(sorted(each.stem for each in bundled.parent.glob(f"*{bundled.suffix}")))
         raise ModelError(
             "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
         )

@@ -86,6 +86,10 @@ def package_model(
             path=source.with_suffix(".json"),
             next_step="give --card FILE with a table [[data]] of name and terms for each source",
         )
+    if card.second is not None:
+        for suffix in (".safetensors", ".json"):
+            beside = source.parent / f"{card.second.model}{suffix}"
+            write_bytes(target.parent / beside.name, read_bytes(beside, ModelError))
     return save_model(target, network, card, half=half)
 
 

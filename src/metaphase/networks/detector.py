@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError
+from metaphase.base.parallel import available_cores
 from metaphase.detections.table import PAPER_FLOOR
 from metaphase.networks.cards import (
-    DETECTORS,
+    PATCH_PX,
+    PLAIN,
+    Identity,
     ModelCard,
-    NetworkIdentity,
     bundled_model,
+    current_versions,
     doubts_about,
     named_model,
 )
-from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
+from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
+from metaphase.networks.engine.settings import Second
 from metaphase.networks.points import UsedPoints, plain_point, points_of
+from metaphase.slides import WORKING_MPP, TileProcesses
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
@@ -31,10 +38,12 @@ PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 
 @dataclass(frozen=True)
 class Detector:
-    """Networks that answer together."""
+    """Networks that answer together: PyTorch's, or exported ones for ONNX Runtime."""
 
-    networks: tuple[nn.Sequential, ...]
+    networks: tuple[nn.Sequential | OnnxNetwork, ...]
     cards: tuple[ModelCard, ...]
+    second: Second | None = None
+    """Asked about what the first points to; a single network may have one."""
 
     @property
     def name(self) -> str:
@@ -63,9 +72,9 @@ class Detector:
         return unique(doubt for card in self.cards for doubt in doubts_about(card))
 
     @property
-    def identities(self) -> tuple[NetworkIdentity, ...]:
+    def identities(self) -> tuple[Identity, ...]:
         """What decides its answers."""
-        return tuple(card.identity for card in self.cards)
+        return identities_of(self.cards)
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -82,36 +91,98 @@ class Detector:
         return card if len(self.cards) == 1 else card | {"name": self.name, "members": len(self.cards)}
 
 
+FEW_CORES = 4
+"""With fewer, processes that decode would only take turns with the one that computes."""
+
+
 @dataclass(frozen=True)
 class ReadyDetector:
     """A detector, and the engine that runs it, which is made when the first slide has to be searched."""
 
     detector: Detector
     config: EngineConfig = field(default_factory=EngineConfig)
+    may_start_processes: bool = False
+    """Whether the main program bears being imported: then processes decode for a GPU."""
 
     def __post_init__(self) -> None:
-        choose_device(self.config.device)  # wrong use is told before any slide is opened
+        if self._graphs:  # wrong use is told before any slide is opened
+            onnx_device(self.config.device)
+        else:
+            from metaphase.networks.checkpoints import choose_device
+
+            choose_device(self.config.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process it goes without the engine, which is made there."""
         return type(self), (self.detector, self.config)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> TileEngine:
         """The engine."""
-        return Engine(self.detector.networks, self.config)
+        if self._graphs:
+            return OnnxEngine(self._graphs, self.config)
+        from metaphase.networks.engine.engine import Engine
+
+        _ = self.decoders  # they begin while the engine is made
+        networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
+        return Engine(networks, self.config, self.detector.second)
+
+    @property
+    def _graphs(self) -> list[OnnxNetwork]:
+        return [each for each in self.detector.networks if isinstance(each, OnnxNetwork)]
+
+    @cached_property
+    def decoders(self) -> TileProcesses | None:
+        """Processes that decode tiles, where a GPU would wait for threads."""
+        cores = available_cores()
+        if self._graphs or not self.may_start_processes or cores < FEW_CORES:
+            return None
+        from metaphase.networks.checkpoints import choose_device
+
+        return TileProcesses(cores) if choose_device(self.config.device).type == "cuda" else None
+
+
+def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
+    """A detector of any trained network whose geometry is that of ours; the engine checks that it is.
+
+    It takes RGB (n, 3, rows, columns) from 0 to 1, gives the logits (n, 2, ...) of "no" and "yes", sees 97 px
+    of `mpp` a side and answers every 4 px, without padding.
+    """
+    from safetensors.torch import save
+
+    network = network.eval()
+    content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
+    card = ModelCard(
+        name=name,
+        family=PLAIN,
+        gamma=1.0,
+        mpp=mpp,
+        patch_px=PATCH_PX,
+        classes=("other", "mitosis"),
+        versions=current_versions(),
+        weights_sha256=hashlib.sha256(content + str(network).encode()).hexdigest(),
+    )
+    return Detector((network,), (card,))  # type: ignore[arg-type]
 
 
 def load_detector(models: Sequence[str | Path] = ()) -> Detector:
-    """Load the given models, or the bundled one. All must be detectors made for one resolution."""
+    """Load the given models, or the bundled one: all .safetensors or all .onnx, made for one resolution."""
     paths = [named_model(model) for model in models] or [bundled_model()]
-    loaded = [load_model(path) for path in paths]
+    kinds = {path.suffix == ".onnx" for path in paths}
+    if len(kinds) > 1:
+        raise ModelError(
+            "an .onnx model beside others",
+            path=next(path for path in paths if path.suffix == ".onnx"),
+            next_step="give .onnx models only, or .safetensors models only",
+        )
+    loaded: Sequence[tuple[nn.Sequential | OnnxNetwork, ModelCard]]
+    loaded = [load_onnx(path) for path in paths] if kinds == {True} else _loaded(paths)
     for path, (_, card) in zip(paths, loaded, strict=True):
-        if card.family not in DETECTORS:
+        if card.family == "classifier":
             raise ModelError(
                 f"is a {card.family} of patches, not a detector",
                 path=path,
-                next_step="give a model of family detector, residual or swift; `metaphase model info` tells",
+                next_step="give a model that searches slides; `metaphase model info` tells",
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(
@@ -119,4 +190,45 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
                 path=path,
                 next_step="give networks of one resolution together",
             )
-    return Detector(tuple(network for network, _ in loaded), tuple(card for _, card in loaded))
+    cards = tuple(card for _, card in loaded)
+    second = _second(paths[0], cards[0]) if len(cards) == 1 else None
+    return Detector(tuple(network for network, _ in loaded), cards, second)
+
+
+def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
+    """What decides the answers of one model, or of several together, of which none is looked at again."""
+    return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
+
+
+def _second(path: Path, card: ModelCard) -> Second | None:
+    """The network that a card asks to look again, from the files beside it."""
+    if card.second is None:
+        return None
+    beside = path.parent / f"{card.second.model}.safetensors"
+    if path.suffix == ".onnx":
+        raise ModelError(
+            "its card asks for a second look, which exported models do not have",
+            path=path,
+            next_step="give the .safetensors model",
+        )
+    ((network, other),) = _loaded([beside])
+    if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
+        raise ModelError(
+            f"is not the network that {card.name} wants to look again",
+            path=beside,
+            next_step="fetch the model again, with all of its files",
+        )
+    return Second(network, card.second.floor)
+
+
+def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:
+    """Networks of PyTorch."""
+    try:
+        from metaphase.networks.checkpoints import load_model
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"needs the package {error.name}",
+            path=paths[0],
+            next_step="pip install 'metaphase[torch]', or give an .onnx model (`metaphase model export`)",
+        ) from error
+    return [load_model(path) for path in paths]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metaphase import __version__
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.labels.observers.consensus import Merged
@@ -16,6 +15,7 @@ from metaphase.labels.observers.project import Item, Project
 from metaphase.reports.drawing import data_uri, encode_jpeg, item_view
 from metaphase.reports.pages import TextTable, render
 from metaphase.slides.opening import SlidePool
+from metaphase.version import __version__
 
 REPORT, RECORD = "agreement.html", "agreement.json"
 GALLERY = 120

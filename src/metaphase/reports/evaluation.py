@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.cautions import Cautions
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
@@ -28,6 +27,7 @@ from metaphase.reports.plots import (
     precision_recall_plot,
     scatter_plot,
 )
+from metaphase.version import __version__
 
 # ---- a folder of results ----
 

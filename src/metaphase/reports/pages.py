@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from metaphase import __version__
+from metaphase.version import __version__
 
 POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; {script}"

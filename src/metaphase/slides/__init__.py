@@ -2,8 +2,9 @@
 
 from metaphase.base.arrays import RGB
 from metaphase.slides.backends import ArraySlide
-from metaphase.slides.contract import WORKING_MPP, Level, Resolution, Slide, SlideInfo
-from metaphase.slides.opening import Backend, SlideSource, open_slide
+from metaphase.slides.contract import WORKING_MPP, Level, Resolution, Slide, SlideBackend, SlideInfo
+from metaphase.slides.opening import Backend, SlideSource, is_slide_there, open_slide
+from metaphase.slides.processes import TileProcesses
 from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, cut_square, cut_squares, plan_tiles, read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -17,12 +18,15 @@ __all__ = [
     "PyramidFormat",
     "Resolution",
     "Slide",
+    "SlideBackend",
     "SlideInfo",
     "SlideSource",
     "Tile",
     "TilePlan",
+    "TileProcesses",
     "cut_square",
     "cut_squares",
+    "is_slide_there",
     "open_slide",
     "plan_tiles",
     "read_tiles",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -170,6 +170,16 @@ class Slide(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class SlideBackend:
+    """How slides of a further kind are known and opened."""
+
+    knows: Callable[[Path], bool]
+    """Whether a file or folder is one, by its name and first bytes; asked where OpenSlide cannot."""
+    open: Callable[[Path, float | None], Slide]
+    """Opens it; the number is the mpp that overrides what the file says."""
 
 
 # ---- from pyramid levels to any physical resolution ----

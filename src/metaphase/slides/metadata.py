@@ -48,6 +48,13 @@ def check_flag(mpp: float, path: Path | None) -> None:
         )
 
 
+def micrometres(unit: str) -> float | None:
+    """Micrometres in a unit of length, by its sign or its name; None where it is none."""
+    plain = unit.strip().lower().replace("metre", "meter").removesuffix("s")
+    named = {"micrometer": 1.0, "micron": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
+    return _MICROMETRES.get(unit.strip(), named.get(plain))
+
+
 def openslide_mpp(properties: Mapping[str, str]) -> tuple[float, float] | None:
     """(x, y) mpp from OpenSlide's standard properties."""
     try:

@@ -19,17 +19,21 @@ from PIL import Image, UnidentifiedImageError
 from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB
-from metaphase.base.errors import MetaphaseError, SlideError
-from metaphase.base.foreign import check_plain, is_file, parsing
+from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing
 from metaphase.base.geometry import Box
+from metaphase.base.plugins import plugins
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
-from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
+from metaphase.slides.further import FURTHER
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
 from metaphase.slides.png import check_png
 from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
 
-Backend = Literal["auto", "openslide", "tiff", "image"]
+Backend = Literal["auto", "openslide", "tiff", "image", "dicom"] | str
+"""How a file is read; the further ones and those of other packages have names of their own."""
 
 FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
@@ -37,16 +41,50 @@ _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend = "auto") -> Slide:
-    """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says."""
+    """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says.
+
+    A folder is opened where it holds the files of one DICOM slide.
+    """
     path = Path(path)
+    if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
+        return open_dicom(path, mpp, openslide=backend == "auto")
+    other = _further(path, backend)
+    if other is not None and (is_folder(path) or backend != "auto"):
+        return other.open(path, mpp)
     _check_file(path)
     with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
         vendor = openslide.OpenSlide.detect_format(path)
     if backend == "openslide" or (backend == "auto" and vendor not in FAST_VENDORS):
-        return OpenSlideSlide(path, mpp)
+        try:
+            return OpenSlideSlide(path, mpp)
+        except SlideError:
+            if other is None:
+                raise
+    if other is not None:
+        return other.open(path, mpp)
     if backend == "tiff" or (backend == "auto" and _is_tiff(path)):
         return _open_tiff(path, vendor, mpp, may_fall_back=backend == "auto")
     return _open_image(path, mpp)
+
+
+def _further(path: Path, backend: Backend) -> SlideBackend | None:
+    """The backend asked for by name, or the first of the further ones that knows the path."""
+    known: dict[str, SlideBackend] = {**plugins("metaphase.slides"), **FURTHER}
+    if backend in ("openslide", "tiff", "image"):
+        return None
+    if backend != "auto" and backend not in known:
+        names = ("auto", "openslide", "tiff", "image", "dicom", *known)
+        raise UsageError(f"there is no backend {backend!r}", next_step=f"known are {', '.join(names)}")
+    candidates = known.values() if backend == "auto" else [known[backend]]
+    with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
+        return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
+
+
+def is_slide_there(path: Path) -> bool:
+    """Whether there is a file of this name, or a folder that is a slide."""
+    if not is_folder(path):
+        return is_file(path)
+    return bool(dicom_files(path)) or _further(path, "auto") is not None
 
 
 @dataclass(frozen=True)
@@ -80,23 +118,32 @@ class SlideSource:
     @property
     def _stated(self) -> tuple[float | None, str]:
         """What the file says of its resolution, and how it is decoded."""
-        if not is_file(self.path):
+        if not is_slide_there(self.path):
             return None, ""
         status = self.path.stat()
         return _stated(self.path, status.st_size, status.st_mtime_ns)
 
 
+def source_of(slide: Slide) -> SlideSource:
+    """What opens a slide again; one in memory has no file."""
+    if slide.info.path is None:
+        raise SlideError("is in memory only", path=slide.name, next_step="write it to a file first")
+    resolution = slide.info.resolution
+    given = resolution.mpp if resolution is not None and resolution.source == "flag" else None
+    return SlideSource(slide.info.path, given)
+
+
 def companions(path: Path) -> list[Path]:
     """Files without which a slide's index file says nothing.
 
-    The folder of a .mrxs, the files that a .vms or .vmu names, and all others of a .dcm's folder (which of
-    them are of the same series is not looked at: one too many costs a second search, one too few a stale
-    result).
+    The folder of a .mrxs, the files that a .vms or .vmu names, and all others of a DICOM file's folder
+    (which of them are of the same series is not looked at: one too many costs a second search, one too few a
+    stale result).
     """
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
-    if path.suffix.lower() == ".dcm":
-        return sorted(file for file in path.parent.glob("*.dcm") if file != path)
+    if is_dicom(path):
+        return [file for file in dicom_files(path.parent) if file != path]
     if path.suffix.lower() in (".vms", ".vmu"):
         lines = path.read_text(encoding="latin-1").splitlines()
         named = (path.parent / line.partition("=")[2].strip() for line in lines if "=" in line)
@@ -175,7 +222,7 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
             raise SlideError(
                 "neither a slide that OpenSlide knows, nor a TIFF, nor an image",
                 path=path,
-                next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms, a .dcm)",
+                next_step="check the file; of a scanner's folder, name the index file (.mrxs, .vms)",
             ) from error
     return ArraySlide(pixels, mpp, path=path, vendor="image")
 

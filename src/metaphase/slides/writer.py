@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from tifffile import TiffWriter
 
-from metaphase import __version__
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.version import __version__
 
 Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "nearest", "max"]

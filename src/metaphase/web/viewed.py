@@ -6,6 +6,7 @@ import io
 import json
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -216,7 +217,7 @@ def registered_pair(folder: Path) -> RegisteredPair:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(ABC):
     """Another picture of a slide, drawn in the slide's own pixels."""
 
     source: SlideSource
@@ -232,17 +233,17 @@ class Layer:
         return _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY, self.placed())))
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """What a person calls it."""
-        raise NotImplementedError
 
     def placed(self) -> object:
         """What decides where it lies, apart from the slide's resolution."""
         return ()
 
+    @abstractmethod
     def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
         """A picture of pixels with `scale` level-0 pixels of the slide a side, from (x, y) on."""
-        raise NotImplementedError
 
 
 GRID_PX = 32

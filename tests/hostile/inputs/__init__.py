@@ -16,6 +16,7 @@ from tests.hostile.inputs import (
     coco,
     csv_table,
     dataset,
+    further,
     geojson,
     grand_challenge,
     image,
@@ -66,6 +67,7 @@ FAMILIES = {
     "site": site,
     "stains": stains,
     "workspace": workspace,
+    "further": further,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -80,12 +82,14 @@ CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
     "toml": {1: (2, 14, 23)},
     "csv": {3: (17,)},
     "image": {11: (187,)},
-    "manifest": {3: (126,), 11: (280,), 21: (3, 477)},
+    "manifest": {3: (126,), 11: (280,), 21: (3, 477), 41: (67,)},
     "model": {3: (103,)},
     "options": {3: (229, 402), 11: (259,)},
     "stains": {11: (37,)},
     "special": {3: (173,)},
-    "result": {3: (48, 385)},
+    "result": {3: (48, 385), 41: (273,)},
+    "mask": {41: (95,)},
+    "cases": {51: (139,)},
     "dataset": {3: (116,), 11: (232,)},
     "site": {5: (5, 7)},
 }

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.ndimage import gaussian_filter
 
-from metaphase.networks.engine.peaks import collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.peaks import collect, is_peak, smoothed
+from metaphase.networks.engine.places import smoothing_reach
 
 MAPS = arrays(
     np.float32,

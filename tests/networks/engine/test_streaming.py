@@ -20,7 +20,7 @@ from metaphase.networks.engine import (
     inside,
     plan_detection,
 )
-from metaphase.networks.engine.engine import PeakMethod
+from metaphase.networks.engine.settings import PeakMethod
 from metaphase.slides import ArraySlide, MaskGrid
 from tests.networks.engine.networks_made import darkness_network, plain_probabilities, random_network, texture
 

@@ -67,6 +67,8 @@ class WriteContext:
     """For formats in millimetres, and for the size of boxes and circles."""
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Width and height in level-0 pixels, for formats that state them."""
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    """File or folder of each slide, for formats that refer to it."""
 
     def mpp_of(self, slide: str, path: Path, purpose: str) -> float:
         """The resolution of one slide; an error that says what it is needed for where it is unknown."""

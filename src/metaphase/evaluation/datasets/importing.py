@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
@@ -34,6 +33,7 @@ from metaphase.evaluation.datasets.tupac import (
     read_paper_auxiliary,
     read_slides,
 )
+from metaphase.version import __version__
 
 # ---- cohorts made by `metaphase simulate` ----
 

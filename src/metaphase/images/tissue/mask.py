@@ -30,6 +30,8 @@ CLASS_NAME = "Tissue"
 CLASS_COLOUR = (0, 160, 70)
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "tissue.metaphase")
 PNG_KEY = "metaphase-tissue"
+LEAST_SCALE = 0.05
+"""A mask is coarser than its slide; what is so much finer was not made for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +60,10 @@ class TissueMask:
                 next_step="give (height, width) bool",
             )
         numbers = (self.mpp, self.scale, self.x, self.y)
-        if not all(map(math.isfinite, numbers)) or min(self.mpp, self.scale) <= 0:
+        if not all(map(math.isfinite, numbers)) or self.mpp <= 0 or self.scale < LEAST_SCALE:
             raise UsageError(
                 f"a mask at ({self.x}, {self.y}) with {self.mpp} um/px and scale {self.scale} makes no sense",
-                next_step="give finite coordinates, and a resolution and a scale above 0",
+                next_step=f"give finite coordinates, a resolution above 0, a scale from {LEAST_SCALE:g} on",
             )
 
     @property

@@ -225,7 +225,7 @@ class AnswerLog:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes a damaged schema as it is
             raise _explanation(error, self.path) from error
 
 
@@ -320,7 +320,7 @@ def _create(connection: sqlite3.Connection) -> None:
             raise
 
 
-def _explanation(error: sqlite3.Error, path: Path) -> LabellingError:
+def _explanation(error: Exception, path: Path) -> LabellingError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LabellingError("is locked by another program", path=path, next_step="close it and try again")

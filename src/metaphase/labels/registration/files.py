@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from metaphase import __version__
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, write_table
@@ -24,6 +23,7 @@ from metaphase.labels.registration.pictures import save_registration_picture
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.transform import Transform, save_transform
 from metaphase.slides import Slide
+from metaphase.version import __version__
 
 # ---- annotations and points of other tools ----
 

@@ -1,9 +1,15 @@
-"""The dense engine: detectors over whole slides, from tiles of pixels to points, in bounded memory."""
+"""The dense engine: detectors over whole slides, from tiles of pixels to points, in bounded memory.
+
+`Engine` needs torch and is loaded when it is asked for; all else, and `onnx`, works without.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from metaphase.detections.suppression import suppress
-from metaphase.networks.engine.engine import DeviceError, Engine, EngineConfig, PeakConfig
+from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import (
     Detections,
+    TileEngine,
     TileResult,
     as_detections,
     check_count,
@@ -14,12 +20,16 @@ from metaphase.networks.engine.streaming import (
     suppress_points,
 )
 
+if TYPE_CHECKING:
+    from metaphase.networks.engine.engine import Engine
+
 __all__ = [
     "Detections",
     "DeviceError",
     "Engine",
     "EngineConfig",
     "PeakConfig",
+    "TileEngine",
     "TileResult",
     "as_detections",
     "check_count",
@@ -30,3 +40,11 @@ __all__ = [
     "suppress",
     "suppress_points",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Engine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from metaphase.networks.engine.engine import Engine
+
+    return Engine

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Literal, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.base.errors import MetaphaseError, ModelError, UsageError
-from metaphase.base.parallel import available_cores
-from metaphase.base.provenance import decides
-from metaphase.detections.table import PAPER_SUPPRESS_UM
+from metaphase.base.errors import UsageError
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.networks.architectures import Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
@@ -26,80 +24,16 @@ from metaphase.networks.engine.layers import (
     CELL_PX,
     CellDetector,
     FoldedDetector,
+    ForeignDetector,
+    OtherKindError,
     PlainDetector,
     fold_detector,
-    has_wide,
+    is_ours,
 )
-from metaphase.networks.engine.peaks import BORDER
-
-# ---- settings of the engine and of what counts as a detection ----
-
-MAX_SMOOTH_UM = 10.0
-Precision = Literal["auto", "fast", "float32"]
-PeakMethod = Literal["maxima", "components"]
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """How networks are computed; the defaults suit the machine at hand."""
-
-    device: str | None = field(default=None, metadata=decides())
-    """`cpu`, `cuda` or `cuda:1`; None is a GPU where there is one."""
-    precision: Precision = "auto"
-    """`auto`: probabilities within 1e-3 of float32; `fast`: half precision, about 1e-2, on a GPU and, for a
-    `swift` detector, on a CPU; `float32`: all arithmetic in float32."""
-    batch: int | None = field(default=None, metadata=decides())
-    """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
-    workers: int | None = field(default=None, metadata=decides())
-    """Threads that compute on the CPU; by default one a core."""
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("auto", "fast", "float32"):
-            raise UsageError(
-                f"there is no precision {self.precision!r}", next_step="give auto, fast or float32"
-            )
-        if min(self.batch or 1, self.workers or 1) < 1 or 0 in (self.batch, self.workers):
-            raise UsageError(
-                f"batch {self.batch} with {self.workers} workers cannot run",
-                next_step="give 1 or more of each",
-            )
-
-
-@dataclass(frozen=True)
-class PeakConfig:
-    """Which points of a probability map become detections."""
-
-    floor: float = 0.1
-    """Lowest probability that is kept: below the threshold, so that it can be changed afterwards."""
-    suppress_um: float = PAPER_SUPPRESS_UM
-    """Of two detections nearer than this, the less probable one goes (the paper's d, 100 px of 0.25 um)."""
-    smooth_um: float = 0.0
-    """Standard deviation of the Gaussian by which probabilities are averaged before maxima are taken: what a
-    network says about places a little beside each other. 0, as in the paper, averages nothing."""
-    method: PeakMethod = "maxima"
-    """`maxima`: local maxima from the floor on, placed between outputs. `components`, as in the paper: what
-    reaches the floor and touches is one detection, in its middle, with its highest probability."""
-    max_peaks: int = field(default=5_000_000, metadata=decides())
-    """Where more places than this reach the floor, the network or the floor is at fault: an error."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.floor < 1 or not self.suppress_um >= 0 or self.max_peaks < 1:
-            raise UsageError(
-                f"detections from probability {self.floor} on, {self.suppress_um} um apart, make no sense",
-                next_step="give a floor between 0 and 1 and a distance of 0 um or more",
-            )
-        if self.method not in ("maxima", "components"):
-            raise UsageError(
-                f"detections by {self.method!r} are unknown", next_step="give maxima or components"
-            )
-        if not 0 <= self.smooth_um <= MAX_SMOOTH_UM:
-            raise UsageError(
-                f"smoothing by {self.smooth_um} um makes no sense",
-                next_step=f"give 0 to {MAX_SMOOTH_UM:g} um; a mitosis has about 10",
-            )
-
-
-# ---- the dense engine ----
+from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
+from metaphase.networks.engine.places import BORDER, Peaks
+from metaphase.networks.engine.second import MARGIN, SecondLook
+from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, Second, not_finite
 
 CPU_OUTPUTS = (32, 24, 16)
 """Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
@@ -112,11 +46,8 @@ TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 TOLERANCE = 0.02
 """Largest difference in logits to plain float32 with which faster arithmetic is used (`fast`: 20 times)."""
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class DeviceError(MetaphaseError):
-    """A device cannot do the work."""
 
 
 class Detector(Protocol):
@@ -129,20 +60,29 @@ class Detector(Protocol):
 class Engine:
     """Applies detectors to tiles; several networks give the mean of their probabilities.
 
+    With a `second` network, what they point to is looked at again: the logits' mean decides there.
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
-    def __init__(self, networks: Sequence[nn.Sequential], config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[nn.Sequential],
+        config: EngineConfig | None = None,
+        second: Second | None = None,
+    ) -> None:
         if not networks:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
         with torch.inference_mode(), self.active():
             self._detectors, self.arithmetic = self._prepare(networks)
+            half = self.device.type == "cuda" and self.config.precision == "fast"
+            dtype = torch.float16 if half else torch.float32
+            self.second = None if second is None else SecondLook(second, self.device, dtype)
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
-        wide = [fold_detector(network) for network in networks if has_wide(network)]
+        wide, cells, others = self._by_kind(networks)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
             workers = Workers(self.config.workers or available_cores())
@@ -150,9 +90,29 @@ class Engine:
             prepared = [(CpuDetector(folded, outputs, workers), "float32") for folded in wide]
         else:
             prepared = [self._on_gpu(folded) for folded in wide]
-        prepared += [self._of_cells(network) for network in networks if not has_wide(network)]
+        prepared += [self._of_cells(network) for network in cells]
+        prepared += [(ForeignDetector(network, self.device), "float32") for network in others]
         arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
         return [detector for detector, _ in prepared], arithmetic
+
+    def _by_kind(
+        self, networks: Sequence[nn.Module]
+    ) -> tuple[list[FoldedDetector], list[nn.Sequential], list[nn.Module]]:
+        """Networks with a wide convolution, folded; those of cells; and all others, as they are."""
+        wide: list[FoldedDetector] = []
+        cells: list[nn.Sequential] = []
+        others: list[nn.Module] = []
+        for network in networks:
+            if not isinstance(network, nn.Sequential) or not is_ours(network):
+                others.append(network)
+            elif isinstance(network[-1], Subcells):
+                cells.append(network)
+            else:
+                try:
+                    wide.append(fold_detector(network))
+                except OtherKindError:
+                    others.append(network)
+        return wide, cells, others
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
@@ -227,6 +187,11 @@ class Engine:
         return CELL_PX if cells else OUTPUT_STRIDE_PX
 
     @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        return 0 if self.second is None else MARGIN
+
+    @property
     def tile_outputs(self) -> int:
         """Outputs a side of the tiles that run fastest."""
         return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
@@ -248,6 +213,17 @@ class Engine:
             return self.config.batch
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
         return int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
+
+    def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Tensor]]:
+        """Batches whose pixels are tensors; for a GPU in memory that travels beside its work, made ahead."""
+        pinned = self.device.type == "cuda"
+        stack = partial(_stacked, pinned=pinned)
+        # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
+        return ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
+
+    def started(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
+        """Tiles on their way through the device, smoothed by `sigma` outputs."""
+        return StartedBatch(self, pixels, config, sigma)
 
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
@@ -288,6 +264,52 @@ class Engine:
         return torch.cat([self.logits(tiles[:middle]), self.logits(tiles[middle:])])
 
 
+class StartedBatch:
+    """Tiles on their way through the device."""
+
+    def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
+        self._engine, self._maxima = engine, config.method == "maxima"
+        self._cuda = engine.device.type == "cuda"
+        self._sigma, self._floor = sigma, config.floor
+        with torch.inference_mode(), engine.active():
+            self._image = pixels.to(engine.device, non_blocking=True)
+            self._raw = engine.logits(self._image)
+            inner = slice(engine.margin, -engine.margin or None)
+            self._logits = smoothed(self._raw[:, inner, inner], sigma)
+            floor = config.floor if engine.second is None else engine.second.floor
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
+            if self._cuda:
+                self._done = torch.cuda.Event()
+                self._done.record()
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Wait for the batch, and fetch its places while the device works on the next one."""
+        if not self._cuda:
+            return self._fetch(maps)
+        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
+            stream.wait_event(self._done)
+            found = self._fetch(maps)
+            stream.synchronize()
+        return found
+
+    @torch.inference_mode()
+    def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        check_finite(self._logits)
+        peaks = collect(self._logits, self._peak, between=self._maxima)
+        if self._engine.second is not None:
+            peaks = self._engine.second.peaks(self._image, self._raw, peaks, self._sigma, self._floor)
+        return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
+
+
+def _stacked(batch: tuple[T, list[RGB]], *, pinned: bool) -> tuple[T, Tensor]:
+    """Pixels (tiles, rows, columns, 3) of a batch; pinned memory travels to a GPU beside its work."""
+    tiles, pixels = batch
+    out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
+    for target, source in zip(out.numpy(), pixels, strict=True):
+        target[...] = source
+    return tiles, out
+
+
 def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
     """Outputs a side of a block: larger ones are faster, and their spectra need more memory."""
     for outputs in CPU_OUTPUTS:
@@ -314,10 +336,7 @@ def combine(logits: list[Tensor]) -> Tensor:
 def check_finite(logits: Tensor) -> None:
     """Raise `ModelError` where a network gave NaN or infinity."""
     if not bool(torch.isfinite(logits).all()):
-        raise ModelError(
-            "the network gives NaN or infinite probabilities",
-            next_step="try --precision float32; if that fails too, train or fetch the model again",
-        )
+        raise not_finite()
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,13 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from metaphase.base.errors import ModelError
-from metaphase.networks.architectures import LOST_PX, ResidualBlock, Subcells, WideConv2d, fold_normalisation
+from metaphase.networks.architectures import (
+    LOST_PX,
+    PixelScale,
+    ResidualBlock,
+    Subcells,
+    fold_normalisation,
+)
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 
 # ---- memory that is used again and again ----
@@ -153,15 +159,21 @@ def _folded_block(block: ResidualBlock) -> FoldedBlock:
 def _folded(layer: nn.Module) -> FoldedConv:
     if not isinstance(layer, nn.Conv2d):
         raise _other_kind()
+    if layer.padding not in ((0, 0), "valid") or layer.dilation != (1, 1) or layer.groups != 1:
+        raise _other_kind()
     weight = layer.weight.detach().double().cpu()
     bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach()
     return FoldedConv(weight, bias.double().cpu(), layer.stride[0])
 
 
+class OtherKindError(ModelError):
+    """A network of other layers than ours."""
+
+
 def _other_kind() -> ModelError:
-    return ModelError(
-        "the engine runs detectors, and this network is of another kind",
-        next_step="use a model whose card says family 'detector', 'residual' or 'swift'",
+    return OtherKindError(
+        "this network is of another kind than convolutions and residual blocks",
+        next_step="let PyTorch compute it as it is",
     )
 
 
@@ -258,13 +270,32 @@ CELL_PX = 2 * OUTPUT_STRIDE_PX
 """Side of a cell."""
 
 
-def has_wide(network: nn.Sequential) -> bool:
-    """Whether a wide convolution decides a network's time, as in the paper's and the residual detector."""
-    return any(isinstance(layer, WideConv2d) for layer in network)
+def is_ours(network: nn.Module) -> bool:
+    """Whether a network begins as ours do, with pixels scaled: others are not folded."""
+    return isinstance(network, nn.Sequential) and isinstance(next(iter(network), None), PixelScale)
+
+
+def fold_cells(network: nn.Sequential) -> nn.Sequential:
+    """A detector of cells without normalisation, for pixels from 0 to 255, in double precision.
+
+    Its last layer gives the logits of "yes" against "no" of a cell's four outputs.
+    """
+    folded = fold_normalisation(copy.deepcopy(network).double())
+    *body, head = folded
+    if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
+        raise _other_kind()
+    _check_finite(list(folded.parameters()))
+    answer = head.answer
+    difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
+    with torch.no_grad():
+        body[0].weight /= PIXEL_MAX
+        difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
+        difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
+    return nn.Sequential(*body, difference).eval().requires_grad_(False)
 
 
 class CellDetector:
-    """One `swift` network, ready to compute logits of batches of tiles by PyTorch's own convolutions.
+    """One `swift` or `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
 
     `dtype` is that of weights and features. The head gives the logit of "yes" against "no".
     """
@@ -272,28 +303,70 @@ class CellDetector:
     def __init__(
         self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
     ) -> None:
-        folded = fold_normalisation(copy.deepcopy(network).double())
-        *body, head = folded
-        if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
-            raise _other_kind()
-        _check_finite(list(folded.parameters()))
-        with torch.no_grad():
-            body[0].weight /= PIXEL_MAX
-            answer = head.answer
-            difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
-            difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
-            difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
-        layers = nn.Sequential(*body, difference, nn.PixelShuffle(2)).to(device, dtype).eval()
-        self._layers = layers.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
+        layers = fold_cells(network).to(device, dtype)
+        self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            pixels = image.permute(0, 3, 1, 2).to(self._dtype)
-            values: Tensor = self._layers(pixels)
+            answers: Tensor = self._layers(image.permute(0, 3, 1, 2).to(self._dtype))
+            values = functional.pixel_shuffle(answers, 2)
         return values[:, 0, :rows, :columns].float()
+
+
+# ---- any other network, computed as it is ----
+
+SHIFTED_TOLERANCE = 1e-3
+"""Largest difference, of the spread of its logits, by which an answer may depend on what lies around."""
+
+
+class ForeignDetector:
+    """Any network of the right geometry, by PyTorch in float32."""
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        self._network = copy.deepcopy(network).float().to(device).eval().requires_grad_(False)
+        self._device = device
+        _check_finite(list(self._network.parameters()))
+        self._check_geometry()
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
+        rows, columns = (side - (side - RECEPTIVE_PX) % OUTPUT_STRIDE_PX for side in image.shape[1:3])
+        with tensor_float(False):
+            pixels = image[:, :rows, :columns].permute(0, 3, 1, 2).float() / PIXEL_MAX
+            values: Tensor = self._network(pixels)
+        return values[:, 1] - values[:, 0]
+
+    def _check_geometry(self) -> None:
+        """Refuse a network whose answers do not mean the places that the engine takes them for."""
+        side = RECEPTIVE_PX + 3 * OUTPUT_STRIDE_PX
+        pixels = torch.randint(0, 256, (1, side, side, 3), generator=torch.Generator().manual_seed(0))
+        image = pixels.to(self._device, torch.uint8)
+        row, column = 2, 1
+        top, left = row * OUTPUT_STRIDE_PX, column * OUTPUT_STRIDE_PX
+        try:
+            whole = self.logits(image)
+            alone = self.logits(image[:, top : top + RECEPTIVE_PX, left : left + RECEPTIVE_PX])
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise _other_geometry(f"it fails on {side} px ({str(error).splitlines()[0]})") from error
+        if whole.shape != (1, 4, 4) or alone.shape != (1, 1, 1):
+            shapes = (
+                f"{tuple(whole.shape[1:])} on {side} px and {tuple(alone.shape[1:])} on {RECEPTIVE_PX} px"
+            )
+            raise _other_geometry(f"it answers {shapes}, and not (4, 4) and (1, 1)")
+        spread = float(whole.std()) + float(whole.abs().mean()) + 1e-6
+        if not float((whole[0, row, column] - alone[0, 0, 0]).abs()) <= SHIFTED_TOLERANCE * spread:
+            raise _other_geometry("its answer about a place depends on what lies around its 97 px")
+
+
+def _other_geometry(why: str) -> ModelError:
+    return ModelError(
+        f"the network's geometry is not that of a detector: {why}",
+        next_step=f"give one that sees {RECEPTIVE_PX} px a side, answers (n, 2, ...) every "
+        f"{OUTPUT_STRIDE_PX} px and pads nothing",
+    )
 
 
 @contextmanager

@@ -1,36 +1,13 @@
-"""Places of logit maps: local maxima, or all that reach a probability; only points leave the device."""
+"""Places of logit maps on a device: local maxima, or all that reach a probability; only points leave it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-BORDER = 1
-"""Outputs around a tile's own that its maxima are compared with."""
-_EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
-
-    map_index: npt.NDArray[np.int64]
-    output: npt.NDArray[np.int64]
-    """(n, 2): row and column of the output that is the maximum."""
-    row: npt.NDArray[np.float64]
-    column: npt.NDArray[np.float64]
-    probability: npt.NDArray[np.float32]
-
-
-def smoothing_reach(sigma: float) -> int:
-    """Outputs on each side that smoothing takes into account, and uses up."""
-    return math.ceil(3 * sigma)
+from metaphase.networks.engine.places import BORDER, EARLIER, Peaks, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -59,8 +36,8 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak = inner >= _logit(floor)
-    for dy, dx in _EARLIER:
+    peak = inner >= logit_of(floor)
+    for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
     return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
@@ -68,7 +45,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
 
 def reaches(logits: Tensor, floor: float) -> Tensor:
     """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    reached = _shifted(logits, 0, 0) >= _logit(floor)
+    reached = _shifted(logits, 0, 0) >= logit_of(floor)
     return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
 
 
@@ -88,7 +65,8 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
 
 
-def _logit(probability: float) -> float:
+def logit_of(probability: float) -> float:
+    """In double precision."""
     return float(torch.logit(torch.tensor(probability, dtype=torch.float64)))
 
 

@@ -6,32 +6,73 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.ndimage import binary_dilation
-from torch import Tensor
 
 from metaphase.base.arrays import RGB, AnyFloats, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.geometry import Box
-from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.parallel import available_cores
 from metaphase.detections.suppression import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.engine import Engine, PeakConfig, check_finite
-from metaphase.networks.engine.peaks import (
-    BORDER,
-    Peaks,
-    collect,
-    is_peak,
-    reaches,
-    smoothed,
-    smoothing_reach,
+from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.settings import PeakConfig
+from metaphase.slides import (
+    WORKING_MPP,
+    MaskGrid,
+    Slide,
+    Tile,
+    TilePlan,
+    TileProcesses,
+    plan_tiles,
+    read_tiles,
 )
-from metaphase.slides import WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles, read_tiles
+
+
+class Started(Protocol):
+    """Tiles on their way through a device."""
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Their places and, where asked for, probabilities (tiles, rows, columns)."""
+
+
+class TileEngine(Protocol):
+    """What searches tiles: PyTorch's engine or ONNX Runtime's."""
+
+    arithmetic: str
+
+    @property
+    def device(self) -> Any:
+        """Where it computes."""
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam."""
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest."""
+
+    @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+
+    @property
+    def batch(self) -> int:
+        """Tiles computed at once."""
+
+    def staged(self, batches: Iterable[tuple[list[Tile], list[RGB]]]) -> Iterable[tuple[list[Tile], Any]]:
+        """Batches whose pixels are as `started` takes them."""
+
+    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> Started:
+        """Tiles sent on their way, smoothed by `sigma` outputs."""
+
+    def probability_map(self, tile: RGB) -> Floats32:
+        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +82,10 @@ class Detections:
     x: Floats
     y: Floats
     probability: AnyFloats
+
+
+HELD_BATCHES = 3
+"""Batches whose pixels may still be wanted while the next is read: being stacked, waiting, being gathered."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +102,7 @@ class TileResult:
 
 def plan_detection(
     slide: Slide,
-    engine: Engine,
+    engine: TileEngine,
     config: PeakConfig | None = None,
     *,
     mpp: float = WORKING_MPP,
@@ -69,7 +114,7 @@ def plan_detection(
     With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
     By default tiles have the size that runs fastest, or that of a slide that is smaller.
     """
-    border = BORDER + smoothing_reach(_sigma(config, mpp))
+    border = BORDER + smoothing_reach(_sigma(config, mpp)) + engine.margin
     lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
     if tile_px is None:
         best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
@@ -89,40 +134,43 @@ def plan_detection(
 
 
 def detect_tiles(
-    engine: Engine,
+    engine: TileEngine,
     slide: Slide,
     plan: TilePlan,
     config: PeakConfig | None = None,
     *,
     maps: bool = False,
     threads: int | None = None,
+    decoders: TileProcesses | None = None,
 ) -> Iterator[TileResult]:
     """The points of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
 
     Decoding, and on a GPU also the transfer of results, overlap with the computation of the next batch.
+    `decoders` decode a slide that has a file, in the place of threads.
     """
     config = config or PeakConfig()
     sigma = _sigma(config, plan.mpp)
-    pinned = engine.device.type == "cuda"
     ahead = (
         None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
     )
-    batches = _batches(read_tiles(slide, plan, threads=threads, ahead=ahead), engine.batch)
-    waiting: _Batch | None = None
-    stack = partial(_stacked, pinned=pinned)
-    # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
-    stacked = ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
-    for tiles, pixels in stacked:
-        started = _Batch(engine, tiles, pixels, config, sigma)
+    if decoders is not None and slide.info.path is not None:
+        waiting_tiles = 2 * max(engine.batch, decoders.count)
+        read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
+    else:
+        read = read_tiles(slide, plan, threads=threads, ahead=ahead)
+    first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
+    waiting: tuple[Started, list[Tile]] | None = None
+    for tiles, pixels in engine.staged(_batches(read, engine.batch)):
+        started = engine.started(pixels, config, sigma)
         if waiting is not None:
-            yield from waiting.results(plan, maps)
-        waiting = started
+            yield from _results(*waiting, plan, first_px, maps)
+        waiting = started, tiles
     if waiting is not None:
-        yield from waiting.results(plan, maps)
+        yield from _results(*waiting, plan, first_px, maps)
 
 
 def find_detections(
-    engine: Engine,
+    engine: TileEngine,
     slide: Slide,
     config: PeakConfig | None = None,
     *,
@@ -168,49 +216,19 @@ def inside(points: Detections, mask: MaskGrid) -> Detections:
     return _taken(points, np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
 
 
-class _Batch:
-    """Tiles on their way through the device."""
-
-    def __init__(
-        self, engine: Engine, tiles: list[Tile], pixels: Tensor, config: PeakConfig, sigma: float
-    ) -> None:
-        self._tiles, self._engine, self._maxima = tiles, engine, config.method == "maxima"
-        self._first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * smoothing_reach(sigma)
-        self._cuda = engine.device.type == "cuda"
-        with torch.inference_mode(), engine.active():
-            self._logits = smoothed(engine.logits(pixels), sigma)
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
-            if self._cuda:
-                self._done = torch.cuda.Event()
-                self._done.record()
-
-    def results(self, plan: TilePlan, maps: bool) -> list[TileResult]:
-        """Wait for the batch, and fetch its points while the device works on the next one."""
-        if not self._cuda:
-            return self._fetch(plan, maps)
-        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
-            stream.wait_event(self._done)
-            results = self._fetch(plan, maps)
-            stream.synchronize()
-        return results
-
-    @torch.inference_mode()
-    def _fetch(self, plan: TilePlan, maps: bool) -> list[TileResult]:
-        check_finite(self._logits)
-        peaks = collect(self._logits, self._peak, between=self._maxima)
-        images = torch.sigmoid(self._logits).cpu().numpy() if maps else None
-        results = []
-        for index, tile in enumerate(self._tiles):
-            mine = _in_core(peaks, index, tile)
-            x, y = (
-                origin + self._first_px + OUTPUT_STRIDE_PX * place[mine]
-                for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
-            )
-            points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
-            results.append(
-                TileResult(tile, points, None if images is None else _core_map(images[index], tile))
-            )
-        return results
+def _results(
+    started: Started, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
+) -> Iterator[TileResult]:
+    """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
+    peaks, images = started.found(maps=maps)
+    for index, tile in enumerate(tiles):
+        mine = _in_core(peaks, index, tile)
+        x, y = (
+            origin + first_px + OUTPUT_STRIDE_PX * place[mine]
+            for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
+        )
+        points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
+        yield TileResult(tile, points, None if images is None else _core_map(images[index], tile))
 
 
 def _sigma(config: PeakConfig | None, mpp: float) -> float:
@@ -223,15 +241,6 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
     source = iter(tiles)
     while group := list(islice(source, size)):
         yield [tile for tile, _ in group], [pixels for _, pixels in group]
-
-
-def _stacked(batch: tuple[list[Tile], list[RGB]], *, pinned: bool) -> tuple[list[Tile], Tensor]:
-    """Pixels (tiles, rows, columns, 3) of a batch; pinned memory travels to a GPU beside its work."""
-    tiles, pixels = batch
-    out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
-    for target, source in zip(out.numpy(), pixels, strict=True):
-        target[...] = source
-    return tiles, out
 
 
 def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:

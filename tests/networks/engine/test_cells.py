@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import build_network, patch_probability
@@ -14,11 +17,14 @@ from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, N
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.layers import CellDetector
 from metaphase.slides import ArraySlide
-from tests.networks.engine.networks_made import residual_network, swift_network, texture
+from tests.networks.engine.networks_made import lite_network, residual_network, swift_network, texture
 from tests.networks.engine.test_residual import plain_logits
 
 CPU = EngineConfig(device="cpu", workers=2)
 TOLERANCE = 1e-4
+MAKERS = (swift_network, lite_network)
+Maker = Callable[[], nn.Sequential]
+either = pytest.mark.parametrize("made", MAKERS)
 
 
 def outputs(side: int) -> int:
@@ -26,17 +32,18 @@ def outputs(side: int) -> int:
 
 
 @settings(max_examples=12)
-@given(height=st.integers(97, 330), width=st.integers(97, 330))
-def test_equals_the_plain_network_at_any_size(height: int, width: int) -> None:
+@given(height=st.integers(97, 330), width=st.integers(97, 330), made=st.sampled_from(MAKERS))
+def test_equals_the_plain_network_at_any_size(height: int, width: int, made: Maker) -> None:
     image = texture(height, width, seed=height * 1000 + width)
-    expected = plain_logits(swift_network(), image)[: outputs(height), : outputs(width)]
-    found = Engine([swift_network()], CPU).logits(torch.from_numpy(image)[None])[0]
+    expected = plain_logits(made(), image)[: outputs(height), : outputs(width)]
+    found = Engine([made()], CPU).logits(torch.from_numpy(image)[None])[0]
     assert found.shape == (outputs(height), outputs(width))
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    np.testing.assert_allclose(torch.sigmoid(found), 1 / (1 + np.exp(-np.asarray(expected))), atol=TOLERANCE)
 
 
-def test_the_first_output_of_a_patch_is_the_patchs() -> None:
-    network, image = swift_network(), texture(260, 260)
+@either
+def test_the_first_output_of_a_patch_is_the_patchs(made: Maker) -> None:
+    network, image = made(), texture(260, 260)
     whole = Engine([network], CPU).logits(torch.from_numpy(image)[None])[0]
     for row, column in ((0, 0), (4, 6), (16, 10)):  # the first of each cell
         y, x = OUTPUT_STRIDE_PX * row, OUTPUT_STRIDE_PX * column
@@ -46,9 +53,10 @@ def test_the_first_output_of_a_patch_is_the_patchs() -> None:
         assert float(said) == pytest.approx(float(torch.sigmoid(whole[row, column])), abs=1e-4)
 
 
-def test_tile_size_changes_nothing() -> None:
+@either
+def test_tile_size_changes_nothing(made: Maker) -> None:
     slide = ArraySlide(texture(700, 620), mpp=0.25)
-    engine = Engine([swift_network()], CPU)
+    engine = Engine([made()], CPU)
     config = PeakConfig(floor=0.3, suppress_um=5, smooth_um=1.0)
     whole = find_detections(engine, slide, config, tile_px=1024)
     assert len(whole.x) > 5
@@ -74,6 +82,17 @@ def test_answers_together_with_a_detector_of_another_kind() -> None:
     alone = [torch.sigmoid(Engine([make()], CPU).logits(image)) for make in (swift_network, residual_network)]
     both = torch.sigmoid(Engine([swift_network(), residual_network()], CPU).logits(image))
     np.testing.assert_allclose(both, (alone[0] + alone[1]) / 2, atol=1e-5)
+
+
+@either
+def test_an_output_sees_what_lies_around_it(made: Maker) -> None:
+    network = made()
+    pixels = torch.rand(1, 3, PATCH_PX, PATCH_PX, requires_grad=True)
+    (network(pixels)[0, 1, 0, 0]).backward()
+    seen = pixels.grad.abs().sum((0, 1)).nonzero()  # type: ignore[union-attr]
+    middle = (seen.amin(0) + seen.amax(0)) / 2
+    assert float((middle - (PATCH_PX / 2 + OUTPUT_STRIDE_PX / 2)).abs().max()) <= OUTPUT_STRIDE_PX
+    assert int(seen.amax()) < RECEPTIVE_PX
 
 
 def test_weights_that_are_no_numbers_and_other_networks_are_refused() -> None:

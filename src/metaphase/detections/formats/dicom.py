@@ -1,0 +1,228 @@
+"""DICOM Microscopy Bulk Simple Annotations: one file a slide, points in pixels of its total pixel matrix.
+
+What is written refers to the slide's finest level, by study, series and instance, and says who found it. No
+public code of a mitotic figure could be verified, so its code is of a private scheme.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.errors import OutputError
+from metaphase.base.files import atomic_path
+from metaphase.base.foreign import is_file, parsing
+from metaphase.base.tables import TableError
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, name_of, never
+from metaphase.detections.table import (
+    CERTAIN,
+    COLUMNS,
+    IGNORE,
+    LOOKALIKE,
+    MITOSIS,
+    OPERATING_POINTS,
+    DetectionSet,
+    detection_set,
+    identities,
+)
+from metaphase.slides.dicom import source_image
+from metaphase.version import __version__
+
+ANNOTATIONS = "1.2.840.10008.5.1.4.1.1.91.1"
+"""SOP class of Microscopy Bulk Simple Annotations."""
+SCHEME = "99METAPHASE"
+"""Private scheme of our codes."""
+MAKER = "metaphase"
+KINDS = {MITOSIS: "mitotic-figure", LOOKALIKE: "lookalike", IGNORE: "ignore"}
+"""Values of our codes."""
+_START = 4096
+DIGITS = [bytes([digit]) for digit in b"0123456789."]
+"""What would make another UID of one."""
+
+
+def coded(value: str, meaning: str) -> Any:
+    """A code of our own scheme."""
+    from pydicom.sr.coding import Code
+
+    return Code(value, SCHEME, meaning)
+
+
+def written(label: str) -> str:
+    """The class name of a label as DICOM text holds it: 64 characters, no backslash, which parts values."""
+    return name_of(label).replace("%", "%25").replace("\\", "%5C")[:64]
+
+
+def kind_of(label: str) -> Any:
+    """The code of a label; what DICOM has no code for has one of ours."""
+    value = KINDS.get(label) or hashlib.sha256(label.encode()).hexdigest()[:16]
+    return coded(value, written(label))
+
+
+def uid_of(*parts: object) -> str:
+    """A UID that depends on these alone, so that the same result has the same one."""
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).digest()
+    return f"2.25.{int.from_bytes(digest[:16], 'big')}"
+
+
+def equipment() -> dict[str, Any]:
+    """Who made an object."""
+    return {
+        "manufacturer": MAKER,
+        "manufacturer_model_name": MAKER,
+        "software_versions": __version__,
+        "device_serial_number": __version__,
+    }
+
+
+def source_of(context: WriteContext, slide: str, path: Path) -> Any:
+    """Header of the DICOM slide that a file refers to."""
+    place = context.sources.get(slide)
+    if place is None:
+        raise OutputError(
+            f"the DICOM file of slide {slide} is not known, to which annotations refer",
+            path=path,
+            next_step="give the slide's file or folder with --slide, or in the column he of --manifest",
+        )
+    return source_image(place)
+
+
+def algorithm(stated: dict[str, Any]) -> Any:
+    """The model by name, with its operating points."""
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    deltas = {
+        name: f"{stated[name]['delta']:g}" for name in ("mitoses", "count") if "delta" in stated.get(name, {})
+    }
+    name = str(stated.get("model") or MAKER)[:64]
+    family = codes.DCM.ArtificialIntelligence
+    parameters = {f"delta {point}": value for point, value in deltas.items()} or None
+    return highdicom.AlgorithmIdentificationSequence(name, family, __version__, MAKER, parameters)
+
+
+def save(dataset: Any, path: Path) -> None:
+    """Write an object whole or not at all."""
+    with atomic_path(path) as temporary:
+        dataset.save_as(temporary, enforce_file_format=True)
+
+
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+    """A group of points for each label, with their probabilities."""
+    (slide,) = detections.slides
+    highdicom = _highdicom(path)
+    source = source_of(context, slide, path)
+    table = detections.table
+    stated = table.attrs.get(OPERATING_POINTS, {})
+    labels = list(dict.fromkeys(table["label"])) or [MITOSIS]
+    with parsing(
+        path, "the slide's header does not allow annotations", next_step="check the slide", error=OutputError
+    ):
+        groups = [
+            _group(number, table[table["label"] == label], label, source, stated)
+            for number, label in enumerate(labels, 1)
+        ]
+        identity = uid_of(source.SOPInstanceUID, *identities(table), *table["probability"], stated)
+        made = highdicom.ann.MicroscopyBulkSimpleAnnotations(
+            source_images=[source],
+            annotation_coordinate_type="2D",
+            annotation_groups=groups,
+            series_instance_uid=uid_of(source.SeriesInstanceUID, "annotations"),
+            series_number=9001,
+            sop_instance_uid=identity,
+            instance_number=1,
+            content_label="MITOSES",
+            content_description="Mitoses found by metaphase; research only, not for diagnosis",
+            **equipment(),
+        )
+        made.SpecificCharacterSet = "ISO_IR 192"
+        save(made, path)
+
+
+def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: dict[str, Any]) -> Any:
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    places = points[["x", "y"]].to_numpy(np.float64)
+    about = {
+        "number": number,
+        "uid": uid_of(source.SOPInstanceUID, label, places.tobytes().hex()),
+        "label": written(label),
+        "annotated_property_category": codes.SCT.MorphologicallyAbnormalStructure,
+        "annotated_property_type": kind_of(label),
+        "graphic_type": "POINT",
+        "algorithm_type": "MANUAL",
+    }
+    if stated or (points["probability"] < CERTAIN).any():
+        about |= {"algorithm_type": "AUTOMATIC", "algorithm_identification": algorithm(stated)}
+    probability = highdicom.ann.Measurements(
+        codes.DCM.Probability, points["probability"].to_numpy(np.float64), codes.UCUM.NoUnits
+    )
+    if len(places):
+        rows = [place[None] for place in places]
+        return highdicom.ann.AnnotationGroup(graphic_data=rows, measurements=[probability], **about)
+    empty = highdicom.ann.AnnotationGroup(graphic_data=[np.zeros((1, 2))], **about)
+    empty.NumberOfAnnotations, empty.DoublePointCoordinatesData = 0, b""
+    return empty
+
+
+def read(path: Path, context: ReadContext) -> DetectionSet:
+    """Points of all groups; outlines and boxes by their centres."""
+    highdicom = _highdicom(path)
+    if not holds_annotations(path):
+        raise TableError(
+            "is DICOM, but no Microscopy Bulk Simple Annotations", path=path, next_step="name that file"
+        )
+    found = highdicom.ann.annread(path)
+    if found.AnnotationCoordinateType != "2D":
+        raise TableError(
+            "its places are millimetres on the glass, not pixels of an image",
+            path=path,
+            next_step="export them as 2D annotations",
+        )
+    rows = [row for group in found.get_annotation_groups() for row in _rows(group, context.slide)]
+    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+
+
+def _rows(group: Any, slide: str) -> list[tuple[str, float, float, float | None, str]]:
+    count = int(group.NumberOfAnnotations)
+    if not count:
+        return []
+    places = [(shape.min(0) + shape.max(0)) / 2 for shape in group.get_graphic_data("2D")]
+    names, values, _ = group.get_measurements()
+    told = [index for index, name in enumerate(names) if name.value == "122157"]
+    given = values[:, told[0]] if told else np.full(count, np.nan)
+    known = [None if np.isnan(value) else round(float(value), 7) for value in given]
+    label = unquote(str(group.annotated_property_type.meaning))
+    if group.annotated_property_type.scheme_designator != SCHEME:
+        label = f"{group.AnnotationGroupLabel} {label}"
+    return [(slide, float(x), float(y), value, label) for (x, y), value in zip(places, known, strict=True)]
+
+
+def holds_annotations(path: Path) -> bool:
+    """Whether a DICOM file is of this format; slides and reports may lie beside it."""
+    if not is_file(path):
+        return False
+    with path.open("rb") as file:
+        start = file.read(_START)
+    place = start.find(ANNOTATIONS.encode())
+    return place > 0 and start[place + len(ANNOTATIONS) :][:1] not in DIGITS
+
+
+def _highdicom(path: Path) -> Any:
+    try:
+        import highdicom
+    except ImportError as error:
+        raise OutputError(
+            "DICOM annotations need the package highdicom",
+            path=path,
+            next_step="pip install 'metaphase[dicom]'",
+        ) from error
+    return highdicom
+
+
+DICOM = Format("dicom", (".dcm",), never, read, write, one_slide=True)

@@ -1,0 +1,179 @@
+"""The engine by ONNX Runtime: exported detectors over tiles of pixels, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_expit, logsumexp
+
+from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.foreign import parsing, read_bytes
+from metaphase.base.parallel import available_cores
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
+from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
+from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, not_finite
+
+PIXELS, PROBABILITY, LOGIT = "pixels", "probability", "logit"
+"""Input and outputs of a graph."""
+TILE_OUTPUTS = 240
+"""Outputs a side of a tile: features of larger ones take more memory and no less time."""
+STEP_PX = 2 * OUTPUT_STRIDE_PX
+"""Tiles join without a seam, whatever the detector's cells."""
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+Pixels = npt.NDArray[np.uint8]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OnnxNetwork:
+    """An exported detector: the bytes of its graph, which its card vouches for."""
+
+    path: Path
+    data: bytes
+
+
+def load_onnx(path: str | Path) -> tuple[OnnxNetwork, ModelCard]:
+    """The graph and its card."""
+    path = Path(path).with_suffix(".onnx")
+    card = parse_card(path.with_suffix(".json"))
+    data = read_bytes(path, ModelError)
+    if hashlib.sha256(data).hexdigest() != card.graph_sha256:
+        raise ModelError(
+            "the graph is not the one that the card describes (checksum differs)",
+            path=path,
+            next_step="fetch graph and card together again, or `metaphase model export` once more",
+        )
+    return OnnxNetwork(path, data), card
+
+
+def onnx_device(device: str | None) -> str:
+    """The device of this name; a GPU where ONNX Runtime has one and none is named."""
+    there = _runtime().get_available_providers()
+    kind = device.partition(":")[0] if device else ("cuda" if PROVIDERS["cuda"] in there else "cpu")
+    if kind not in PROVIDERS:
+        raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda or cuda:N")
+    if PROVIDERS[kind] not in there:
+        raise UsageError(
+            f"ONNX Runtime has no device {device} here",
+            next_step="take --device cpu, or install onnxruntime-gpu in place of onnxruntime",
+        )
+    return device or kind
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(
+            "an .onnx model needs the package onnxruntime", next_step="pip install 'metaphase[light]'"
+        ) from error
+    return onnxruntime
+
+
+class OnnxEngine:
+    """Applies exported detectors to tiles; several give the mean of their probabilities.
+
+    Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
+    """
+
+    arithmetic = "float32 (ONNX Runtime)"
+    step_px = STEP_PX
+
+    def __init__(self, networks: Sequence[OnnxNetwork], config: EngineConfig | None = None) -> None:
+        if not networks:
+            raise UsageError("an engine needs at least one network", next_step="name a model")
+        self.config = config or EngineConfig()
+        self.device = onnx_device(self.config.device)
+        self._sessions = [self._session(network) for network in networks]
+
+    def _session(self, network: OnnxNetwork) -> Any:
+        runtime = _runtime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = self.config.workers or available_cores()
+        options.log_severity_level = 3
+        kind, _, number = self.device.partition(":")
+        provider = (PROVIDERS[kind], {"device_id": number or "0"} if kind == "cuda" else {})
+        with parsing(
+            network.path, "not a graph that runs", next_step="export the model again", error=ModelError
+        ):
+            session = runtime.InferenceSession(network.data, options, providers=[provider])
+            found = [[each.name for each in ends] for ends in (session.get_inputs(), session.get_outputs())]
+            if found != [[PIXELS], [PROBABILITY, LOGIT]]:
+                raise ValueError(f"it has the ends {found}")
+        return session
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest."""
+        return OUTPUT_STRIDE_PX * (TILE_OUTPUTS - 2 * BORDER)
+
+    @property
+    def margin(self) -> int:
+        """None: graphs have no second look."""
+        return 0
+
+    @property
+    def batch(self) -> int:
+        """Tiles computed at once."""
+        return 1 if self.device == "cpu" else self.config.batch or 1
+
+    def logits(self, tiles: Pixels) -> Floats32:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
+        if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
+            raise UsageError(
+                f"tiles of shape {tuple(tiles.shape)} cannot be computed",
+                next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
+            )
+        tiles = np.ascontiguousarray(tiles)
+        try:
+            logits = combined([session.run([LOGIT], {PIXELS: tiles})[0] for session in self._sessions])
+        except Exception as error:
+            raise DeviceError(
+                f"ONNX Runtime failed ({str(error).strip().splitlines()[0][:200]})",
+                next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
+            ) from error
+        if not np.isfinite(logits).all():
+            raise not_finite()
+        return logits
+
+    def probability_map(self, tile: RGB) -> Floats32:
+        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
+        return np.asarray(expit(self.logits(tile[None])[0]))
+
+    def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
+        """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
+        return ((tiles, np.stack(pixels)) for tiles, pixels in batches)
+
+    def started(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
+        """Tiles computed, smoothed by `sigma` outputs."""
+        return OnnxBatch(smoothed(self.logits(pixels), sigma), config)
+
+
+@dataclass(frozen=True)
+class OnnxBatch:
+    """Logits of a batch, and which places of them are asked for."""
+
+    logits: Floats32
+    config: PeakConfig
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Places and, where asked for, probabilities (tiles, rows, columns)."""
+        maxima = self.config.method == "maxima"
+        peak = (is_peak if maxima else reaches)(self.logits, self.config.floor)
+        peaks = collect(self.logits, peak, between=maxima)
+        return peaks, np.asarray(expit(self.logits)) if maps else None
+
+
+def combined(logits: list[Floats32]) -> Floats32:
+    """The logit of the mean probability, without rounding certain ones to 1."""
+    if len(logits) == 1:
+        return logits[0]
+    stacked = np.stack(logits)
+    return np.asarray(logsumexp(log_expit(stacked), 0) - logsumexp(log_expit(-stacked), 0), np.float32)

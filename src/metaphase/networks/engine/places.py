@@ -1,0 +1,105 @@
+"""Places of logit maps as arrays: local maxima, or all that reach a probability. `peaks`: as tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import correlate1d
+from scipy.special import expit, logit
+
+from metaphase.base.arrays import Floats, Floats32
+
+BORDER = 1
+"""Outputs around a tile's own that its maxima are compared with."""
+EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
+"""Neighbours before a place, by row, then column; those after it lie opposite."""
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
+
+    map_index: npt.NDArray[np.int64]
+    output: npt.NDArray[np.int64]
+    """(n, 2): row and column of the output that is the maximum."""
+    row: npt.NDArray[np.float64]
+    column: npt.NDArray[np.float64]
+    probability: npt.NDArray[np.float32]
+
+
+def smoothing_reach(sigma: float) -> int:
+    """Outputs on each side that smoothing takes into account, and uses up."""
+    return math.ceil(3 * sigma)
+
+
+def smoothed(logits: Floats32, sigma: float) -> Floats32:
+    """Logits of the mean probability around each place of (maps, rows, columns), by a Gaussian of `sigma`.
+
+    The result is smaller by `smoothing_reach` on each side. Yes and no are averaged apart, so that very
+    certain places do not round to 1.
+    """
+    reach = smoothing_reach(sigma)
+    if reach == 0:
+        return logits
+    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+    weights /= weights.sum()
+    tiny = np.finfo(np.float32).tiny
+    yes, no = (np.log(np.maximum(_averaged(expit(side), weights, reach), tiny)) for side in (logits, -logits))
+    return np.asarray(yes - no, np.float32)
+
+
+def is_peak(logits: Floats32, floor: float) -> Mask:
+    """Which places of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
+
+    Of equal neighbours the first one (by row, then column) wins. Places at the border are no peaks.
+    """
+    inner = _shifted(logits, 0, 0)
+    peak: Mask = inner >= logit(floor)
+    for dy, dx in EARLIER:
+        peak &= inner > _shifted(logits, dy, dx)
+        peak &= inner >= _shifted(logits, -dy, -dx)
+    return _bordered(peak)
+
+
+def reaches(logits: Floats32, floor: float) -> Mask:
+    """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
+    return _bordered(_shifted(logits, 0, 0) >= logit(floor))
+
+
+def collect(logits: Floats32, peak: Mask, *, between: bool = True) -> Peaks:
+    """The places as arrays; a parabola through the neighbours puts each `between` outputs."""
+    index, row, column = np.nonzero(peak)
+    middle = logits[index, row, column].astype(np.float64)
+    down = right = np.zeros(len(middle))
+    if between:
+        down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
+        right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
+    output = np.column_stack([row, column])
+    return Peaks(index, output, row + down, column + right, expit(middle).astype(np.float32))
+
+
+def _averaged(values: Floats32, weights: Floats, reach: int) -> Floats:
+    rows: Floats = correlate1d(values, weights, axis=1, mode="nearest", output=np.float64)
+    both: Floats = correlate1d(rows, weights, axis=2, mode="nearest")
+    return both[:, reach:-reach, reach:-reach]
+
+
+def _shifted(logits: Floats32, dy: int, dx: int) -> Floats32:
+    height, width = logits.shape[1:]
+    return logits[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
+
+
+def _bordered(mask: Mask) -> Mask:
+    return np.pad(mask, ((0, 0), (BORDER, BORDER), (BORDER, BORDER)))
+
+
+def _offset(before: Floats32, middle: Floats, after: Floats32) -> Floats:
+    """Where the parabola through three neighbours has its top, -0.5 to 0.5."""
+    bend = 2 * middle - before - after
+    slope = after.astype(np.float64) - before
+    top = np.divide(slope, 2 * bend, out=np.zeros_like(bend), where=bend > 0)
+    return np.asarray(np.clip(top, -0.5, 0.5))

@@ -1,0 +1,163 @@
+"""Results for an archive: the count as a DICOM structured report (TID 1500), probabilities as a segmentation.
+
+Both refer to the slide's finest level; annotations of single mitoses are a format of detections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.errors import OutputError
+from metaphase.base.foreign import parsing
+from metaphase.detections.formats.dicom import MAKER, algorithm, coded, equipment, kind_of, save, uid_of
+from metaphase.detections.table import MITOSIS
+from metaphase.slides.dicom import source_image
+from metaphase.version import __version__
+
+TILE_PX = 512
+CHECK = "check the slide's header: an object of the archive takes patient and study from it"
+
+
+def write_count(path: Path, slide: Path, count: Mapping[str, Any], stated: dict[str, Any]) -> None:
+    """The count of a slide with its interval, in its hotspot's circle; `count` is `SlideCount.to_dict`."""
+    import highdicom
+    from highdicom import sr
+    from pydicom.sr.codedict import codes
+
+    source = source_image(slide)
+    with parsing(path, "the slide's header does not allow a report", next_step=CHECK, error=OutputError):
+        report = sr.MeasurementReport(
+            observation_context=sr.ObservationContext(
+                observer_device_context=sr.ObserverContext(
+                    codes.DCM.Device,
+                    sr.DeviceObserverIdentifyingAttributes(
+                        uid=uid_of(MAKER, __version__), name=MAKER, model_name=f"{MAKER} {__version__}"
+                    ),
+                )
+            ),
+            procedure_reported=codes.SCT.LightMicroscopy,
+            imaging_measurements=[_hotspot(source, count, stated)],
+            title=codes.DCM.ImagingMeasurementReport,
+            referenced_images=[source],
+        )
+        made = highdicom.sr.Comprehensive3DSR(
+            evidence=[source],
+            content=report,
+            series_instance_uid=uid_of(source.SeriesInstanceUID, "report"),
+            series_number=9002,
+            sop_instance_uid=uid_of(source.SOPInstanceUID, dict(count), stated),
+            instance_number=1,
+            manufacturer=MAKER,
+            is_complete=True,
+            is_final=False,
+            is_verified=False,
+        )
+        save(made, path)
+
+
+def _hotspot(source: Any, count: Mapping[str, Any], stated: dict[str, Any]) -> Any:
+    """The circle and what was counted in it."""
+    from highdicom import sr
+    from pydicom.sr.codedict import codes
+
+    circle = count["hotspot"]
+    middle = np.array([circle["x"], circle["y"]])
+    edge = middle + np.array([circle["radius_px"], 0])
+    image = sr.SourceImageForRegion(source.SOPClassUID, source.SOPInstanceUID)
+    region = sr.ImageRegion("CIRCLE", np.stack([middle, edge]), image, "VOLUME")
+    low, high = count["count_interval"]
+    values = [
+        (coded("mitotic-count", "Mitotic count"), count["count"], codes.UCUM.Counts),
+        (coded("count-low", "Mitotic count, lower end of 95 % interval"), low, codes.UCUM.Counts),
+        (coded("count-high", "Mitotic count, upper end of 95 % interval"), high, codes.UCUM.Counts),
+        (coded("busiest-circle", "Mitoses in the busiest circle"), count["maximum"], codes.UCUM.Counts),
+        (codes.SCT.Area, circle["tissue_mm2"], codes.UCUM.SquareMillimeter),
+    ]
+    shown, grades = count["grade_shown"], []
+    if not shown["withheld"] and shown["low"] == shown["high"]:
+        grade = coded(f"grade-{shown['low']}", f"Mitotic grade {shown['low']}")
+        grades = [sr.QualitativeEvaluation(coded("mitotic-grade", "Mitotic grade"), grade)]
+    found = algorithm(stated)[0]
+    return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(
+            uid=uid_of(source.SOPInstanceUID, "hotspot"), identifier="hotspot"
+        ),
+        referenced_region=region,
+        finding_type=coded("hotspot", "Mitotic hotspot"),
+        finding_category=codes.SCT.MorphologicallyAbnormalStructure,
+        algorithm_id=sr.AlgorithmIdentification(
+            found.AlgorithmName,
+            found.AlgorithmVersion,
+            [part for part in str(found.get("AlgorithmParameters", "")).split(",") if part] or None,
+        ),
+        measurements=[
+            sr.Measurement(name, float(value), unit) for name, value, unit in values if value is not None
+        ],
+        qualitative_evaluations=grades or None,
+    )
+
+
+def write_probabilities(
+    path: Path, slide: Path, probabilities: npt.NDArray[np.uint8], mpp: float, stated: dict[str, Any]
+) -> None:
+    """The probability map as a fractional segmentation; `probabilities` of 0 to 255, `mpp` um a side.
+
+    Its first value begins where the slide's first pixel does.
+    """
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    source = source_image(slide)
+    with parsing(path, "the slide's header does not allow a map", next_step=CHECK, error=OutputError):
+        made = highdicom.seg.Segmentation(
+            source_images=[source],
+            pixel_array=(probabilities.astype(np.float32) / 255)[None],
+            segmentation_type="FRACTIONAL",
+            fractional_type="PROBABILITY",
+            max_fractional_value=255,
+            segment_descriptions=[
+                highdicom.seg.SegmentDescription(
+                    segment_number=1,
+                    segment_label="probability of a mitosis",
+                    segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
+                    segmented_property_type=kind_of(MITOSIS),
+                    algorithm_type="AUTOMATIC",
+                    algorithm_identification=algorithm(stated),
+                )
+            ],
+            series_instance_uid=uid_of(source.SeriesInstanceUID, "probabilities"),
+            series_number=9003,
+            sop_instance_uid=uid_of(source.SOPInstanceUID, stated, probabilities.shape, probabilities.sum()),
+            instance_number=1,
+            pixel_measures=highdicom.PixelMeasuresSequence(
+                (mpp / 1000, mpp / 1000), float(_measures(source).SliceThickness)
+            ),
+            plane_orientation=highdicom.PlaneOrientationSequence("SLIDE", source.ImageOrientationSlide),
+            plane_positions=[_position(source, mpp)],
+            tile_pixel_array=True,
+            tile_size=(TILE_PX, TILE_PX),
+            content_label="PROBABILITY",
+            **equipment(),
+        )
+        save(made, path)
+
+
+def _measures(source: Any) -> Any:
+    return source.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
+
+
+def _position(source: Any, mpp: float) -> Any:
+    """Where the middle of the map's first value lies on the glass: DICOM places pixels by their middles."""
+    import highdicom
+
+    origin = source.TotalPixelMatrixOriginSequence[0]
+    between_rows, between_columns = (float(side) for side in _measures(source).PixelSpacing)
+    across, down = np.array(source.ImageOrientationSlide, float).reshape(2, 3)
+    first = np.array([origin.XOffsetInSlideCoordinateSystem, origin.YOffsetInSlideCoordinateSystem, 0], float)
+    place = first + across * (mpp / 1000 - between_columns) / 2 + down * (mpp / 1000 - between_rows) / 2
+    return highdicom.PlanePositionSequence("SLIDE", tuple(place), (1, 1))

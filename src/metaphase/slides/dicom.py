@@ -1,0 +1,216 @@
+"""DICOM whole slides (VL Whole Slide Microscopy): which files are one slide, and what OpenSlide cannot read.
+
+Places are pixels of the total pixel matrix, counted from 0: as OpenSlide counts them, and as annotations in
+image coordinates refer to it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import SlideError
+from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, raised
+from metaphase.base.geometry import Box
+from metaphase.slides.backends import OpenSlideSlide
+from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.metadata import choose_resolution
+from metaphase.slides.tiff import MAX_CHUNK_PX
+
+if TYPE_CHECKING:
+    from wsidicom import WsiDicom
+
+WHOLE_SLIDE = "1.2.840.10008.5.1.4.1.1.77.1.6"
+"""SOP class of VL Whole Slide Microscopy images."""
+_PREAMBLE, _MAGIC = 128, b"DICM"
+_HEADER = ("SOPClassUID", "SeriesInstanceUID", "ImageType")
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file is DICOM, whatever it is called; a pipe or device, which might never answer, is none."""
+    if not is_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            file.seek(_PREAMBLE)
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def dicom_files(folder: Path) -> list[Path]:
+    """The DICOM files of a folder."""
+    return sorted(path for path in folder.iterdir() if is_dicom(path))
+
+
+def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slide:
+    """The slide of a file, with the others of its series beside it, or the only slide of a folder.
+
+    OpenSlide is asked first; wsidicom reads what it refuses (JPEG-LS, JPEG XL, HTJ2K, ...).
+    """
+    parts = _only_slide(path) if path.is_dir() else None
+    first = parts[0] if parts else path
+    if openslide:
+        try:
+            return OpenSlideSlide(first, mpp)
+        except SlideError as error:
+            refused = error
+            if not _has_wsidicom():
+                raise SlideError(
+                    refused.problem, path=path, next_step="pip install 'metaphase[dicom]', which reads more"
+                ) from error
+    parts = parts or _of_series(path)
+    with parsing(
+        path, "damaged DICOM slide", next_step="check that all its files are there", error=SlideError
+    ):
+        handle = _wsidicom(path).WsiDicom.open(parts)
+    return DicomSlide(handle, mpp, path)
+
+
+class DicomSlide(Slide):
+    """A slide read through wsidicom, from files or from a server; reading is thread-safe."""
+
+    def __init__(self, handle: WsiDicom, mpp: float | None = None, path: Path | None = None) -> None:
+        self._handle = handle
+        try:
+            with parsing(path, "DICOM slide that cannot be used", next_step="check it", error=SlideError):
+                info = self._described(mpp, path)
+        except BaseException:
+            handle.close()
+            raise
+        super().__init__(info)
+
+    def _described(self, mpp: float | None, path: Path | None) -> SlideInfo:
+        pyramid = self._handle.pyramid
+        self._levels = [level.level for level in pyramid.levels]
+        if max(level.tile_size.area for level in pyramid.levels) > raised(MAX_CHUNK_PX):
+            raise SlideError("its tiles are too large", path=path, next_step=RAISE_LIMITS)
+        base = pyramid.base_level
+        paths = len(base.optical_paths)
+        if paths > 1:
+            raise SlideError(
+                f"has {paths} optical paths: no bright-field scan",
+                path=path,
+                next_step="give an H&E slide with one optical path",
+            )
+        spacing = pyramid.mpp
+        stated = (float(spacing.width), float(spacing.height))
+        resolution, doubts = choose_resolution(stated, mpp, path)
+        sizes = [(level.size.width, level.size.height) for level in pyramid.levels]
+        return SlideInfo(
+            levels=make_levels(sizes),
+            resolution=resolution,
+            vendor="dicom",
+            backend="dicom",
+            bounds=Box(0, 0, *sizes[0]),
+            path=path,
+            warnings=doubts,
+        )
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        corner, size = (box.x, box.y), (box.width, box.height)
+        with parsing(
+            self.info.path,
+            f"level {level} cannot be decoded at {corner}",
+            next_step="check that the copy is complete",
+            error=SlideError,
+        ):
+            pixels = self._handle.read_region(corner, self._levels[level], size, threads=1, as_array=True)
+            if pixels.dtype != np.uint8:
+                raise ValueError(f"its samples are {pixels.dtype}, not 8-bit")
+            return as_rgb(np.atleast_3d(pixels))
+
+    def close(self) -> None:
+        """Release files and connections."""
+        self._handle.close()
+
+
+def header_of(path: Path, names: tuple[str, ...] = _HEADER) -> Any:
+    """What a DICOM file says of itself, its pixels left out."""
+    pydicom = _needed("pydicom", path)
+    with parsing(path, "damaged DICOM file", next_step="copy it again", error=SlideError):
+        return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(names))
+
+
+def source_image(path: Path) -> Any:
+    """Header of a slide's finest level, to which results refer; of concatenated parts, of the first."""
+    parts = _only_slide(path) if path.is_dir() else _of_series(path)
+    pydicom = _needed("pydicom", path)
+    sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
+    headers = [(header_of(part, sized), part) for part in parts]
+    levels = [(header, part) for header, part in headers if _is_level(header)]
+    if not levels:
+        raise SlideError("its series has no level of a pyramid", path=path, next_step="name the slide's file")
+    with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
+        _, finest = min(
+            levels,
+            key=lambda one: (
+                -int(one[0].TotalPixelMatrixColumns),
+                int(one[0].get("ConcatenationFrameOffsetNumber") or 0),
+            ),
+        )
+        return pydicom.dcmread(finest, stop_before_pixels=True)
+
+
+def _only_slide(folder: Path) -> list[Path]:
+    """Files of the one slide in a folder, its pyramid's levels."""
+    found: dict[str, list[Path]] = {}
+    for path in dicom_files(folder):
+        header = header_of(path)
+        if _is_level(header):
+            found.setdefault(str(header.SeriesInstanceUID), []).append(path)
+    if len(found) != 1:
+        names = ", ".join(paths[0].name for paths in found.values())
+        raise SlideError(
+            f"the folder holds {len(found)} DICOM whole slides" + (f" ({names})" if found else ""),
+            path=folder,
+            next_step="name a file of the one that is meant"
+            if found
+            else "name the slide's own file or folder",
+        )
+    return next(iter(found.values()))
+
+
+def _of_series(path: Path) -> list[Path]:
+    """The file and the others of its series beside it."""
+    own = header_of(path)
+    if own.get("SOPClassUID") != WHOLE_SLIDE:
+        kind = getattr(own.get("SOPClassUID"), "name", "of no stated kind")
+        raise SlideError(
+            f"is DICOM, but no whole slide ({kind})", path=path, next_step="name the slide's file"
+        )
+    others = (other for other in dicom_files(path.parent) if other != path)
+    series = own.get("SeriesInstanceUID")
+    return [path, *(other for other in others if header_of(other).get("SeriesInstanceUID") == series)]
+
+
+def _is_level(header: Any) -> bool:
+    kind = header.get("ImageType") or []
+    return header.get("SOPClassUID") == WHOLE_SLIDE and "VOLUME" in kind and "THUMBNAIL" not in kind
+
+
+def _has_wsidicom() -> bool:
+    try:
+        import wsidicom  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _wsidicom(path: Path) -> ModuleType:
+    return _needed("wsidicom", path)
+
+
+def _needed(name: str, path: Path) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SlideError(
+            f"reading it needs the package {name}", path=path, next_step="pip install 'metaphase[dicom]'"
+        ) from error

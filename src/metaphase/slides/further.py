@@ -1,0 +1,219 @@
+"""Formats whose libraries are extras: Zeiss CZI (`metaphase[czi]`) and OME-Zarr (`metaphase[zarr]`)."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import SlideError
+from metaphase.base.foreign import RAISE_LIMITS, parsing, raised
+from metaphase.base.geometry import Box
+from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.metadata import choose_resolution, micrometres
+
+EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
+
+
+def _library(module: str, extra: str, path: Path) -> Any:
+    """A library that is not everybody's."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise SlideError(
+            f"reading it needs the package {module.split('.')[0]}",
+            path=path,
+            next_step=f"pip install 'metaphase[{extra}]', or convert the slide to OME-TIFF",
+        ) from error
+
+
+def _info(path: Path, name: str, sizes: list[tuple[int, int]], stated: Any, mpp: float | None) -> SlideInfo:
+    resolution, doubts = choose_resolution(stated, mpp, path)
+    return SlideInfo(
+        levels=make_levels(sizes),
+        resolution=resolution,
+        vendor=name,
+        backend=name,
+        bounds=Box(0, 0, *sizes[0]),
+        path=path,
+        warnings=doubts,
+    )
+
+
+# ---- Zeiss CZI ----
+
+COARSE = (8, 16, 32, 64, 128)
+"""Reductions that are offered beside the full size: libCZI takes the nearest pixel of the file's own pyramid,
+which moves things by up to half of one, so that only overviews are made of these."""
+LEAST_SIDE_PX = 256
+
+
+class CziSlide(Slide):
+    """All scenes of a CZI where they lie on the glass; level 0 begins where the first of them does."""
+
+    def __init__(self, path: Path, mpp: float | None = None) -> None:
+        library = _library("pylibCZIrw.czi", "czi", path)
+        with parsing(path, "damaged CZI", next_step="copy the file again", error=SlideError):
+            self._opened = library.open_czi(str(path))
+            self._file = self._opened.__enter__()
+            kinds = set(self._file.pixel_types.values())
+            area = self._file.total_bounding_rectangle
+            stated = _czi_mpp(self._file.metadata)
+        if kinds != {"Bgr24"}:
+            self.close()
+            raise SlideError(f"its pixels are {', '.join(sorted(kinds))}", path=path, next_step=EXPORT)
+        self._corner, self._lock = (area.x, area.y), threading.Lock()
+        steps = [step for step in COARSE if min(area.w, area.h) // step >= LEAST_SIDE_PX]
+        sizes = [(area.w, area.h), *((area.w // step, area.h // step) for step in steps)]
+        super().__init__(_info(path, "czi", sizes, stated, mpp))
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        step = round(self.levels[level].downsample)
+        x, y = self._corner[0] + box.x * step, self._corner[1] + box.y * step
+        region = (x, y, box.width * step, box.height * step)
+        told = f"level {level} cannot be decoded at ({x}, {y})"
+        with self._lock, parsing(self.info.path or "", told, next_step="copy it again", error=SlideError):
+            pixels = self._file.read(
+                roi=region, plane={"C": 0}, zoom=1 / step, background_pixel=(1.0, 1.0, 1.0)
+            )
+        return np.ascontiguousarray(pixels[: box.height, : box.width, ::-1])
+
+    def close(self) -> None:
+        """Release the file."""
+        self._opened.__exit__(None, None, None)
+
+
+def _czi_mpp(metadata: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Micrometres per pixel: the scaling is stated in metres."""
+    try:
+        distances = metadata["ImageDocument"]["Metadata"]["Scaling"]["Items"]["Distance"]
+        metres = {str(one["@Id"]): float(one["Value"]) for one in distances}
+        return metres["X"] * 1e6, metres["Y"] * 1e6
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# ---- OME-Zarr ----
+
+
+class OmeZarrSlide(Slide):
+    """The first image of an OME-Zarr (0.4 or 0.5), a folder or `.ozx` file; first of times and depths."""
+
+    def __init__(self, path: Path, mpp: float | None = None) -> None:
+        library = _library("zarr", "zarr", path)
+        with parsing(path, "not an OME-Zarr image", next_step="copy it again", error=SlideError):
+            self._store = library.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+            group = library.open_group(self._store, mode="r")
+            if "bioformats2raw.layout" in _ome(group.attrs):
+                group = group["0"]
+            image = _ome(group.attrs)["multiscales"][0]
+            self._axes = [str(axis["name"]) for axis in image["axes"]]
+            self._arrays = [group[level["path"]] for level in image["datasets"]]
+            sizes = [self._size(array) for array in self._arrays]
+            stated = _ome_mpp(image)
+            for array in self._arrays:
+                _refuse_risky(array, path)
+        kind, samples = self._arrays[0].dtype, self._samples
+        if kind != np.uint8 or samples not in (1, 3, 4):
+            self.close()
+            raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
+        super().__init__(_info(path, "ome-zarr", sizes, stated, mpp))
+
+    def _size(self, array: Any) -> tuple[int, int]:
+        return int(array.shape[self._axes.index("x")]), int(array.shape[self._axes.index("y")])
+
+    @property
+    def _samples(self) -> int:
+        return int(self._arrays[0].shape[self._axes.index("c")]) if "c" in self._axes else 1
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
+        place = tuple(wanted.get(axis, 0) for axis in self._axes)
+        told = f"level {level} cannot be decoded at ({box.x}, {box.y})"
+        with parsing(self.info.path or "", told, next_step="copy it again", error=SlideError):
+            pixels = np.asarray(self._arrays[level][place])
+        left = [axis for axis in self._axes if axis in wanted]
+        if "c" not in left:
+            return as_rgb(pixels.transpose(left.index("y"), left.index("x"))[..., None])
+        return np.ascontiguousarray(as_rgb(pixels.transpose([left.index(axis) for axis in "yxc"])))
+
+    def close(self) -> None:
+        """Release the file."""
+        if not isinstance(self._store, str):
+            self._store.close()
+
+
+CODECS = frozenset(
+    {
+        *("blosc", "bytes", "bz2", "crc32c", "delta", "gzip", "lz4", "lzma"),
+        *("sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
+    }
+)
+"""How chunks may be packed; others run what a file says (pickle), or are not known."""
+MOST_CHUNK_PX = 1 << 28
+
+
+def _refuse_risky(array: Any, path: Path) -> None:
+    """Refuse chunks that are too large for the memory, or packed in a way not known to be harmless."""
+    whole = getattr(array, "shards", None) or array.chunks
+    if math.prod(whole) > raised(MOST_CHUNK_PX):
+        raise SlideError(f"chunks of {whole}", path=path, next_step=RAISE_LIMITS)
+    told = array.metadata.to_dict()
+    for name in _codecs([told.get("codecs"), told.get("filters"), told.get("compressor")]):
+        if name.removeprefix("numcodecs.") not in CODECS:
+            raise SlideError(f"its chunks are packed by {name!r}", path=path, next_step=EXPORT)
+
+
+def _codecs(stated: Any) -> Iterator[str]:
+    """The names of codecs, those inside others too."""
+    for one in stated if isinstance(stated, list | tuple) else ():
+        if isinstance(one, Mapping):
+            yield str(one.get("name", one.get("id")))
+            inner = one.get("configuration")
+            yield from _codecs(inner.get("codecs") if isinstance(inner, Mapping) else None)
+        else:
+            yield from _codecs(one)
+
+
+def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata: under `ome` since 0.5, bare before."""
+    found: Mapping[str, Any] = attributes.get("ome", attributes)
+    return found
+
+
+def _ome_mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Micrometres per pixel of the finest level, where the axes state a unit of length."""
+    scales = [
+        one["scale"]
+        for one in (
+            *image["datasets"][0].get("coordinateTransformations", ()),
+            *image.get("coordinateTransformations", ()),
+        )
+        if one["type"] == "scale"
+    ]
+    found = []
+    for axis in ("x", "y"):
+        number = [str(one["name"]) for one in image["axes"]].index(axis)
+        unit = micrometres(str(image["axes"][number].get("unit", "")))
+        if unit is None or not scales:
+            return None
+        found.append(float(np.prod([float(scale[number]) for scale in scales])) * unit)
+    return found[0], found[1]
+
+
+def _is_zarr(path: Path) -> bool:
+    if path.is_dir():
+        return any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
+    return path.suffix.lower() == ".ozx"
+
+
+FURTHER = {
+    "czi": SlideBackend(lambda path: path.is_file() and path.suffix.lower() == ".czi", CziSlide),
+    "ome-zarr": SlideBackend(_is_zarr, OmeZarrSlide),
+}

@@ -1,0 +1,147 @@
+"""Tiles decoded by other processes: whoever computes has its interpreter to itself."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context, reduction
+from typing import Any
+
+import numpy as np
+
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import MetaphaseError
+from metaphase.base.parallel import end_with_parent, in_order
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource, source_of
+from metaphase.slides.tiles import Tile, TilePlan
+
+PAGE, CHANNELS = mmap.ALLOCATIONGRANULARITY, 3
+
+
+class TileProcesses:
+    """Processes that decode into memory which they share with this one; kept from slide to slide.
+
+    They begin at once, so that they are ready when a network is. Python starts them by importing the main
+    program again: that must not work when it is imported.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._file = _shared_file()
+        self._bytes = 0
+        shared = _Shared(self._file)
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (shared,))
+        for _ in range(count):
+            self._pool.submit(_ready)
+
+    def read(self, slide: Slide, plan: TilePlan, *, ahead: int, hold: int) -> Iterator[tuple[Tile, RGB]]:
+        """Tiles with their pixels, in the plan's order; pixels hold until `hold` further ones were taken.
+
+        At most `ahead` tiles wait decoded.
+        """
+        if not plan.tiles:
+            return
+        source, slots = source_of(slide), ahead + hold + 1
+        size = max(tile.outer.area for tile in plan.tiles) * CHANNELS
+        room = self._room(slots * size)
+        decode = partial(_decode, source, plan.mpp, size, slots, self._bytes)
+        tasks = [
+            (number, tile, *plan.to_level0(tile.outer.x, tile.outer.y))
+            for number, tile in enumerate(plan.tiles)
+        ]
+        try:
+            for number, tile in enumerate(in_order(self._pool, decode, tasks, ahead)):
+                yield tile, _pixels(room, number % slots * size, tile)
+        except BrokenProcessPool as error:
+            raise MetaphaseError(
+                "a process that decodes tiles was ended from outside",
+                path=source.path,
+                next_step="run again, finished tiles are kept; the machine may be short of memory",
+            ) from error
+
+    def _room(self, size: int) -> mmap.mmap:
+        """The shared memory; it only grows."""
+        if size > self._bytes:
+            self._bytes = -(-size // PAGE) * PAGE
+            os.truncate(self._file, self._bytes)
+        return mmap.mmap(self._file, self._bytes)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown(cancel_futures=True)
+        os.close(self._file)
+
+
+class _Shared:
+    """A file's descriptor, which each process gets as it is started."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.file),)
+
+
+def _received(handle: Any) -> _Shared:
+    return _Shared(handle.detach())
+
+
+def _shared_file() -> int:
+    """A file without a name: in memory where the system has that."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tiles")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+# ---- what runs in the processes ----
+
+_worker: dict[str, Any] = {}
+"""The shared file, its mapping, and the slide that was read last."""
+
+
+def _begin(shared: _Shared) -> None:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the tiles is stopped, and ends them
+    _worker["file"] = shared.file
+
+
+def _ready() -> None:
+    """Nothing: what comes before it was the beginning."""
+
+
+def _decode(
+    source: SlideSource,
+    mpp: float,
+    size: int,
+    slots: int,
+    total: int,
+    task: tuple[int, Tile, float, float],
+) -> Tile:
+    """Read one tile into its slot."""
+    number, tile, x, y = task
+    if len(_worker.get("room", ())) != total:
+        _worker["room"] = mmap.mmap(_worker["file"], total)
+    if _worker.get("source") != source:
+        _worker.pop("source", None)
+        before = _worker.pop("slide", None)
+        if before is not None:
+            before.close()
+        _worker["slide"] = source.open()
+        _worker["source"] = source
+    pixels = _worker["slide"].read(x, y, tile.outer.width, tile.outer.height, mpp)
+    _pixels(_worker["room"], number % slots * size, tile)[:] = pixels
+    return tile
+
+
+def _pixels(room: mmap.mmap, first: int, tile: Tile) -> RGB:
+    """A tile's pixels (height, width, 3) in the shared memory."""
+    flat = np.frombuffer(room, np.uint8, tile.outer.area * CHANNELS, first)
+    return flat.reshape(tile.outer.height, tile.outer.width, CHANNELS)

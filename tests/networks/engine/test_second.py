@@ -1,0 +1,123 @@
+"""A second network that looks at what a first one points to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from metaphase.base.errors import ModelError
+from metaphase.networks.cards import ModelCard, SecondModel, TrainingData
+from metaphase.networks.checkpoints import package_model, save_model
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.settings import Second
+from metaphase.slides import ArraySlide
+from tests.networks.engine.networks_made import GAMMA, lite_network, random_network, residual_network, texture
+
+CPU = EngineConfig(device="cpu", workers=2)
+FIRSTS = (lite_network, random_network)
+
+
+class MeanLogits(Engine):
+    """Both networks everywhere: what a second look stands for."""
+
+    def logits(self, tiles: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.stack([detector.logits(tiles) for detector in self._detectors]).mean(0)
+
+
+@pytest.mark.parametrize("first", FIRSTS)
+@pytest.mark.parametrize("smooth_um", [0.0, 1.0])
+def test_finds_what_both_find_everywhere(first: type[nn.Sequential], smooth_um: float) -> None:
+    slide = ArraySlide(texture(500, 460), mpp=0.25)
+    config = PeakConfig(floor=0.6, suppress_um=5, smooth_um=smooth_um)
+    everywhere = find_detections(MeanLogits([first(), residual_network()], CPU), slide, config)
+    looked = find_detections(Engine([first()], CPU, Second(residual_network(), 0.001)), slide, config)
+    assert len(everywhere.x) > 5
+    apart = np.hypot(everywhere.x[:, None] - looked.x, everywhere.y[:, None] - looked.y)
+    same = apart.argmin(1)
+    found = apart.min(1) < 0.05
+    assert found.mean() > 0.5  # the others have no maximum of the first network near them
+    np.testing.assert_allclose(everywhere.probability[found], looked.probability[same][found], atol=1e-4)
+
+
+@pytest.mark.parametrize("tile_px", [64, 136, 256])
+def test_tile_size_changes_nothing(tile_px: int) -> None:
+    slide = ArraySlide(texture(500, 460), mpp=0.25)
+    engine = Engine([lite_network()], CPU, Second(residual_network(), 0.05))
+    config = PeakConfig(floor=0.4, suppress_um=5, smooth_um=1.0)
+    whole = find_detections(engine, slide, config, tile_px=1024)
+    tiled = find_detections(engine, slide, config, tile_px=tile_px)
+    assert len(whole.x) > 5
+    np.testing.assert_allclose(tiled.x, whole.x, atol=1e-2)
+    np.testing.assert_allclose(tiled.probability, whole.probability, atol=1e-4)
+
+
+def test_a_higher_floor_asks_less() -> None:
+    slide = ArraySlide(texture(400, 400), mpp=0.25)
+    config = PeakConfig(floor=0.2, suppress_um=5)
+    counts = [
+        len(
+            find_detections(Engine([lite_network()], CPU, Second(residual_network(), floor)), slide, config).x
+        )
+        for floor in (0.001, 0.5, 0.999999)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[2]
+
+
+def test_a_network_of_cells_cannot_look_again() -> None:
+    with pytest.raises(ModelError, match="another kind"):
+        Engine([lite_network()], CPU, Second(lite_network(), 0.1))
+
+
+# ---- as a model on disk ----
+
+
+def saved(folder: Path, floor: float = 0.05) -> Path:
+    """A model whose card asks for a second look."""
+    about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
+    data = (TrainingData(name="none", terms="none"),)
+    card = ModelCard(name="other", family="residual", gamma=GAMMA, data=data, **about)
+    other = save_model(folder / "other", residual_network(), card)
+    second = SecondModel(model="other", weights_sha256=other.weights_sha256, floor=floor)
+    card = ModelCard(name="both", family="lite", gamma=0.3, second=second, data=data, **about)
+    save_model(folder / "both", lite_network(), card)
+    return folder / "both.safetensors"
+
+
+def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
+    detector = load_detector([saved(tmp_path)])
+    assert detector.second is not None
+    assert detector.second.floor == 0.05
+    assert len(detector.identities) == 2
+    assert detector.identities != load_detector([saved(tmp_path, 0.06)]).identities
+    slide = ArraySlide(texture(300, 300), mpp=0.25)
+    config = PeakConfig(floor=0.3, suppress_um=5)
+    ready = ReadyDetector(load_detector([saved(tmp_path)]), CPU)
+    expected = find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.05)), slide, config)
+    np.testing.assert_array_equal(find_detections(ready.engine, slide, config).x, expected.x)
+
+
+def test_packaging_takes_both_along(tmp_path: Path) -> None:
+    package_model(saved(tmp_path), tmp_path / "given" / "both", half=False)
+    assert load_detector([tmp_path / "given" / "both"]).second is not None
+
+
+def test_another_second_network_is_refused(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
+    save_model(
+        tmp_path / "other",
+        residual_network(seed=5),
+        ModelCard(name="other", family="residual", gamma=GAMMA, **about),
+    )
+    with pytest.raises(ModelError, match="not the network that both wants"):
+        load_detector([model])
+    (tmp_path / "other.safetensors").unlink()
+    with pytest.raises(ModelError, match="other"):
+        load_detector([model])

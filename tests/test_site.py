@@ -1,0 +1,28 @@
+"""The documentation as a site: every page in its menu, no broken link, the reference from the code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import metaphase as mp
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: metaphase[docs]")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in tmp_path.glob("*.html")}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= pages
+    commands, python = ((tmp_path / f"reference-{name}.html").read_text() for name in ("cli", "python"))
+    assert "metaphase review import" in commands
+    assert "--probability-map" in commands
+    assert all(f"mp.{name}" in python for name in mp.__all__)
