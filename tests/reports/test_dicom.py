@@ -179,7 +179,7 @@ def test_detect_and_convert(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     folder = tmp_path / "out" / "case1"
-    (summary,) = json.loads(result.stdout)
+    (summary,) = json.loads(result.stdout)["slides"]
     assert {"detections.dcm", "count.dcm", "probability.dcm"} <= set(summary["files"])
     for name in ("detections.dcm", "count.dcm", "probability.dcm"):
         assert faults(dcmread(folder / name)) == []

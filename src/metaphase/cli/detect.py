@@ -120,8 +120,7 @@ def detect(
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
     from metaphase.jobs.results import INDEX
-    from metaphase.networks.checkpoints import gpu_count
-    from metaphase.networks.detector import ReadyDetector, load_detector
+    from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine import EngineConfig
 
     if bool(slides) == (manifest is not None):

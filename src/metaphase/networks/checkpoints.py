@@ -122,8 +122,3 @@ def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
             next_step=f"it has {torch.cuda.device_count()} GPUs that can be used; take --device cpu",
         )
     return torch.device("cuda", local_rank) if device == "cuda" else chosen
-
-
-def gpu_count() -> int:
-    """GPUs of this machine that can be used."""
-    return torch.cuda.device_count()
