@@ -29,6 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
+from metaphase.base.files import refuse_url
 from metaphase.base.foreign import printable
 from metaphase.base.leases import Holder
 
@@ -41,7 +42,10 @@ Slide = Annotated[Path, typer.Argument(help="Whole-slide image, TIFF or plain im
 Slides = Annotated[
     list[Path], typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE...")
 ]
-Folder = Annotated[Path, typer.Option("-o", "--output", help="Folder for the results; made if absent.")]
+Folder = Annotated[
+    Path,
+    typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=refuse_url),
+]
 Mpp = Annotated[
     float | None,
     typer.Option(help="Micrometres per pixel of the slide, where the file does not say (40x: about 0.25)."),
