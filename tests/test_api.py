@@ -41,6 +41,11 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         _ = mp.nothing
 
 
+def test_torch_is_not_needed() -> None:
+    code = "import sys, metaphase.api; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_names_are_typed_and_there() -> None:
     stub = ast.parse((ROOT / "src" / "metaphase" / "__init__.pyi").read_text())
     typed = [one.names[0].asname for one in stub.body if isinstance(one, ast.ImportFrom)]
