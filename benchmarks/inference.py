@@ -5,7 +5,7 @@ Both compute the same tiles in turns, so that a shared machine disturbs both ali
 spread over 0 to 1. Then JPEG pyramids are written and detected end to end.
 
     python benchmarks/inference.py [--device cuda] [--networks lite swift] [--gamma 0.6 1.0]
-        [--model breast] [--side 0] [--explore] [--json FILE]
+        [--model breast] [--tissue PICTURES] [--side 0] [--explore] [--json FILE]
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ import argparse
 import copy
 import gc
 import json
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
 from metaphase.networks.architectures import build_network, probability
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec, named_model
-from metaphase.networks.checkpoints import choose_device, load_model
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
+from metaphase.networks.checkpoints import choose_device
+from metaphase.networks.detector import load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
+from metaphase.networks.engine.arithmetic import tissue_like
 from metaphase.networks.engine.cpu import CpuDetector, Workers
 from metaphase.networks.engine.layers import fold_detector
-from metaphase.networks.engine.settings import Precision
+from metaphase.networks.engine.settings import Precision, Second
 from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
 
 GPU_BATCH = 4
@@ -55,24 +59,11 @@ KINDS: dict[str, Callable[[float], NetworkSpec]] = {
 """The paper's detector without and with batch normalisation, and those of other blocks."""
 
 
-def tissue(side: int, seed: int = 0) -> RGB:
-    """Cell-sized blobs in H&E colours with finer structure and sensor noise."""
-    rng = np.random.default_rng(seed)
-    field = np.zeros((side, side), np.float32)
-    for step, weight in ((4, 0.5), (12, 1.0), (40, 1.0)):
-        coarse = rng.normal(size=(side // step + 2, side // step + 2)).astype(np.float32)
-        field += weight * cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC)
-    mix = 1 / (1 + np.exp(-3 * field[..., None]))
-    blue, pink = np.array([95, 60, 140], np.float32), np.array([235, 190, 215], np.float32)
-    image = mix * blue + (1 - mix) * pink + rng.normal(0, 4, (side, side, 1))
-    return np.clip(image, 0, 255).astype(np.uint8)
-
-
 def spread_network(gamma: float, kind: str) -> nn.Sequential:
     """A network whose logits on tissue have a mean of -1 and a spread of 3, as trained ones may."""
     torch.manual_seed(0)
     network = build_network(KINDS[kind](gamma))
-    images = pixels_of(tissue(300))[None]
+    images = pixels_of(tissue_like(300))[None]
     with torch.no_grad():
         if kind != "none":
             for _ in range(15):
@@ -136,7 +127,7 @@ def tensor_float(allowed: bool) -> Iterator[None]:
     torch.backends.cudnn.allow_tf32 = True
 
 
-def plain_ways(network: nn.Sequential, images: Tensor) -> dict[str, Callable[[], Tensor]]:
+def plain_ways(network: nn.Sequential, images: Tensor, compiled: bool) -> dict[str, Callable[[], Tensor]]:
     """The ways to call the network as it is, all cores at work; a GPU may round, and compile."""
     last = copy.deepcopy(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pixels = images.contiguous(memory_format=torch.channels_last)
@@ -157,17 +148,30 @@ def plain_ways(network: nn.Sequential, images: Tensor) -> dict[str, Callable[[],
             "TensorFloat-32": way(network, images, rounded=True),
             "TensorFloat-32, channels last": way(last, pixels, rounded=True),
             "float16 autocast, channels last": way(last, pixels, rounded=True, half=True),
+        }
+    if compiled:
+        ways |= {
             "TensorFloat-32, compiled": way(torch.compile(last), pixels, rounded=True),
             "float16, compiled": way(torch.compile(copy.deepcopy(last).half()), pixels.half(), rounded=True),
         }
     return ways
 
 
-def compare(name: str, network: nn.Sequential, config: EngineConfig, rounds: int) -> tuple[list[Row], Engine]:
-    """Rows of engine and plain on the same images, in turns; on a CPU plain gets a part of the tile."""
-    engine = Engine([network], config)
+def compare(
+    name: str,
+    network: nn.Sequential,
+    second: Second | None,
+    config: EngineConfig,
+    rounds: int,
+    compiled: bool,
+) -> tuple[list[Row], Engine]:
+    """Rows of engine and plain on the same images, in turns; on a CPU plain gets a part of the tile.
+
+    What is compared is the network that sees everything; the engine has its second look too.
+    """
+    engine = Engine([network], config, second)
     device, outputs = engine.device, engine.tile_outputs
-    image = tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1), seed=1)
+    image = tissue_like(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1), seed=1)
     on_gpu = device.type == "cuda"
     part = outputs if on_gpu else min(outputs, PLAIN_OUTPUTS)
     side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (part - 1)
@@ -175,7 +179,7 @@ def compare(name: str, network: nn.Sequential, config: EngineConfig, rounds: int
     batch = torch.from_numpy(image)[None].repeat(tiles, 1, 1, 1).to(device)
     cut = pixels_of(np.ascontiguousarray(image[:side, :side]))[None].repeat(tiles, 1, 1, 1).to(device)
     with torch.inference_mode():
-        ways = plain_ways(network.to(device), cut)
+        ways = plain_ways(network.to(device), cut, compiled)
         watches = {way: Stopwatch(work, covered(part) * tiles, device) for way, work in ways.items()}
         for work in ways.values():
             work()
@@ -205,55 +209,81 @@ def covered(outputs: int) -> float:
     return (OUTPUT_STRIDE_PX * outputs) ** 2 / 1e6
 
 
-def end_to_end(engine: Engine, side: int, decoders: TileProcesses | None) -> Row:
-    """A JPEG pyramid: decoding alone, computing alone, and both at once; by threads or processes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "slide.tiff"
-        sheet = tissue(2048)
-        tiles = (
-            sheet[:512, :512] if (x + y) % 3 else sheet[512:1024, 512:1024]
-            for y in range(-(-side // 512))
-            for x in range(-(-side // 512))
-        )
-        whole = -(-side // 512) * 512
-        write_pyramid(path, tiles, whole, whole, PyramidFormat(0.25))
-        with open_slide(path) as slide:
-            plan = plan_detection(slide, engine)
-            megapixels = whole**2 / 1e6
+def read_rgb(path: Path) -> RGB:
+    """Pixels of a picture."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
 
-            def tiles_read() -> None:
-                for _ in (
-                    read_tiles(slide, plan)
-                    if decoders is None
-                    else decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
-                ):
-                    pass
 
-            decode = seconds(tiles_read, engine.device)
-            pixels = next(iter(read_tiles(slide, plan)))[1]
-            count = engine.batch
-            batch = torch.from_numpy(np.stack([pixels] * count)).to(engine.device)
-            one = min(seconds(lambda: engine.logits(batch), engine.device) for _ in range(3)) / count
-            points = 0
-            peaks = PeakConfig(floor=rare(engine.probability_map(pixels)))
+def sheet_of(pictures: list[Path]) -> list[RGB]:
+    """Squares of 512 px of pictures of tissue, or of what looks like it."""
+    images = [read_rgb(path) for path in pictures] or [tissue_like(2048)]
+    return [
+        np.ascontiguousarray(image[y : y + 512, x : x + 512])
+        for image in images
+        for y in range(0, image.shape[0] - 511, 512)
+        for x in range(0, image.shape[1] - 511, 512)
+    ]
 
-            def both() -> None:
-                nonlocal points
-                found = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
-                points = sum(len(result.points.x) for result in found)
 
-            together = seconds(both, engine.device)
+def write_slide(path: Path, side: int, pictures: list[Path]) -> int:
+    """A JPEG pyramid of such squares; its true side."""
+    squares, count = sheet_of(pictures), -(-side // 512)
+    rng = np.random.default_rng(0)
+    tiles = (squares[number] for number in rng.integers(len(squares), size=count**2))
+    write_pyramid(path, tiles, 512 * count, 512 * count, PyramidFormat(0.25))
+    return 512 * count
+
+
+def end_to_end(engine: Engine, path: Path, peaks: PeakConfig | None, decoders: TileProcesses | None) -> Row:
+    """A slide: decoding alone, computing alone, and both at once; by threads or processes."""
+    with open_slide(path) as slide:
+        pixels = next(iter(read_tiles(slide, plan_detection(slide, engine))))[1]
+        peaks = peaks or PeakConfig(floor=rare(engine.probability_map(pixels)))
+        plan = plan_detection(slide, engine, config=peaks)
+        megapixels = slide.levels[0].width * slide.levels[0].height / 1e6
+
+        def tiles_read() -> None:
+            for _ in (
+                read_tiles(slide, plan)
+                if decoders is None
+                else decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
+            ):
+                pass
+
+        decode = seconds(tiles_read, engine.device)
+        count = min(engine.batch, len(plan.tiles))
+        some = [pixels for _, (_, pixels) in zip(range(count), read_tiles(slide, plan), strict=False)]
+        batch = torch.from_numpy(np.stack(some)).to(engine.device)
+        sigma = peaks.smooth_um / (0.25 * OUTPUT_STRIDE_PX)
+
+        def computed() -> None:
+            engine.started(batch, peaks, sigma).found(maps=False)
+
+        one = min(seconds(computed, engine.device) for _ in range(3)) / count
+        points = 0
+
+        def both() -> None:
+            nonlocal points
+            found = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
+            points = sum(len(result.points.x) for result in found)
+
+        together = min(seconds(both, engine.device) for _ in range(2))
     compute = one * len(plan.tiles)
     return {
         "decoders": "threads" if decoders is None else f"{decoders.count} processes",
-        "side_px": whole,
+        "arithmetic": engine.arithmetic,
+        "exhaustive": engine.config.exhaustive,
+        "mm2": megapixels / MPX_PER_MM2,
         "tiles": len(plan.tiles),
         "points": points,
         "decode_megapixels_per_s": megapixels / decode,
         "compute_megapixels_per_s": megapixels / compute,
         "both_megapixels_per_s": megapixels / together,
+        "seconds": together,
         "seconds_per_mm2": together / megapixels * MPX_PER_MM2,
         "fraction_of_the_slower": max(decode, compute) / together,
+        "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     }
 
 
@@ -296,7 +326,7 @@ def measured(
     name: str, logits: Callable[[Tensor], Tensor], outputs: int, batch: int, device: torch.device
 ) -> Row:
     """Best of three on tiles of `outputs` a side."""
-    image = torch.from_numpy(tissue(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)))
+    image = torch.from_numpy(tissue_like(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)))
     tiles = image[None].repeat(batch, 1, 1, 1).to(device)
     logits(tiles)
     best = min(seconds(lambda: logits(tiles), device) for _ in range(3))
@@ -319,13 +349,14 @@ def print_rows(rows: list[Row]) -> None:
         )
 
 
-def chosen_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, nn.Sequential]]:
-    """Each by its name: trained ones, or made-up ones of each kind and width."""
+def chosen_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, nn.Sequential, Second | None]]:
+    """Each by its name, with its second look: trained ones, or made-up ones of each kind and width."""
     for model in arguments.model:
-        yield Path(model).stem, load_model(named_model(model))[0]
+        detector = load_detector([model])
+        yield Path(model).stem, detector.networks[0], detector.second  # type: ignore[misc]
     for kind in () if arguments.model else arguments.networks:
         for gamma in arguments.gamma:
-            yield f"{kind} {gamma:g}", spread_network(gamma, kind)
+            yield f"{kind} {gamma:g}", spread_network(gamma, kind), None
 
 
 def main() -> None:
@@ -340,6 +371,10 @@ def main() -> None:
     parser.add_argument(
         "--side", type=int, nargs="+", help="px of the slides for the end-to-end runs; 0 leaves them out"
     )
+    parser.add_argument("--tissue", type=Path, nargs="*", default=[], help="pictures that slides are made of")
+    parser.add_argument("--smooth-um", type=float, default=0.0, help="of trained models")
+    parser.add_argument("--exhaustive", action="store_true", help="also with the second look everywhere")
+    parser.add_argument("--compiled", action="store_true", help="also plain networks that PyTorch compiled")
     parser.add_argument("--explore", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -347,17 +382,27 @@ def main() -> None:
     results: Row = {"speed": [], "end_to_end": [], "torch": torch.__version__}
     device = choose_device(arguments.device)
     processes = TileProcesses(available_cores())
-    for name, network in chosen_networks(arguments):
-        rows, engine = compare(name, network, config, arguments.rounds)
-        print_rows(rows)
-        results["speed"] += rows
-        for side in arguments.side or [4096 if device.type == "cpu" else 30_000]:
-            for decoders in (None, processes) if side else ():
-                row = {"network": name, **end_to_end(engine, side, decoders)}
-                print({key: _rounded(value) for key, value in row.items()}, flush=True)
-                results["end_to_end"].append(row)
-        del engine
-        gc.collect()
+    sides = arguments.side or [4096 if device.type == "cpu" else 30_000]
+    peaks = PeakConfig(smooth_um=arguments.smooth_um) if arguments.model else None
+    with tempfile.TemporaryDirectory() as folder:
+        slides = {side: Path(folder) / f"{side}.tiff" for side in sides if side}
+        for side, path in slides.items():
+            write_slide(path, side, arguments.tissue)
+        for name, network, second in chosen_networks(arguments):
+            rows, engine = compare(name, network, second, config, arguments.rounds, arguments.compiled)
+            print_rows(rows)
+            results["speed"] += rows
+            engines = [engine]
+            if second is not None and arguments.exhaustive:
+                engines.append(Engine([network], replace(config, exhaustive=True), second))
+            for path in slides.values():
+                for each in engines:
+                    for decoders in (None, processes) if device.type == "cuda" else (None,):
+                        row = {"network": name, **end_to_end(each, path, peaks, decoders)}
+                        print({key: _rounded(value) for key, value in row.items()}, flush=True)
+                        results["end_to_end"].append(row)
+            del engine, engines
+            gc.collect()
     processes.close()
     if arguments.explore:
         results["explore"] = explore(arguments.gamma[0], device)

@@ -1,9 +1,9 @@
 """Atypical figures: a look at each mitosis, asked about slides, scanners and tumours left out.
 
-python recipes/breast/atypical.py --data FOLDER --trunk TEACHER.safetensors --imagenet WEIGHTS --folder OUT
+python recipes/breast/atypical.py --data FOLDER --start STUDENT.safetensors --folder OUT
 
-The trunk is a teacher of dense_model.py, which knows mitoses but not the flag. OUT/atypical.npz holds what
-was said about every crop by networks that had not seen its slide, its scanner or its tumour;
+It begins as the student `lite` of dense_model.py, which knows mitoses but not the flag. OUT/atypical.npz
+holds what was said about every crop by networks that had not seen its slide, its scanner or its tumour;
 OUT/atypical.safetensors has learnt from all.
 """
 
@@ -20,15 +20,16 @@ import pandas as pd
 import torch
 from dense_model import Learner, _note, load, save
 from pictures import CROP_PX, TUPAC_LABORATORIES, read_pixels
-from shapes import Look, Teacher
-from torch import Tensor
+from shapes import STUDENTS, said
+from torch import Tensor, nn
 from torch.nn import functional
 from windows import MIXED
 
 from metaphase.base.files import atomic_path
 from metaphase.images.stain.augmentation import Augmentation, AugmentationConfig, StainMixer, appearance_of
+from metaphase.networks.cards import PATCH_PX
 
-SEEN_PX = 96
+SEEN_PX = PATCH_PX
 FOLDS, BATCH, RATE = 5, 128, 3e-4
 AUGMENTATION = AugmentationConfig(
     size_px=SEEN_PX, stain_factor=(0.85, 1.15), stain_bias=(-0.1, 0.1), scale=(0.85, 1.2),
@@ -73,8 +74,8 @@ class Figures:
 
 
 def taught(
-    look: Look, figures: Figures, mine: npt.NDArray[np.bool_], options: argparse.Namespace
-) -> torch.nn.Module:
+    look: nn.Module, figures: Figures, mine: npt.NDArray[np.bool_], options: argparse.Namespace
+) -> nn.Module:
     """A look after its steps on the crops of `mine`."""
     device = figures.pixels.device
     augment = Augmentation("RCSEHBG", AUGMENTATION).to(device)
@@ -89,21 +90,21 @@ def taught(
             images = augment(mixer(figures.pixels[drawn], figures.domain[drawn], generator), generator)
         learner.network.train()
         with torch.autocast(device.type, torch.bfloat16):
-            logits = learner.network(images.contiguous(memory_format=torch.channels_last))
+            logits = said(learner.network, images.contiguous(memory_format=torch.channels_last))[:, 0, 0]
         wanted = 0.05 + 0.9 * figures.target[drawn]
-        loss = functional.binary_cross_entropy_with_logits(logits.float(), wanted)
+        loss = functional.binary_cross_entropy_with_logits(logits, wanted)
         learner.step(loss, step / options.steps)
     return learner.mean
 
 
 @torch.inference_mode()
-def answers(look: torch.nn.Module, pixels: Tensor) -> npt.NDArray[np.float64]:
+def answers(look: nn.Module, pixels: Tensor) -> npt.NDArray[np.float64]:
     """Logits of crops, the mean of the two that a mirror gives."""
     first = (CROP_PX - SEEN_PX) // 2
     parts = []
     for batch in pixels[:, first : first + SEEN_PX, first : first + SEEN_PX].split(512):
         images = (batch.permute(0, 3, 1, 2) / 255).contiguous(memory_format=torch.channels_last)
-        parts.append((look(images) + look(images.flip(3))).float() / 2)
+        parts.append((said(look, images) + said(look, images.flip(3)))[:, 0, 0] / 2)
     return torch.cat(parts).double().cpu().numpy()
 
 
@@ -113,8 +114,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--trunk", type=Path, required=True)
-    parser.add_argument("--imagenet", type=Path, required=True)
+    parser.add_argument("--start", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=BATCH)
@@ -129,13 +129,11 @@ def main() -> None:
     if options.most:
         table = table.sample(options.most, random_state=1).reset_index(drop=True)
     figures = Figures(options.data, table, device)
-    weights = torch.load(options.imagenet, map_location="cpu", weights_only=True)
     note(f"{len(table)} crops, {table['slide'].nunique()} slides, {int(table['atypical'].sum())} atypical")
 
-    def fresh() -> Look:
+    def fresh() -> nn.Module:
         torch.manual_seed(options.seed)
-        trunk = load(Teacher(weights, pretrained=False), options.trunk, device)
-        return Look(trunk).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        return load(STUDENTS["lite"](), options.start, device).requires_grad_(True)
 
     slides = sorted(table["slide"].unique())
     order = np.random.default_rng(0).permutation(len(slides))

@@ -44,7 +44,7 @@ SUPPRESS_UM, FLOOR, SEARCH_ROWS = 15.0, 0.02, 400
 TEACHER_SMOOTH_UM = 1.0
 ERROR_FLOOR, SEARCHED_PX = 0.2, 6_000_000
 """From which probability on an error is one; pixels searched at once."""
-MINE_AT = (0.3, 0.55, 0.8)
+MINE_AT = (0.35, 0.7)
 """Shares of a teacher's time after which it looks for its errors."""
 Network = TypeVar("Network", bound=nn.Module)
 PARTS = ("imagenet", "mixing", "mining", "crops", "offsets", "mean")

@@ -96,11 +96,6 @@ class Teacher(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, rows / 4, columns / 4)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits[:, 0]
-
-    def features(self, images: Tensor) -> Tensor:
-        """(n, width, rows / 4, columns / 4)."""
         features = functional.relu6(self._bn0(self._conv_stem(self.scale(images))))
         found = []
         for number, block in enumerate(self._blocks):
@@ -112,8 +107,8 @@ class Teacher(nn.Module):
             total = functional.interpolate(
                 total, size=tap.shape[2:], mode="bilinear", align_corners=False
             ) + lateral(tap)
-        joined: Tensor = self.joined(total)
-        return joined
+        logits: Tensor = self.head(self.joined(total))
+        return logits[:, 0]
 
 
 class Offset(nn.Module):
@@ -129,23 +124,6 @@ class Offset(nn.Module):
     def forward(self, logits: Tensor, domain: Tensor) -> Tensor:
         """Logits (n, rows, columns) of windows of these domains."""
         return logits + self.gain * self.value[domain][:, None, None]
-
-
-class Look(nn.Module):
-    """One question about the figure in the middle of an image, asked to the features of a teacher."""
-
-    def __init__(self, trunk: Teacher, width: int = 96, cells: int = 16) -> None:
-        super().__init__()
-        self.trunk, self.cells = trunk, cells
-        self.answer = nn.Linear(2 * width, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (n,); what lies within `cells` / 2 of the middle is asked about."""
-        features = self.trunk.features(images)
-        first = (features.shape[2] - self.cells) // 2
-        middle = features[:, :, first : first + self.cells, first : first + self.cells].flatten(2)
-        logits: Tensor = self.answer(torch.cat([middle.mean(2), middle.amax(2)], 1))
-        return logits[:, 0]
 
 
 # ---- students ----

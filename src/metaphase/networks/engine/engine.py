@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.networks.architectures import Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
+from metaphase.networks.engine.arithmetic import Detector, fastest, rounded
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.layers import (
     CELL_PX,
@@ -43,18 +43,7 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
-TOLERANCE = 0.02
-"""Largest difference in logits to plain float32 with which faster arithmetic is used (`fast`: 20 times)."""
-
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
-
-class Detector(Protocol):
-    """A prepared network."""
-
-    def logits(self, image: Tensor) -> Tensor:
-        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
 
 
 class Engine:
@@ -74,11 +63,17 @@ class Engine:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
+        everywhere = second is not None and self.config.exhaustive
+        self._combined = mean_logit if everywhere else combine
         with torch.inference_mode(), self.active():
+            if second is not None and everywhere:
+                networks = [*networks, second.network]
             self._detectors, self.arithmetic = self._prepare(networks)
-            half = self.device.type == "cuda" and self.config.precision == "fast"
-            dtype = torch.float16 if half else torch.float32
-            self.second = None if second is None else SecondLook(second, self.device, dtype)
+            self.second: SecondLook | None = None
+            if second is not None and not everywhere:
+                detector, words = self._in_windows(second.network)
+                self.second = SecondLook(detector, second.floor, self.device)
+                self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
@@ -117,64 +112,34 @@ class Engine:
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
         exact = PortableDetector(folded, self.device, GPU_OUTPUTS)
-        if folded.chain and importlib.util.find_spec("triton") is None:
+        if not folded.chain:
+            return self._rounded(partial(PlainDetector, folded, self.device), exact)
+        if importlib.util.find_spec("triton") is None:
             return exact, "float32"
-        make = self._fused if folded.chain else self._plain
-        return self._rounded(partial(make, folded), exact)
+        from metaphase.networks.engine.gpu import GpuDetector  # kernels made for the paper's detector
+
+        planes, words = (1, "float16") if self.config.precision == "fast" else (2, "float16 pairs")
+        ways = {words: partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes)}
+        return fastest(ways, exact, self.device, self.config.precision)
 
     def _of_cells(self, network: nn.Sequential) -> tuple[Detector, str]:
         """The form of a network without a wide convolution; PyTorch's own threads share it on a CPU."""
         exact = CellDetector(network, self.device, torch.float32)
-        return self._rounded(partial(self._cells, network), exact)
+        return self._rounded(partial(CellDetector, network, self.device, rounded=True), exact)
 
-    def _rounded(self, make: Callable[[bool], tuple[Detector, str]], exact: Detector) -> tuple[Detector, str]:
-        """Faster arithmetic where it is wanted, runs here and agrees with plain float32."""
-        fast = self.config.precision == "fast"
-        if self.config.precision == "float32" or not (self.rounds or fast):
-            return exact, "float32"
-        try:
-            detector, words = make(fast)
-            difference = self._difference(detector, exact)
-        except Exception as error:  # noqa: BLE001 -- a compiler, a driver or a small GPU may refuse in many ways
-            _log.warning("the fast arithmetic does not run here (%s); using plain float32", error)
-            return exact, "float32"
-        if not difference <= TOLERANCE * (20 if fast else 1):
-            _log.warning("%s on this device is off by %.2g; using plain float32", words, difference)
-            return exact, "float32"
-        return detector, words
+    def _in_windows(self, network: nn.Sequential) -> tuple[Detector, str]:
+        """The form of a network that sees one small window after the other."""
+        if isinstance(network[-1], Subcells):
+            return self._of_cells(network)
+        folded = fold_detector(network)
+        if self.device.type == "cuda":
+            return self._on_gpu(folded)
+        make = partial(PlainDetector, folded, self.device)
+        return self._rounded(make, make(torch.float32))
 
-    def _fused(self, folded: FoldedDetector, fast: bool) -> tuple[Detector, str]:
-        """The kernels made for the paper's detector."""
-        from metaphase.networks.engine.gpu import GpuDetector
-
-        detector = GpuDetector(folded, self.device, GPU_OUTPUTS, planes=1 if fast else 2)
-        return detector, "float16" if fast else "float16 pairs"
-
-    def _plain(self, folded: FoldedDetector, fast: bool) -> tuple[Detector, str]:
-        """PyTorch's convolutions, for a detector with residual blocks."""
-        detector = PlainDetector(folded, self.device, torch.float16 if fast else torch.float32)
-        return detector, "float16" if fast else "TensorFloat-32"
-
-    def _cells(self, network: nn.Sequential, fast: bool) -> tuple[Detector, str]:
-        """PyTorch's convolutions, for a detector of cells; half precision is bfloat16 on a CPU."""
-        half, words = (
-            (torch.float16, "float16") if self.device.type == "cuda" else (torch.bfloat16, "bfloat16")
-        )
-        detector = CellDetector(network, self.device, half if fast else torch.float32, rounded=True)
-        return detector, words if fast else "TensorFloat-32"
-
-    def _difference(self, detector: Detector, exact: Detector) -> float:
-        """Largest difference in logits on a small image."""
-        side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * GPU_OUTPUTS
-        generator = torch.Generator().manual_seed(0)
-        image = torch.randint(100, 256, (1, side, side, 3), dtype=torch.uint8, generator=generator)
-        image = image.to(self.device)
-        return float((detector.logits(image) - exact.logits(image)).abs().max())
-
-    @property
-    def rounds(self) -> bool:
-        """Whether the device has arithmetic between half precision and float32."""
-        return self.device.type == "cuda"
+    def _rounded(self, make: Callable[[torch.dtype], Detector], exact: Detector) -> tuple[Detector, str]:
+        precision = self.config.precision
+        return fastest(rounded(make, self.device, precision), exact, self.device, precision)
 
     def active(self) -> AbstractContextManager[object]:
         """Makes the engine's GPU the current one, as kernels and events expect."""
@@ -242,7 +207,7 @@ class Engine:
         try:
             with self.active():
                 image = tiles.to(self.device, non_blocking=True)
-                return combine([detector.logits(image) for detector in self._detectors])
+                return self._combined([detector.logits(image) for detector in self._detectors])
         except torch.OutOfMemoryError as error:
             return self._halved(tiles, error)
         except RuntimeError as error:
@@ -331,6 +296,11 @@ def combine(logits: list[Tensor]) -> Tensor:
     yes = torch.logsumexp(torch.nn.functional.logsigmoid(stacked), 0)
     no = torch.logsumexp(torch.nn.functional.logsigmoid(-stacked), 0)
     return yes - no
+
+
+def mean_logit(logits: list[Tensor]) -> Tensor:
+    """As a second look combines two networks."""
+    return torch.stack(logits).mean(0)
 
 
 def check_finite(logits: Tensor) -> None:

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
-from metaphase.networks.engine.layers import PlainDetector, fold_detector
+from metaphase.networks.engine.arithmetic import Detector
 from metaphase.networks.engine.peaks import collect, is_peak, logit_of, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
-from metaphase.networks.engine.settings import Second
 
 MOVES = 3
 """Outputs by which a maximum may move when the second network has its say."""
@@ -23,10 +22,8 @@ AT_ONCE_PX = {"cpu": 1_000_000, "cuda": 30_000_000}
 class SecondLook:
     """Mean logits of two networks around places, as if both had searched everything."""
 
-    def __init__(self, second: Second, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        self.floor = second.floor
-        self._device = device
-        self._detector = PlainDetector(fold_detector(second.network), device, dtype)
+    def __init__(self, detector: Detector, floor: float, device: torch.device) -> None:
+        self._detector, self.floor, self._device = detector, floor, device
 
     def peaks(self, image: Tensor, logits: Tensor, first: Peaks, sigma: float, floor: float) -> Peaks:
         """What becomes of the places that the first network points to, from a probability of `floor` on.

@@ -24,8 +24,10 @@ class EngineConfig:
     device: str | None = field(default=None, metadata=decides())
     """`cpu`, `cuda` or `cuda:1`; None is a GPU where there is one."""
     precision: Precision = "auto"
-    """`auto`: probabilities within 1e-3 of float32; `fast`: half precision, about 1e-2, on a GPU and, for a
-    `swift` detector, on a CPU; `float32`: all arithmetic in float32."""
+    """`auto`: numbers of 16 bits where the device computes with them and probabilities stay within about 0.01
+    of float32; `fast`: also where they stay within 0.1; `float32`: all arithmetic in float32."""
+    exhaustive: bool = False
+    """Whether a model's second look sees every place, and not only those that the first points to."""
     batch: int | None = field(default=None, metadata=decides())
     """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
     workers: int | None = field(default=None, metadata=decides())
