@@ -2,10 +2,12 @@
 
 python -m benchmarks.cohorts [--slides 200] [--side-px 1024] [--kills 30] [--seed 1] [--only scaling ...]
 
-*scaling*: the slides (links to one simulated slide, with its glass 1 mm2 at 4,000 px) with one process, one
-worker and two. *kills*: SIGKILL at random moments, in turn to a worker and to the client, which is started
-again, until so many fell. *clients*: two commands in one folder. The tables of each must be those of one
-process, byte for byte, and no slide may be searched twice while nobody is killed; ends with 1 where not.
+*scaling*: the slides (links to one simulated slide, 1 mm2 at 4,000 px) with one process, one worker and two,
+each of them on a core of its own, so that a second worker is as good as a second machine's; and with one
+process on two cores. Starting is told apart from the pace of the slides after. *kills*: SIGKILL at random
+moments, in turn to a worker and to the client, which is started again, until so many fell. *clients*: two
+commands in one folder. The tables of each must be those of one process, byte for byte, and no slide may be
+searched twice while nobody is killed; ends with 1 where not.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -41,6 +44,12 @@ class Run:
     """Of one process."""
     code: int
     searched: int
+    start_s: float
+    """Until the first slide began."""
+    slide_s: float
+    """From then to the end of the last one, by slide."""
+    end_s: float
+    """After that: index and tables."""
 
 
 def write_slides(folder: Path, slides: int, side_px: int) -> list[Path]:
@@ -68,11 +77,29 @@ class Command:
         """Slides that it has searched itself."""
         return self.log.read_text(encoding="utf-8").count("search: done")
 
+    def times_of(self, event: str) -> list[float]:
+        """When slides started or finished, in seconds of the clock."""
+        lines = (line for line in self.log.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
+        told = [json.loads(line) for line in lines]
+        return [datetime.fromisoformat(one["time"]).timestamp() for one in told if one["event"] == event]
 
-def started(slides: Sequence[Path], output: Path, *options: str) -> Command:
-    """Begin, in a group of its own."""
+
+def started(slides: Sequence[Path], output: Path, *options: str, cores: int = 0) -> Command:
+    """Begin, in a group of its own, on all cores or on so many."""
     command = [sys.executable, "-m", "metaphase", "detect", *map(str, slides), "-o", str(output)]
-    command += ["--model", "simulated", "--tissue", "whole", "--any-stain", "--device", "cpu", "--explain"]
+    command += [
+        "--model",
+        "simulated",
+        "--tissue",
+        "whole",
+        "--any-stain",
+        "--device",
+        "cpu",
+        "--explain",
+        "--log-json",
+    ]
+    if cores:
+        command = ["taskset", "--cpu-list", f"0-{cores - 1}", *command]
     log = output.with_name(f"{output.name}-{time.monotonic_ns()}.log")
     with log.open("wb") as told:
         process = subprocess.Popen(
@@ -83,13 +110,18 @@ def started(slides: Sequence[Path], output: Path, *options: str) -> Command:
 
 def measured(command: Command) -> Run:
     """Watch a command to its end."""
-    begun, largest, watched = time.monotonic(), 0.0, psutil.Process(command.process.pid)
+    begun, clock, largest = time.monotonic(), time.time(), 0.0
+    watched = psutil.Process(command.process.pid)
     while command.process.poll() is None:
         with contextlib.suppress(psutil.Error):
             family = [watched, *watched.children(recursive=True)]
             largest = max(largest, *(one.memory_info().rss / 1e6 for one in family))
         time.sleep(0.2)
-    return Run(time.monotonic() - begun, largest, command.process.returncode, command.searched)
+    seconds, first, last = time.monotonic() - begun, command.times_of("started"), command.times_of("finished")
+    start_s = min(first, default=clock) - clock
+    slide_s = (max(last, default=clock) - min(first, default=clock)) / max(1, len(last))
+    end_s = clock + seconds - max(last, default=clock)
+    return Run(seconds, largest, command.process.returncode, command.searched, start_s, slide_s, end_s)
 
 
 def same(first: Path, second: Path) -> bool:
@@ -108,24 +140,23 @@ def _summaries(folder: Path) -> dict[str, object]:
 
 def scaling(slides: Sequence[Path], folder: Path) -> bool:
     """One process, one worker, two workers."""
-    print("| | seconds | a slide, s | against one process | largest process, MB | same tables |")
-    print("|---|--:|--:|--:|--:|---|")
-    first, fine = 0.0, True
-    for name, options in (
-        ("process", ()),
-        ("1 worker", ("--workers", "1")),
-        ("2 workers", ("--workers", "2")),
+    print("| | cores | start, s | a slide, s | slides an hour | end, s | largest process, MB | same tables |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|")
+    fine = True
+    for name, cores, workers in (
+        ("process", 1, 0),
+        ("1 worker", 1, 1),
+        ("2 workers", 2, 2),
+        ("process on 2 cores", 2, 0),
     ):
         output = folder / name.replace(" ", "-")
-        run = measured(started(slides, output, *options))
-        first = first or run.seconds
+        options = ("--workers", str(workers)) if workers else ()
+        run = measured(started(slides, output, *options, cores=cores))
         equal = run.code == 0 and run.searched == len(slides) and same(folder / "process", output)
         fine &= equal
-        share, each = first / run.seconds, run.seconds / len(slides)
-        print(
-            f"| {name} | {run.seconds:.1f} | {each:.3f} | {share:.2f} | {run.largest_mb:.0f} | {equal} |",
-            flush=True,
-        )
+        told = f"{run.start_s:.1f} | {run.slide_s:.3f} | {3600 / run.slide_s:.0f} | {run.end_s:.1f}"
+        told += f" | {run.largest_mb:.0f}"
+        print(f"| {name} | {cores} | {told} | {equal} |", flush=True)
     return fine
 
 

@@ -17,7 +17,7 @@ from metaphase.base.provenance import file_fingerprint
 from metaphase.base.remote import RemoteFile, url_of
 from metaphase.base.tables import TableError, read_manifest
 from metaphase.images.tissue import load_tissue
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides import PyramidFormat, SlideSource, open_slide, write_pyramid
 from tests.base.servers import RangeServer, serving
 
 pytest.importorskip("obstore", reason="the extra remote is not installed")
@@ -124,6 +124,7 @@ def test_what_cannot_be_read_by_url_is_told(s3: RangeServer, folder: Path, tmp_p
     with serving(folder, ranges=False) as plain:
         refused(SlideError, "no ranges", f"{plain.url}/bucket/a%20slide.tif")
     assert not is_file(f"{s3.url}/absent.tif")
+    assert SlideSource(Path(f"{s3.url}/forbidden.tif")).effective_mpp is None  # told in its turn
     with pytest.raises(TableError, match="no such file"):
         read_manifest("s3://bucket/absent.csv")
     with pytest.raises(MetaphaseError, match=r"s3://bucket/mask\.png: is read from a disk only"):

@@ -130,9 +130,11 @@ class SlideSource:
     @property
     def _stated(self) -> tuple[float | None, str]:
         """What the file says of its resolution, and how it is decoded."""
-        if not is_slide_there(self.path):
-            return None, ""
-        return _stated(self.path, *state_of(self.path))
+        try:
+            state = state_of(self.path) if is_slide_there(self.path) else None
+        except MetaphaseError:  # a server that refuses
+            state = None
+        return (None, "") if state is None else _stated(self.path, *state)
 
 
 def source_of(slide: Slide) -> SlideSource:
