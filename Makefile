@@ -9,7 +9,7 @@ GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench site wheel locks hostile kills audit bom clean
+.PHONY: demo test lint format bench site wheel wheel-check locks hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -74,6 +74,12 @@ locks: $(TOOLS)/.ready  ## what containers install, by hash: deploy/cpu.lock and
 	for each in cpu:light gpu:torch; do $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 --python-platform x86_64-manylinux_2_28 --constraint constraints.txt pyproject.toml \
 		$$(printf -- '--extra %s ' $${each#*:} dicom czi zarr remote cluster) --output-file deploy/$${each%:*}.lock; done
+
+wheel-check: wheel  ## the wheel in a fresh environment, and every code block of the documentation run there
+	$(PYTHON) -m venv --clear build/wheel-check
+	build/wheel-check/bin/python -m pip install --quiet --constraint constraints.txt \
+		"$$(ls dist/metaphase-*.whl)[onnx,train,dicom,czi,zarr]" pytest hypothesis
+	METAPHASE_BLOCKS=all build/wheel-check/bin/python -m pytest -p no:cacheprovider tests/docs --durations=10
 
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
 	$(BIN)/python -m tests.hostile --inputs 10000

@@ -160,7 +160,7 @@ def plain_ways(network: nn.Sequential, images: Tensor, compiled: bool) -> dict[s
 def compare(
     name: str,
     network: nn.Sequential,
-    second: Second | None,
+    second: Second[nn.Sequential] | None,
     config: EngineConfig,
     rounds: int,
     compiled: bool,
@@ -349,7 +349,9 @@ def print_rows(rows: list[Row]) -> None:
         )
 
 
-def chosen_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, nn.Sequential, Second | None]]:
+def chosen_networks(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[str, nn.Sequential, Second[nn.Sequential] | None]]:
     """Each by its name, with its second look: trained ones, or made-up ones of each kind and width."""
     for model in arguments.model:
         detector = load_detector([model])

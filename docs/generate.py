@@ -1,9 +1,14 @@
-"""Pages of the site that come from elsewhere: the start from README.md, the reference from the code."""
+"""Pages of the site that come from elsewhere: README.md, the reference of the code, notebooks that run."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import inspect
+import io
+import json
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,13 @@ NOT_HERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(?:docs|[A-Z]+\.md|recipes[^)]*|
 
 def on_files(files: Files, config: Any) -> Files:
     """Called by mkdocs: the files of the site."""
-    pages = {"index.md": start(), "reference-cli.md": commands(), "reference-python.md": python()}
+    pages: dict[str, str | bytes] = {
+        "index.md": start(),
+        "reference-cli.md": commands(),
+        "reference-python.md": python(),
+    }
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        pages |= notebook(path)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -101,3 +112,55 @@ def _entry(name: str, value: Any) -> list[str]:
         and (isinstance(one, property) or hasattr(one, "attrname") or inspect.isfunction(one))
     ]  # fmt: skip
     return [*parts, "\n".join(members)] if members else parts
+
+
+# ---- notebooks ----
+
+
+def notebook(path: Path) -> dict[str, str | bytes]:
+    """A notebook's page and its pictures, by their names in the site; its cells run in an empty folder."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    page = f"notebook-{path.stem}.md"
+    parts, pictures = [], {}
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                parts.append(text)
+                continue
+            said, drawn = run_cell(text, names, f"{path.name}, cell {number}")
+            parts += [f"```python\n{text}\n```", *said]
+            for place, picture in enumerate(drawn):
+                name = f"images/{path.stem}-{number}-{place}.png"
+                pictures[name] = picture
+                parts.append(f"![what the cell draws]({name})")
+    link = f"*The page is this notebook, run: [{path.name}](notebooks/{path.name}).*"
+    return {page: "\n\n".join([parts[0], link, *parts[1:]]) + "\n", **pictures}
+
+
+def run_cell(text: str, names: dict[str, Any], where: str) -> tuple[list[str], list[bytes]]:
+    """What a cell prints and ends with, as Markdown, and the pictures that it draws, as PNG."""
+    import matplotlib.pyplot as plt
+
+    tree = ast.parse(text, where)
+    shown = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) and not text.endswith(";") else None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(tree, where, "exec"), names)  # noqa: S102
+        value = None if shown is None else eval(compile(ast.Expression(shown.value), where, "eval"), names)
+    said = [f"```text\n{printed.getvalue().rstrip()}\n```"] if printed.getvalue() else []
+    if hasattr(value, "to_frame"):
+        value = value.to_frame("")
+    if hasattr(value, "to_html"):
+        said.append(re.sub(r' (class|border|style)="[^"]*"', "", value.to_html(index=bool(value.index.name))))
+    elif value is not None:
+        said.append(f"```text\n{value!r}\n```")
+    drawn = []
+    for figure in map(plt.figure, plt.get_fignums()):
+        file = io.BytesIO()
+        figure.savefig(file, dpi=110, bbox_inches="tight")
+        drawn.append(file.getvalue())
+    plt.close("all")
+    return said, drawn

@@ -1,7 +1,10 @@
-"""Whether a DICOM object has what its modules demand, by the standard's tables that highdicom carries."""
+"""Whether a DICOM object is what the standard demands, by highdicom's tables of it and by dciodvfy."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 from highdicom._standard_utils import get_iod_module_map, get_module_attribute_map, get_sop_class_iod_map
@@ -46,3 +49,21 @@ def _missing(items: list[Dataset], attribute: dict[str, Any]) -> list[str]:
         elif kind == "1" and item[attribute["keyword"]].is_empty:
             found.append(f"{where} is empty")
     return found
+
+
+# ---- dciodvfy of dicom3tools ----
+
+DCIODVFY = shutil.which("dciodvfy")
+FALSE_ALARMS = (
+    "Error - Only valid for AnnotationCoordinateType of 3D - attribute <CommonZCoordinateValue> = <>",
+)
+"""Said of every 2D annotation, which does not have that attribute (version of 2022-06-18)."""
+
+
+def objections(path: Path) -> list[str]:
+    """The errors that dciodvfy finds in a file."""
+    assert DCIODVFY is not None
+    done = subprocess.run([DCIODVFY, str(path)], capture_output=True, text=True, check=False)
+    said = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    assert len(said) > 0, "it names the kind of object, at least"
+    return [line for line in said if line.startswith("Error") and line not in FALSE_ALARMS]

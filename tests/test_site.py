@@ -1,4 +1,4 @@
-"""The documentation as a site: every page in its menu, no broken link, the reference from the code."""
+"""The documentation as a site: every page in its menu, no broken link, notebooks that run."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "metaphase review import" in commands
     assert "--probability-map" in commands
     assert all(f"mp.{name}" in python for name in mp.__all__)
+    slides, evaluation = (
+        (tmp_path / f"notebook-{name}.html").read_text() for name in ("slides", "evaluation")
+    )
+    assert "95 % interval" in slides
+    assert "recall" in evaluation
+    drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
+    assert {"slides-9-0.png", "evaluation-7-0.png"} <= drawn

@@ -50,6 +50,7 @@ PRELOADED = (
     "metaphase.jobs.tissue", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
     "metaphase.jobs.training.run", "metaphase.labels.observers.exchange", "metaphase.jobs.labelling",
     "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
+    "pydicom", "wsidicom", "highdicom", "onnxruntime",
 )  # fmt: skip
 
 Judge = Callable[[str], str]

@@ -290,5 +290,5 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert named_model("breast") == bundled_model()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")
-    with pytest.raises(ModelError, match=r"no such model.*breast, simulated"):
+    with pytest.raises(ModelError, match=r"no such model.*breast, breast-second, simulated"):
         named_model("other.safetensors")

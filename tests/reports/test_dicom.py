@@ -21,7 +21,7 @@ from metaphase.detections import DetectionSet, read_detections, write_detections
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 from metaphase.slides.dicom import source_image
-from tests.dicom_checks import faults
+from tests.dicom_checks import DCIODVFY, faults, objections
 from tests.slides.dicoms import write_plain, write_series
 from tests.slides.images import blob_image
 
@@ -31,6 +31,8 @@ STATED = {
     "mitoses": {"delta": 0.4, "suppress_um": 7.5},
     "count": {"delta": 0.5, "suppress_um": 7.5},
 }
+
+WRITTEN = ("detections.dcm", "count.dcm", "probability.dcm")
 
 
 @pytest.fixture(scope="module")
@@ -170,18 +172,31 @@ def test_wrong_use_is_told(slide: Path, tmp_path: Path) -> None:
         write_detections(DetectionSet(points(), ("slide",)), tmp_path / "b.dcm", sources={"slide": bare})
 
 
-def test_detect_and_convert(tmp_path: Path) -> None:
-    """A DICOM slide through the command: annotations, report and map, and back to a table."""
+@pytest.fixture(scope="module")
+def detected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A DICOM slide through the command, and the folder of its results: annotations, report and map."""
+    work = tmp_path_factory.mktemp("detected")
     (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=512, height=512, seed=1))
-    slide = write_series(tmp_path / "case1", render_region(case, "he", 0, 0, 512, 512))
-    command = ["detect", str(slide), "-o", str(tmp_path / "out"), "--model", "simulated", "--format", "dicom"]
+    slide = write_series(work / "case1", render_region(case, "he", 0, 0, 512, 512))
+    command = ["detect", str(slide), "-o", str(work / "out"), "--model", "simulated", "--format", "dicom"]
     command += ["--tissue", "whole", "--any-stain", "--threshold", "0.3", "--probability-map", "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    folder = tmp_path / "out" / "case1"
     (summary,) = json.loads(result.stdout)["slides"]
-    assert {"detections.dcm", "count.dcm", "probability.dcm"} <= set(summary["files"])
-    for name in ("detections.dcm", "count.dcm", "probability.dcm"):
+    assert set(WRITTEN) <= set(summary["files"])
+    return slide, work / "out" / "case1"
+
+
+@pytest.mark.skipif(DCIODVFY is None, reason="no dciodvfy (Debian: dicom3tools)")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_outside_checker_finds_no_error(detected: tuple[Path, Path], name: str) -> None:
+    assert objections(detected[1] / name) == []
+
+
+def test_detect_and_convert(detected: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whole objects, and from annotations back to a table."""
+    slide, folder = detected
+    for name in WRITTEN:
         assert faults(dcmread(folder / name)) == []
     expected = pd.read_parquet(folder / "detections.parquet")
     assert len(expected) > 0

@@ -26,7 +26,10 @@ def bench(
     ] = None,
     device: Device = None,
     mpp: Mpp = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (half precision).")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
+    ] = False,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     areas_mm2: Annotated[
         list[float] | None, typer.Option("--area", min=0, help="Tell the time for so much tissue, in mm2.")
@@ -39,7 +42,12 @@ def bench(
     from metaphase.networks.engine import EngineConfig
     from metaphase.slides import SlideSource
 
-    config = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
+    config = EngineConfig(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        exhaustive=exhaustive,
+        batch=batch,
+    )
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else SlideSource(slide, mpp)
     with progress_bar() as bar:

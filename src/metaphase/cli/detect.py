@@ -95,7 +95,10 @@ def detect(
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (half precision).")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
+    ] = False,
     shard: Shard = "",
     workers: Workers = 0,
     scheduler: Scheduler = "",
@@ -153,7 +156,12 @@ def detect(
         raise unknown[0]
     for error in unknown:
         warn(str(error))
-    engine = EngineConfig(device=device, precision=precision, batch=batch)  # type: ignore[arg-type]
+    engine = EngineConfig(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        exhaustive=exhaustive,
+        batch=batch,
+    )
     ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
     if status:
         for slide in chosen:

@@ -80,7 +80,7 @@ def init(
     ] = None,
     start: Annotated[
         str, typer.Option(help="Model to start from, a bundled one by name; '' trains from nothing.")
-    ] = "breast",
+    ] = "breast-second",
 ) -> None:
     """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
 

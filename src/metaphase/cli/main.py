@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
+from metaphase.cli.archive import archive
 from metaphase.cli.bench import bench
 from metaphase.cli.calibrate import calibrate
 from metaphase.cli.configs import configs, qupath
@@ -113,6 +114,7 @@ app.command()(train)
 app.command()(run)
 app.command()(experiments)
 app.add_typer(review, name="review")
+app.add_typer(archive, name="archive")
 app.add_typer(lab, name="lab")
 app.add_typer(phh3, name="phh3")
 app.add_typer(label, name="label")

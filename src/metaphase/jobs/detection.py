@@ -64,6 +64,7 @@ from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import PAPER_POINTS, UsedPoints
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.slides.archive import is_remote
 from metaphase.slides.dicom import is_dicom
 from metaphase.version import __version__
 
@@ -504,7 +505,7 @@ class _SlideJob:
     def _refuse_without_dicom(self) -> None:
         """Refuse DICOM results of another slide before it is searched."""
         path = self.slide.slide.path
-        if DICOM_FORMAT in self.config.formats and is_file(path) and not is_dicom(path):
+        if DICOM_FORMAT in self.config.formats and is_file(path) and not (is_dicom(path) or is_remote(path)):
             raise SlideError(
                 "is no DICOM slide, and DICOM results refer to one",
                 path=path,

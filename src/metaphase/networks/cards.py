@@ -86,7 +86,15 @@ class SecondIdentity:
     floor: float
 
 
-Identity = NetworkIdentity | SecondIdentity
+@dataclass(frozen=True)
+class CalibrationIdentity:
+    """What of a calibration decides."""
+
+    scale: float
+    shift: float
+
+
+Identity = NetworkIdentity | SecondIdentity | CalibrationIdentity
 
 
 # ---- the model card ----
@@ -118,6 +126,15 @@ class SecondModel(BaseModel):
     """Places from this probability on are looked at again; then the mean of both logits decides."""
 
 
+class StatedCalibration(BaseModel):
+    """What logits are multiplied with, then shifted by, so that a probability means how often it is right."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    scale: float = Field(gt=0, le=100)
+    shift: float = Field(ge=-100, le=100)
+
+
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -134,6 +151,7 @@ class ModelCard(BaseModel):
     thresholds: OperatingPoints = {}
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
     second: SecondModel | None = None
+    calibration: StatedCalibration | None = None
     optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
@@ -170,10 +188,13 @@ class ModelCard(BaseModel):
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """What decides the model's answers: the network's, and those of the one that looks again."""
-        if self.second is None:
-            return (self.identity,)
-        return self.identity, SecondIdentity(self.second.weights_sha256, self.second.floor)
+        """What decides the model's answers: network, the one that looks again, calibration."""
+        all_of_it: list[Identity] = [self.identity]
+        if self.second is not None:
+            all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
+        if self.calibration is not None:
+            all_of_it.append(CalibrationIdentity(self.calibration.scale, self.calibration.shift))
+        return tuple(all_of_it)
 
 
 GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
@@ -295,6 +316,8 @@ def _first_problem(error: ValidationError) -> str:
 
 BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
+TO_START_FROM = "breast-second"
+"""The network of the default detector that looks again: what a laboratory's own training starts from."""
 
 
 def bundled_model(name: str = BUNDLED) -> Path:

@@ -26,7 +26,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
-from metaphase.networks.engine.settings import Second
+from metaphase.networks.engine.settings import Calibration, Second
 from metaphase.networks.points import UsedPoints, plain_point, points_of
 from metaphase.slides import WORKING_MPP, TileProcesses
 
@@ -43,8 +43,14 @@ class Detector:
 
     networks: tuple[nn.Sequential | OnnxNetwork, ...]
     cards: tuple[ModelCard, ...]
-    second: Second | None = None
+    second: Second[nn.Sequential | OnnxNetwork] | None = None
     """Asked about what the first points to; a single network may have one."""
+
+    @property
+    def calibration(self) -> Calibration:
+        """Of a single network; several together are not calibrated."""
+        stated = self.cards[0].calibration if len(self.cards) == 1 else None
+        return Calibration() if stated is None else Calibration(stated.scale, stated.shift)
 
     @property
     def name(self) -> str:
@@ -120,13 +126,14 @@ class ReadyDetector:
     @cached_property
     def engine(self) -> TileEngine:
         """The engine."""
+        second, calibration = self.detector.second, self.detector.calibration
         if self._graphs:
-            return OnnxEngine(self._graphs, self.config)
+            return OnnxEngine(self._graphs, self.config, second, calibration)  # type: ignore[arg-type]
         from metaphase.networks.engine.engine import Engine
 
         _ = self.decoders  # they begin while the engine is made
         networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
-        return Engine(networks, self.config, self.detector.second)
+        return Engine(networks, self.config, second, calibration)  # type: ignore[arg-type]
 
     @property
     def _graphs(self) -> list[OnnxNetwork]:
@@ -210,18 +217,13 @@ def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
     return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 
-def _second(path: Path, card: ModelCard) -> Second | None:
+def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] | None:
     """The network that a card asks to look again, from the files beside it."""
     if card.second is None:
         return None
-    beside = path.parent / f"{card.second.model}.safetensors"
-    if path.suffix == ".onnx":
-        raise ModelError(
-            "its card asks for a second look, which exported models do not have",
-            path=path,
-            next_step="give the .safetensors model",
-        )
-    ((network, other),) = _loaded([beside])
+    graph = path.suffix == ".onnx"
+    beside = path.with_name(card.second.model + (".onnx" if graph else ".safetensors"))
+    network, other = load_onnx(beside) if graph else _loaded([beside])[0]
     if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
             f"is not the network that {card.name} wants to look again",

@@ -33,7 +33,10 @@ SUBCELLS = 2
 
 
 def export_model(model: str | Path, output: str | Path) -> ModelCard:
-    """Write a detector as `OUTPUT.onnx`, its card beside it; returns the card as written."""
+    """Write a detector as `OUTPUT.onnx`, its card beside it; returns the card as written.
+
+    So is the one that it asks to look again, under its own name.
+    """
     source = named_model(model).with_suffix(".safetensors")
     target = Path(output).with_suffix(".onnx")
     if target.with_suffix(".safetensors").exists():
@@ -47,6 +50,8 @@ def export_model(model: str | Path, output: str | Path) -> ModelCard:
             path=source,
             next_step="give one of the families " + ", ".join(DETECTORS) + "; `metaphase model info` tells",
         )
+    if card.second is not None:
+        export_model(source.with_name(card.second.model), target.with_name(card.second.model))
     data = detector_graph(network, card).SerializeToString()
     card = card.model_copy(update={"graph_sha256": hashlib.sha256(data).hexdigest()})
     write_bytes(target, data)

@@ -16,7 +16,7 @@ from metaphase.base.errors import OutputError
 from metaphase.base.foreign import parsing
 from metaphase.detections.formats.dicom import MAKER, algorithm, coded, equipment, kind_of, save, uid_of
 from metaphase.detections.table import MITOSIS
-from metaphase.slides.dicom import source_image
+from metaphase.slides.archive import source_image
 from metaphase.version import __version__
 
 TILE_PX = 512
@@ -144,6 +144,7 @@ def write_probabilities(
             content_label="PROBABILITY",
             **equipment(),
         )
+        made.PatientOrientation = None
         save(made, path)
 
 

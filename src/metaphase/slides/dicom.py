@@ -6,6 +6,7 @@ image coordinates refer to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -142,19 +143,26 @@ def source_image(path: Path) -> Any:
     parts = _only_slide(path) if path.is_dir() else _of_series(path)
     pydicom = _needed("pydicom", path)
     sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
-    headers = [(header_of(part, sized), part) for part in parts]
-    levels = [(header, part) for header, part in headers if _is_level(header)]
+    headers = [header_of(part, sized) for part in parts]
+    chosen = finest(headers, path)
+    with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
+        file = next(part for header, part in zip(headers, parts, strict=True) if header is chosen)
+        return pydicom.dcmread(file, stop_before_pixels=True)
+
+
+def finest(headers: Sequence[Any], path: Path) -> Any:
+    """The header of the finest level among those of a series; of concatenated parts, of the first."""
+    levels = [header for header in headers if _is_level(header)]
     if not levels:
         raise SlideError("its series has no level of a pyramid", path=path, next_step="name the slide's file")
     with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
-        _, finest = min(
+        return min(
             levels,
             key=lambda one: (
-                -int(one[0].TotalPixelMatrixColumns),
-                int(one[0].get("ConcatenationFrameOffsetNumber") or 0),
+                -int(one.TotalPixelMatrixColumns),
+                int(one.get("ConcatenationFrameOffsetNumber") or 0),
             ),
         )
-        return pydicom.dcmread(finest, stop_before_pixels=True)
 
 
 def _only_slide(folder: Path) -> list[Path]:

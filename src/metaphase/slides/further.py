@@ -1,4 +1,4 @@
-"""Formats whose libraries are extras: Zeiss CZI (`metaphase[czi]`) and OME-Zarr (`metaphase[zarr]`)."""
+"""Slides whose libraries are extras: Zeiss CZI (`[czi]`), OME-Zarr (`[zarr]`), DICOMweb (`[dicom]`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, parsing, raised
 from metaphase.base.geometry import Box
+from metaphase.slides.archive import is_remote, open_remote
 from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, micrometres
 
@@ -214,6 +215,7 @@ def _is_zarr(path: Path) -> bool:
 
 
 FURTHER = {
+    "dicomweb": SlideBackend(is_remote, open_remote),
     "czi": SlideBackend(lambda path: path.is_file() and path.suffix.lower() == ".czi", CziSlide),
     "ome-zarr": SlideBackend(_is_zarr, OmeZarrSlide),
 }

@@ -16,6 +16,7 @@ from tests.hostile.inputs import (
     coco,
     csv_table,
     dataset,
+    dicom,
     further,
     geojson,
     grand_challenge,
@@ -25,6 +26,7 @@ from tests.hostile.inputs import (
     mask,
     model,
     names,
+    onnx_graph,
     options,
     parquet_table,
     project,
@@ -68,6 +70,8 @@ FAMILIES = {
     "stains": stains,
     "workspace": workspace,
     "further": further,
+    "dicom": dicom,
+    "onnx": onnx_graph,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

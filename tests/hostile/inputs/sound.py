@@ -79,6 +79,7 @@ def _write_assets(folder: Path) -> None:
     )
     save_model(folder / "tiny.safetensors", network, card)
     (folder / "slide.tif").write_bytes(tiff_bytes(Random(0), "none"))
+    _write_standards(folder)
     for size in ZEROS:
         packer = zlib.compressobj()
         packed = [packer.compress(bytes(min(size, 10**6))) for _ in range(max(1, size // 10**6))]
@@ -100,6 +101,21 @@ def _write_assets(folder: Path) -> None:
             shutil.copytree("out", "reviewed")
     for name in ("out", "calibration", "reviewed"):
         Path(name).rename(folder / name)
+
+
+def _write_standards(folder: Path) -> None:
+    """A DICOM slide of one file and one of several, its annotations; the detector as ONNX."""
+    import pandas as pd
+
+    from metaphase.detections import DetectionSet, write_detections
+    from metaphase.networks.exporting import export_model
+    from tests.slides.dicoms import write_plain, write_series
+
+    write_plain(folder / "plain" / "a.dcm", picture(), left_out=(1,))
+    series = write_series(folder / "series", picture())
+    points = pd.DataFrame([("s1", 10.5, 20.25, 0.9, "mitosis")], columns=list(COLUMNS))
+    write_detections(DetectionSet(points, ("s1",)), folder / "ann.dcm", sources={"s1": series})
+    export_model(folder / "tiny.safetensors", folder / "graph.onnx")
 
 
 def picture(width: int = SIDE, height: int = SIDE, samples: int = 3) -> Any:

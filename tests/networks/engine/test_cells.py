@@ -20,7 +20,7 @@ from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import lite_network, residual_network, swift_network, texture
 from tests.networks.engine.test_residual import plain_logits
 
-CPU = EngineConfig(device="cpu", workers=2)
+CPU = EngineConfig(device="cpu", workers=2, precision="float32")
 TOLERANCE = 1e-4
 MAKERS = (swift_network, lite_network)
 Maker = Callable[[], nn.Sequential]

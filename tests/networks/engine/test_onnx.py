@@ -30,7 +30,7 @@ from tests.networks.engine.networks_made import (
     texture,
 )
 
-CPU = EngineConfig(device="cpu", workers=1)
+CPU = EngineConfig(device="cpu", workers=1, precision="float32")
 SIZES = ((97, 97), (97, 131), (200, 153), (250, 226))
 
 

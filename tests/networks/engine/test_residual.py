@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
-from metaphase.networks.engine import Engine, EngineConfig
-from metaphase.networks.engine import engine as engine_module
+from metaphase.networks.engine import Engine, EngineConfig, arithmetic
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.engine import Detector
 from metaphase.networks.engine.layers import PlainDetector, fold_detector
+from metaphase.networks.engine.settings import Precision
 from tests.networks.engine.networks_made import plain_probabilities, random_network, residual_network, texture
 
 CPU = EngineConfig(device="cpu", workers=2)
@@ -85,7 +86,7 @@ def test_half_precision_is_near() -> None:
     with torch.inference_mode():
         found = detector.logits(torch.from_numpy(image)[None])[0]
     assert found.dtype == torch.float32
-    np.testing.assert_allclose(found, plain_logits(network, image), atol=20 * engine_module.TOLERANCE)
+    np.testing.assert_allclose(found, plain_logits(network, image), atol=arithmetic.TOLERANCE["fast"])
 
 
 def test_a_mixed_ensemble_is_the_mean_of_probabilities() -> None:
@@ -117,33 +118,46 @@ def test_spoilt_weights_are_refused(name: str) -> None:
         Engine([network], CPU)
 
 
-class _Rounding(Engine):
-    """Prepares networks as for a GPU, on the CPU."""
+class _Off:
+    """Answers as another detector, but for a difference; or fails."""
 
-    rounds = True
+    def __init__(self, exact: arithmetic.Detector, by: float) -> None:
+        self.exact, self.by = exact, by
 
-    def prepared(self, network: nn.Sequential) -> str:
-        with torch.inference_mode():
-            return self._on_gpu(fold_detector(network))[1]
+    def logits(self, image: torch.Tensor) -> torch.Tensor:
+        if math.isnan(self.by):
+            raise RuntimeError("no such arithmetic")
+        return self.exact.logits(image) + self.by
 
 
-@pytest.mark.parametrize(("precision", "words"), [("auto", "TensorFloat-32"), ("fast", "float16")])
+@pytest.mark.parametrize(
+    ("precision", "differences", "words"),
+    [
+        ("auto", {"float16": 0.01}, "float16"),
+        ("auto", {"float16": 0.3, "TensorFloat-32": 0.01}, "TensorFloat-32"),
+        ("auto", {"float16": 0.3, "TensorFloat-32": 0.2}, "float32"),
+        ("auto", {"float16": math.nan, "TensorFloat-32": 0.0}, "TensorFloat-32"),
+        ("fast", {"float16": 0.3}, "float16"),
+        ("fast", {"float16": 0.6}, "float32"),
+        ("float32", {"float16": 0.0}, "float32"),
+        ("auto", {}, "float32"),
+    ],
+)
 def test_rounded_arithmetic_is_used_where_it_agrees(
-    precision: str, words: str, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, differences: dict[str, float], words: str
 ) -> None:
-    network = residual_network()
-    engine = _Rounding([network], EngineConfig(device="cpu", precision=precision))  # type: ignore[arg-type]
-    assert engine.prepared(network) == words
-    monkeypatch.setattr(engine_module, "TOLERANCE", 0.0)
-    assert engine.prepared(network) == "float32"
+    exact = PlainDetector(fold_detector(residual_network()), torch.device("cpu"), torch.float32)
+    ways = {name: partial(_Off, exact, by) for name, by in differences.items()}
+    with torch.inference_mode():
+        assert arithmetic.fastest(ways, exact, torch.device("cpu"), precision)[1] == words
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize(("precision", "tolerance"), [("auto", 5e-3), ("fast", 0.05), ("float32", 1e-4)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("auto", 0.05), ("fast", 0.05), ("float32", 1e-4)])
 def test_gpu_equals_the_plain_network(precision: str, tolerance: float) -> None:
     network, image = residual_network(gamma=0.3), texture(500, 430)
     engine = Engine([network], EngineConfig(device="cuda", precision=precision))  # type: ignore[arg-type]
-    expected = {"auto": "TensorFloat-32", "fast": "float16", "float32": "float32"}
+    expected = {"auto": "float16", "fast": "float16", "float32": "float32"}
     assert engine.arithmetic == expected[precision]
     found = engine.probability_map(image)
     np.testing.assert_allclose(found, plain_probabilities(network, image).numpy(), atol=tolerance)

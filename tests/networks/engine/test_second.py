@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from scipy.special import expit, logit
 from torch import nn
 
 from metaphase.base.errors import ModelError
-from metaphase.networks.cards import ModelCard, SecondModel, TrainingData
+from metaphase.networks.cards import ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
-from metaphase.networks.engine.settings import Second
+from metaphase.networks.engine.settings import Calibration, Second
+from metaphase.networks.exporting import export_model
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import GAMMA, lite_network, random_network, residual_network, texture
 
-CPU = EngineConfig(device="cpu", workers=2)
+CPU = EngineConfig(device="cpu", workers=2, precision="float32")
 FIRSTS = (lite_network, random_network)
 
 
-class MeanLogits(Engine):
-    """Both networks everywhere: what a second look stands for."""
-
-    def logits(self, tiles: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():
-            return torch.stack([detector.logits(tiles) for detector in self._detectors]).mean(0)
+EVERYWHERE = replace(CPU, exhaustive=True)
 
 
 @pytest.mark.parametrize("first", FIRSTS)
@@ -35,7 +32,9 @@ class MeanLogits(Engine):
 def test_finds_what_both_find_everywhere(first: type[nn.Sequential], smooth_um: float) -> None:
     slide = ArraySlide(texture(500, 460), mpp=0.25)
     config = PeakConfig(floor=0.6, suppress_um=5, smooth_um=smooth_um)
-    everywhere = find_detections(MeanLogits([first(), residual_network()], CPU), slide, config)
+    everywhere = find_detections(
+        Engine([first()], EVERYWHERE, Second(residual_network(), 0.9)), slide, config
+    )
     looked = find_detections(Engine([first()], CPU, Second(residual_network(), 0.001)), slide, config)
     assert len(everywhere.x) > 5
     apart = np.hypot(everywhere.x[:, None] - looked.x, everywhere.y[:, None] - looked.y)
@@ -75,17 +74,31 @@ def test_a_network_of_cells_cannot_look_again() -> None:
         Engine([lite_network()], CPU, Second(lite_network(), 0.1))
 
 
+@pytest.mark.parametrize("second", [None, Second(residual_network(), 0.001)])
+def test_calibration_moves_probabilities_and_no_place(second: Second[nn.Sequential] | None) -> None:
+    slide = ArraySlide(texture(300, 300), mpp=0.25)
+    plain = find_detections(
+        Engine([lite_network()], CPU, second), slide, PeakConfig(floor=0.01, suppress_um=5)
+    )
+    engine = Engine([lite_network()], CPU, second, Calibration(0.5, -1.0))
+    found = find_detections(engine, slide, PeakConfig(floor=expit(0.5 * logit(0.01) - 1), suppress_um=5))
+    np.testing.assert_allclose(found.x, plain.x, atol=1e-3)
+    np.testing.assert_allclose(logit(found.probability), 0.5 * logit(plain.probability) - 1, atol=1e-3)
+
+
 # ---- as a model on disk ----
 
 
-def saved(folder: Path, floor: float = 0.05) -> Path:
+def saved(folder: Path, floor: float = 0.05, calibration: StatedCalibration | None = None) -> Path:
     """A model whose card asks for a second look."""
     about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
     data = (TrainingData(name="none", terms="none"),)
     card = ModelCard(name="other", family="residual", gamma=GAMMA, data=data, **about)
     other = save_model(folder / "other", residual_network(), card)
     second = SecondModel(model="other", weights_sha256=other.weights_sha256, floor=floor)
-    card = ModelCard(name="both", family="lite", gamma=0.3, second=second, data=data, **about)
+    card = ModelCard(
+        name="both", family="lite", gamma=0.3, second=second, data=data, calibration=calibration, **about
+    )
     save_model(folder / "both", lite_network(), card)
     return folder / "both.safetensors"
 
@@ -95,12 +108,29 @@ def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
     assert detector.second is not None
     assert detector.second.floor == 0.05
     assert len(detector.identities) == 2
+    moved = load_detector([saved(tmp_path, calibration=StatedCalibration(scale=1, shift=0.5))])
+    assert len(moved.identities) == 3
+    detector = load_detector([saved(tmp_path)])
     assert detector.identities != load_detector([saved(tmp_path, 0.06)]).identities
     slide = ArraySlide(texture(300, 300), mpp=0.25)
     config = PeakConfig(floor=0.3, suppress_um=5)
     ready = ReadyDetector(load_detector([saved(tmp_path)]), CPU)
     expected = find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.05)), slide, config)
     np.testing.assert_array_equal(find_detections(ready.engine, slide, config).x, expected.x)
+
+
+def test_exported_it_finds_the_same(tmp_path: Path) -> None:
+    model = saved(tmp_path, 0.02, StatedCalibration(scale=0.8, shift=-0.3))
+    export_model(model, tmp_path / "graph" / "both")
+    slide = ArraySlide(texture(420, 380), mpp=0.25)
+    config = PeakConfig(floor=0.3, suppress_um=5, smooth_um=1.0)
+    found = [
+        find_detections(ReadyDetector(load_detector([each]), CPU).engine, slide, config)
+        for each in (model, tmp_path / "graph" / "both.onnx")
+    ]
+    assert len(found[0].x) > 5
+    np.testing.assert_allclose(found[1].x, found[0].x, atol=1e-2)
+    np.testing.assert_allclose(found[1].probability, found[0].probability, atol=1e-4)
 
 
 def test_packaging_takes_both_along(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from metaphase.detections.table import (
     detection_set,
     identities,
 )
-from metaphase.slides.dicom import source_image
+from metaphase.slides.archive import source_image
 from metaphase.version import __version__
 
 ANNOTATIONS = "1.2.840.10008.5.1.4.1.1.91.1"

@@ -15,7 +15,7 @@ from metaphase.base.files import write_text
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.labels.phh3.training import LearningConfig
-from metaphase.networks.cards import BUNDLED, named_model, parse_card
+from metaphase.networks.cards import TO_START_FROM, named_model, parse_card
 from metaphase.networks.points import points_of
 
 SETTINGS = "lab.toml"
@@ -81,7 +81,7 @@ class LabSettings:
     """Of the laboratory; the model is called so."""
     slides: str = ""
     """Folder in which the slides were found."""
-    start: str = BUNDLED
+    start: str = TO_START_FROM
     """Model from whose weights the detector starts, a bundled one by name; empty starts from nothing."""
     rounds: RoundSettings = field(default_factory=RoundSettings)
     phh3: LearningConfig = field(default_factory=LearningConfig)

@@ -28,7 +28,7 @@ from metaphase.jobs.lab.steps import CUT_SHARE, Step, steps_of, told_facts
 from metaphase.jobs.stages import Report, StageState, run_stages, silent, stage_states
 from metaphase.jobs.training.config import START
 from metaphase.jobs.training.run import read_results
-from metaphase.networks.cards import BUNDLED, doubts_about, parse_card
+from metaphase.networks.cards import TO_START_FROM, doubts_about, parse_card
 from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
 from metaphase.reports.pages import duration
 
@@ -59,7 +59,7 @@ def begin(
     *,
     name: str = "",
     table: Path | None = None,
-    start: str = BUNDLED,
+    start: str = TO_START_FROM,
     ask: Ask | None = None,
     report: Report = silent,
 ) -> Begun:

@@ -198,11 +198,12 @@ class Chain:
         )
 
     def take_start(self, report: Report) -> Facts:
-        """The model from which all networks start, as one of the run: it is tested beside them."""
+        """The network from which all start, as one of the run: tested beside them, alone as they are."""
         report("the model to start from", 0, 1)
         network, card = load_model(named_model(self.config.training.start))
         patches = {name: point for name, point in card.thresholds.items() if name == "patches"}
-        save_model(self.model(START), network, card.model_copy(update={"name": START, "thresholds": patches}))
+        alone = {"name": START, "thresholds": patches, "second": None, "calibration": None}
+        save_model(self.model(START), network, card.model_copy(update=alone))
         return {"model": card.name, "gamma": card.gamma}
 
     def easy_stores(self) -> list[str]:

@@ -57,7 +57,8 @@ def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precis
             continue
         if difference <= TOLERANCE[precision]:
             return detector, words
-        _log.warning("%s on this device is off by %.2g in logits", words, difference)
+        level = logging.WARNING if precision == "fast" else logging.INFO
+        _log.log(level, "%s on this device is off by %.2g in logits", words, difference)
     return exact, "float32"
 
 

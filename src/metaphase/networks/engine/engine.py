@@ -32,8 +32,15 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
-from metaphase.networks.engine.second import MARGIN, SecondLook
-from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, Second, not_finite
+from metaphase.networks.engine.second import MARGIN, Windows, look_again
+from metaphase.networks.engine.settings import (
+    Calibration,
+    DeviceError,
+    EngineConfig,
+    PeakConfig,
+    Second,
+    not_finite,
+)
 
 CPU_OUTPUTS = (32, 24, 16)
 """Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
@@ -43,13 +50,17 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
+WINDOWS_PX = {"cpu": 1_000_000, "cuda": 30_000_000}
+"""Pixels of windows that a second look sees at once."""
+
 T = TypeVar("T")
 
 
 class Engine:
     """Applies detectors to tiles; several networks give the mean of their probabilities.
 
-    With a `second` network, what they point to is looked at again: the logits' mean decides there.
+    With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
+    logits are calibrated.
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
@@ -57,7 +68,8 @@ class Engine:
         self,
         networks: Sequence[nn.Sequential],
         config: EngineConfig | None = None,
-        second: Second | None = None,
+        second: Second[nn.Sequential] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         if not networks:
             raise UsageError("an engine needs at least one network", next_step="name a model")
@@ -69,11 +81,12 @@ class Engine:
             if second is not None and everywhere:
                 networks = [*networks, second.network]
             self._detectors, self.arithmetic = self._prepare(networks)
-            self.second: SecondLook | None = None
+            self.second: Second[Detector] | None = None
             if second is not None and not everywhere:
                 detector, words = self._in_windows(second.network)
-                self.second = SecondLook(detector, second.floor, self.device)
+                self.second = Second(detector, second.floor)
                 self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
+        self.calibration = calibration or Calibration()
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
@@ -128,9 +141,7 @@ class Engine:
         return self._rounded(partial(CellDetector, network, self.device, rounded=True), exact)
 
     def _in_windows(self, network: nn.Sequential) -> tuple[Detector, str]:
-        """The form of a network that sees one small window after the other."""
-        if isinstance(network[-1], Subcells):
-            return self._of_cells(network)
+        """The form of a network that sees windows anywhere, unlike one whose cells have their lattice."""
         folded = fold_detector(network)
         if self.device.type == "cuda":
             return self._on_gpu(folded)
@@ -194,7 +205,7 @@ class Engine:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
         logits = self.logits(torch.from_numpy(np.array(tile))[None])
         check_finite(logits)
-        return torch.sigmoid(logits[0]).cpu().numpy()
+        return torch.sigmoid(self.calibration(logits[0])).cpu().numpy()
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
@@ -240,9 +251,12 @@ class StartedBatch:
             self._image = pixels.to(engine.device, non_blocking=True)
             self._raw = engine.logits(self._image)
             inner = slice(engine.margin, -engine.margin or None)
-            self._logits = smoothed(self._raw[:, inner, inner], sigma)
-            floor = config.floor if engine.second is None else engine.second.floor
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
+            own = smoothed(self._raw[:, inner, inner], sigma)
+            self._logits = engine.calibration(own)
+            if engine.second is None:
+                self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
+            else:
+                self._peak = is_peak(own, engine.second.floor)
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -262,8 +276,27 @@ class StartedBatch:
         check_finite(self._logits)
         peaks = collect(self._logits, self._peak, between=self._maxima)
         if self._engine.second is not None:
-            peaks = self._engine.second.peaks(self._image, self._raw, peaks, self._sigma, self._floor)
+            peaks = look_again(peaks, self._answers, self._sigma, self._floor, self._engine.calibration)
         return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
+
+    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around places."""
+        second = self._engine.second
+        assert second is not None
+        parts = []
+        for some in windows.split(max(1, WINDOWS_PX[self._engine.device.type] // windows.pixels**2)):
+            seen = _cut(self._image, some, OUTPUT_STRIDE_PX, some.pixels)
+            parts.append([_cut(self._raw, some, 1, some.outputs), second.network.logits(seen)])
+        one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
+        return one, other
+
+
+def _cut(values: Tensor, windows: Windows, step: int, side: int) -> Tensor:
+    """As `second.cut`, where the values lie."""
+    places = torch.from_numpy(np.column_stack([windows.tile, step * windows.corner])).to(values.device)
+    steps = torch.arange(side, device=values.device)
+    rows, columns = (places[:, axis, None] + steps for axis in (1, 2))
+    return values[places[:, 0, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def _stacked(batch: tuple[T, list[RGB]], *, pinned: bool) -> tuple[T, Tensor]:

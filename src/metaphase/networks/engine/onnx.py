@@ -18,7 +18,15 @@ from metaphase.base.foreign import parsing, read_bytes
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig, not_finite
+from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again
+from metaphase.networks.engine.settings import (
+    Calibration,
+    DeviceError,
+    EngineConfig,
+    PeakConfig,
+    Second,
+    not_finite,
+)
 
 PIXELS, PROBABILITY, LOGIT = "pixels", "probability", "logit"
 """Input and outputs of a graph."""
@@ -26,6 +34,8 @@ TILE_OUTPUTS = 240
 """Outputs a side of a tile: features of larger ones take more memory and no less time."""
 STEP_PX = 2 * OUTPUT_STRIDE_PX
 """Tiles join without a seam, whatever the detector's cells."""
+WINDOWS_PX = 1_000_000
+"""Pixels of windows that a second look sees at once."""
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -86,12 +96,26 @@ class OnnxEngine:
     arithmetic = "float32 (ONNX Runtime)"
     step_px = STEP_PX
 
-    def __init__(self, networks: Sequence[OnnxNetwork], config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[OnnxNetwork],
+        config: EngineConfig | None = None,
+        second: Second[OnnxNetwork] | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
         if not networks:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = onnx_device(self.config.device)
+        everywhere = second is not None and self.config.exhaustive
+        if second is not None and everywhere:
+            networks = [*networks, second.network]
+        self._combined = mean_logit if everywhere else combined
         self._sessions = [self._session(network) for network in networks]
+        self.second: Second[Any] | None = None
+        if second is not None and not everywhere:
+            self.second = Second(self._session(second.network), second.floor)
+        self.calibration = calibration or Calibration()
 
     def _session(self, network: OnnxNetwork) -> Any:
         runtime = _runtime()
@@ -116,8 +140,8 @@ class OnnxEngine:
 
     @property
     def margin(self) -> int:
-        """None: graphs have no second look."""
-        return 0
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        return 0 if self.second is None else MARGIN
 
     @property
     def batch(self) -> int:
@@ -131,21 +155,11 @@ class OnnxEngine:
                 f"tiles of shape {tuple(tiles.shape)} cannot be computed",
                 next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
             )
-        tiles = np.ascontiguousarray(tiles)
-        try:
-            logits = combined([session.run([LOGIT], {PIXELS: tiles})[0] for session in self._sessions])
-        except Exception as error:
-            raise DeviceError(
-                f"ONNX Runtime failed ({str(error).strip().splitlines()[0][:200]})",
-                next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
-            ) from error
-        if not np.isfinite(logits).all():
-            raise not_finite()
-        return logits
+        return self._combined([computed(session, tiles) for session in self._sessions])
 
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
-        return np.asarray(expit(self.logits(tile[None])[0]))
+        return np.asarray(expit(self.calibration(self.logits(tile[None])[0])))
 
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
         """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
@@ -153,22 +167,56 @@ class OnnxEngine:
 
     def started(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
         """Tiles computed, smoothed by `sigma` outputs."""
-        return OnnxBatch(smoothed(self.logits(pixels), sigma), config)
+        return OnnxBatch(self, pixels, self.logits(pixels), config, sigma)
 
 
 @dataclass(frozen=True)
 class OnnxBatch:
-    """Logits of a batch, and which places of them are asked for."""
+    """A batch with its logits, and which places of them are asked for."""
 
-    logits: Floats32
+    engine: OnnxEngine
+    pixels: Pixels
+    raw: Floats32
     config: PeakConfig
+    sigma: float
 
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Places and, where asked for, probabilities (tiles, rows, columns)."""
+        second, calibration = self.engine.second, self.engine.calibration
+        inner = slice(self.engine.margin, -self.engine.margin or None)
+        own = smoothed(self.raw[:, inner, inner], self.sigma)
+        logits = calibration(own)
         maxima = self.config.method == "maxima"
-        peak = (is_peak if maxima else reaches)(self.logits, self.config.floor)
-        peaks = collect(self.logits, peak, between=maxima)
-        return peaks, np.asarray(expit(self.logits)) if maps else None
+        if second is not None:
+            first = collect(own, is_peak(own, second.floor))
+            peaks = look_again(first, self._answers, self.sigma, self.config.floor, calibration)
+        else:
+            peak = (is_peak if maxima else reaches)(logits, self.config.floor)
+            peaks = collect(logits, peak, between=maxima)
+        return peaks, np.asarray(expit(logits)) if maps else None
+
+    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around places."""
+        assert self.engine.second is not None
+        parts = [
+            computed(self.engine.second.network, cut(self.pixels, some, OUTPUT_STRIDE_PX, some.pixels))
+            for some in windows.split(max(1, WINDOWS_PX // windows.pixels**2))
+        ]
+        return cut(self.raw, windows, 1, windows.outputs), np.concatenate(parts)
+
+
+def computed(session: Any, tiles: Pixels) -> Floats32:
+    """What a graph says."""
+    try:
+        (logits,) = session.run([LOGIT], {PIXELS: np.ascontiguousarray(tiles)})
+    except Exception as error:
+        raise DeviceError(
+            f"ONNX Runtime failed ({str(error).strip().splitlines()[0][:200]})",
+            next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
+        ) from error
+    if not np.isfinite(logits).all():
+        raise not_finite()
+    return np.asarray(logits, np.float32)
 
 
 def combined(logits: list[Floats32]) -> Floats32:
@@ -177,3 +225,8 @@ def combined(logits: list[Floats32]) -> Floats32:
         return logits[0]
     stacked = np.stack(logits)
     return np.asarray(logsumexp(log_expit(stacked), 0) - logsumexp(log_expit(-stacked), 0), np.float32)
+
+
+def mean_logit(logits: list[Floats32]) -> Floats32:
+    """As a second look combines two networks."""
+    return np.asarray(np.mean(logits, axis=0), np.float32)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.provenance import decides
 from metaphase.detections.table import PAPER_SUPPRESS_UM
 
-if TYPE_CHECKING:
-    from torch import nn
-
+Network = TypeVar("Network")
+Numbers = TypeVar("Numbers", bound=Any)
+"""Of an array, or of a tensor."""
 MAX_SMOOTH_UM = 10.0
 Precision = Literal["auto", "fast", "float32"]
 PeakMethod = Literal["maxima", "components"]
@@ -92,8 +92,24 @@ def not_finite() -> ModelError:
 
 
 @dataclass(frozen=True)
-class Second:
+class Calibration:
+    """Logits, smoothed, times a scale and shifted: then a probability means how often it is right."""
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, logits: Numbers) -> Numbers:
+        """Calibrated logits."""
+        if self == Calibration():
+            return logits
+        calibrated: Numbers = logits * self.scale + self.shift
+        return calibrated
+
+
+@dataclass(frozen=True)
+class Second(Generic[Network]):
     """A network to ask about what a first one points to, from which probability on."""
 
-    network: nn.Sequential
+    network: Network
     floor: float
+    """As the first network says it, before calibration."""

@@ -1,0 +1,346 @@
+"""Slides at a DICOMweb server (an archive): which it has, their tiles, and results stored beside them.
+
+A slide there is a small file here, NAME.dicomweb (JSON: url, study, series), which opens like any other.
+Tiles are asked for in the transfer syntax that they are stored in: a server that may choose sends copies that
+were compressed anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.files import explained, write_text
+from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, printable, raised, read_json, told
+from metaphase.slides import dicom
+from metaphase.slides.contract import Slide
+
+SUFFIX = ".dicomweb"
+AUTHORISATION = "METAPHASE_DICOMWEB_AUTH"
+"""Environment setting: a server's address, a space, and what its header `Authorization` says."""
+LET_IN = f"name its user in ~/.netrc, or set {AUTHORISATION} to 'URL Bearer TOKEN'"
+FIND = "make it with metaphase archive find"
+TIMEOUT_S = 30.0
+RETRIES = 2
+MAX_ANSWER_BYTES = 512_000_000
+PIXELS, STORED = "7FE00010", "1.2.840.10008.1.2.1"
+AS_STORED = 'multipart/related; type="application/octet-stream"; transfer-syntax=*'
+_UID = re.compile(r"[0-9]+(\.[0-9]+)*")
+_MODALITY = "SM"
+_STUDY_AND_SERIES = ("0020000D", "0020000E")
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class RemoteSlide:
+    """Where a slide is."""
+
+    url: str
+    """The server's address, to which `/studies` is added."""
+    study: str
+    series: str
+
+    def __post_init__(self) -> None:
+        if not re.match(r"https?://[^/\s]", self.url):
+            raise ValueError(f"{printable(self.url)[:80]!r} is no address: http://... or https://...")
+        for uid in (self.study, self.series):
+            if not _UID.fullmatch(uid) or len(uid) > 64:
+                raise ValueError(f"{printable(uid)[:80]!r} is no UID")
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a file names a slide at a server."""
+    return path.suffix.lower() == SUFFIX and is_file(path)
+
+
+def read_remote(path: Path) -> RemoteSlide:
+    """What such a file names."""
+    stated = read_json(path, "names no slide at a server", next_step=FIND, error=SlideError)
+    with parsing(path, "names no slide at a server", next_step=FIND, error=SlideError):
+        return RemoteSlide(*(str(stated[name]) for name in ("url", "study", "series")))
+
+
+def open_remote(path: Path, mpp: float | None) -> Slide:
+    """The slide that a file names, read tile by tile from its server."""
+    place = read_remote(path)
+    archive = Archive(place.url)
+    wsidicom = _needed("wsidicom")
+    with archive.asking(f"the slide of series {place.series}"):
+        handle = wsidicom.WsiDicom.open_web(
+            archive.tiles(), place.study, place.series, requested_transfer_syntax=_syntaxes()
+        )
+    return dicom.DicomSlide(handle, mpp, path)
+
+
+def source_image(path: Path) -> Any:
+    """Header of a slide's finest level, to which results refer: from its files or from its server."""
+    if not is_remote(path):
+        return dicom.source_image(path)
+    place = read_remote(path)
+    return dicom.finest(Archive(place.url).headers(place.study, place.series), path)
+
+
+def find_slides(
+    url: str, folder: Path, *, patient: str | None = None, study: str | None = None
+) -> list[tuple[Path, RemoteSlide]]:
+    """Write a file for each slide that a server has; those of one patient or study where it is named.
+
+    Series of microscopy without a pyramid (single fields, labels) are passed over.
+    """
+    archive = Archive(url)
+    places = [(place, archive.name_of(place)) for place in archive.slides(patient=patient, study=study)]
+    names = [name for _, name in places]
+    found = []
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for place, name in places:
+        if name is None:
+            continue
+        path = folder / f"{name if names.count(name) == 1 else f'{name}-{place.series}'}{SUFFIX}"
+        write_text(path, json.dumps(asdict(place), indent=2) + "\n")
+        found.append((path, place))
+    return found
+
+
+def store_results(url: str, results: Iterable[Path]) -> list[Path]:
+    """Store DICOM results at a server, files or those of folders of results; the files that were stored."""
+    files = [file for place in results for file in _results(place)]
+    archive = Archive(url)
+    for file in files:
+        archive.store(file)
+    return files
+
+
+def _results(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    found = sorted({*place.glob("*.dcm"), *place.glob("*/*.dcm")})
+    if not found:
+        raise UsageError(
+            f"{place} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
+        )
+    return found
+
+
+# ---- the server ----
+
+
+class Archive:
+    """A DICOMweb server: QIDO-RS, WADO-RS and STOW-RS below one address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if not re.match(r"https?://[^/\s]", url):
+            raise UsageError(f"{url!r} is no address", next_step="give http://... or https://...")
+        self._session = _session(self.url)
+        self._client = _needed("dicomweb_client").DICOMwebClient(
+            self.url, session=self._session, timeout=TIMEOUT_S
+        )
+        self._client.set_http_retry_params(retry=False)
+        self._stored: dict[str, str] = {}
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong inside is an answer of the server, and told in one line."""
+        requests = _needed("requests")
+        try:
+            yield
+        except MetaphaseError:
+            raise
+        except requests.HTTPError as error:
+            raise self._refused(error.response, what) from error
+        except requests.Timeout as error:
+            raise self._fault(f"did not answer within {TIMEOUT_S:g} s", what, "try again later") from error
+        except requests.ConnectionError as error:
+            raise self._fault("cannot be reached", what, "check its address and the network") from error
+        except Exception as error:
+            step = "check that the address is that of a DICOMweb service"
+            raise self._fault(f"gave an answer that cannot be used ({told(error)})", what, step) from error
+
+    def _refused(self, response: Any, what: str) -> SlideError:
+        status = f"{response.status_code} {response.reason}"
+        if response.status_code in (401, 403):
+            return self._fault(f"does not let us in ({status})", what, LET_IN)
+        if response.status_code == 404:
+            return self._fault(f"does not have it ({status})", what, "check the address and the UIDs")
+        return self._fault(f"answered {status}", what, "try again later, or ask who runs it")
+
+    def _fault(self, problem: str, what: str, next_step: str) -> SlideError:
+        return SlideError(f"{self.url} was asked for {what} and {problem}", next_step=next_step)
+
+    def slides(self, *, patient: str | None = None, study: str | None = None) -> list[RemoteSlide]:
+        """The series of slides that it has."""
+        wanted = {"Modality": _MODALITY} | ({"PatientID": patient} if patient else {})
+        found: dict[str, RemoteSlide] = {}
+        with self.asking("its slides"):
+            while True:
+                page = self._client.search_for_series(
+                    study_instance_uid=study, search_filters=wanted, limit=PAGE, offset=len(found)
+                )
+                more = [
+                    RemoteSlide(self.url, *(one[tag]["Value"][0] for tag in _STUDY_AND_SERIES))
+                    for one in page
+                ]
+                if all(place.series in found for place in more):
+                    return list(found.values())
+                found |= {place.series: place for place in more}
+
+    def headers(self, study: str, series: str) -> list[Any]:
+        """What the instances of a series say of themselves."""
+        with self.asking(f"the headers of series {series}"):
+            return [header_of(one) for one in self._client.retrieve_series_metadata(study, series)]
+
+    def name_of(self, place: RemoteSlide) -> str | None:
+        """What is written on the glass, or the series where nothing is stated; None for what is no slide."""
+        headers = self.headers(place.study, place.series)
+        try:
+            header = dicom.finest(headers, Path(place.series))
+        except SlideError:
+            return None
+        stated = re.sub(r"[^\w.-]+", "_", str(header.get("ContainerIdentifier") or ""))
+        return stated.strip("._")[:80] or place.series
+
+    def tiles(self) -> Any:
+        """What wsidicom asks for tiles."""
+        return _tiles_client()(self, self._client)
+
+    def store(self, file: Path) -> None:
+        """Store one object; one that is there already is left as it is."""
+        pydicom = _needed("pydicom")
+        with parsing(file, "no DICOM file", next_step="name a result that is one", error=SlideError):
+            dataset = pydicom.dcmread(file)
+        with self.asking(f"storing {file}"):
+            answer = self._client.store_instances([dataset])
+            failed = [one.get("FailureReason", 0) for one in answer.get("FailedSOPSequence") or []]
+            if failed:
+                raise ValueError(f"not stored, reason {failed[0]}")
+            stored = [one.ReferencedSOPInstanceUID for one in answer.get("ReferencedSOPSequence") or []]
+            if dataset.SOPInstanceUID not in stored:
+                raise ValueError("it does not say that it has stored the object")
+
+    def stored_syntax(self, study: str, series: str, instance: str) -> str:
+        """The transfer syntax in which an instance's frames come when they are not changed."""
+        if instance not in self._stored:
+            self._stored[instance] = self.frames(study, series, instance, [1])[0]
+        return self._stored[instance]
+
+    def frames(
+        self, study: str, series: str, instance: str, numbers: Sequence[int]
+    ) -> tuple[str, list[bytes]]:
+        """Frames, counted from 1, and the transfer syntax that they are in."""
+        listed = ",".join(map(str, numbers))
+        place = f"{self.url}/studies/{study}/series/{series}/instances/{instance}/frames/{listed}"
+        with self.asking(f"tiles of instance {instance}"):
+            answer = self._session.get(place, headers={"Accept": AS_STORED})
+            answer.raise_for_status()
+            syntax, found = parts_of(answer.headers.get("Content-Type", ""), answer.content)
+            if len(found) != len(numbers):
+                raise ValueError(f"{len(found)} tiles for {len(numbers)}")
+            return syntax, found
+
+
+def header_of(stated: dict[str, Any]) -> Any:
+    """An instance's header from DICOM JSON, without pixels and what else lies elsewhere."""
+    pydicom = _needed("pydicom")
+    stated = {tag: element for tag, element in stated.items() if tag != PIXELS}
+    return pydicom.Dataset.from_json(stated, bulk_data_uri_handler=lambda *_: b"")
+
+
+def parts_of(kind: str, body: bytes) -> tuple[str, list[bytes]]:
+    """Transfer syntax and parts of an answer of this Content-Type: one part, or several by a boundary."""
+    main = kind.partition(";")[0].strip().lower()
+    syntax = re.search(r"transfer-syntax=\"?([0-9.]+)", kind)
+    if main == "application/octet-stream" or main.startswith("image/"):
+        return (syntax[1] if syntax else STORED), [body]
+    boundary = re.search(r'boundary="?([^";\s]+)', kind)
+    if main != "multipart/related" or boundary is None:
+        raise ValueError(f"of type {printable(kind)[:60] or 'unknown'}, in place of tiles")
+    found = []
+    for part in body.split(b"--" + boundary[1].encode())[1:-1]:
+        head, parted, content = part.partition(b"\r\n\r\n")
+        if not parted:
+            raise ValueError("a part without headers")
+        syntax = re.search(r"transfer-syntax=\"?([0-9.]+)", head.decode("latin-1")) or syntax
+        found.append(content.removesuffix(b"\r\n"))
+    return (syntax[1] if syntax else STORED), found
+
+
+# ---- how it is asked ----
+
+
+def _session(url: str) -> Any:
+    """Connections with limits on time and size; the user's authorisation goes to its own server only."""
+    requests, adapters = _needed("requests"), _needed("requests.adapters")
+    retry = _needed("urllib3").Retry(
+        total=None, connect=RETRIES, read=False, status=RETRIES, redirect=RETRIES, backoff_factor=0.2,
+        status_forcelist=(429, 502, 503, 504), raise_on_status=False,
+    )  # fmt: skip
+
+    class Bounded(adapters.HTTPAdapter):  # type: ignore[misc, name-defined]
+        """Waits no longer than a while, and takes no answer that says it is huge."""
+
+        def send(self, request: Any, **options: Any) -> Any:
+            response = super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
+            if int(response.headers.get("Content-Length") or 0) > raised(MAX_ANSWER_BYTES):
+                response.close()
+                raise SlideError(f"{url} sends more than can be taken", next_step=RAISE_LIMITS)
+            return response
+
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Bounded(max_retries=retry))
+    place, _, says = os.environ.get(AUTHORISATION, "").strip().partition(" ")
+    if says and (url + "/").startswith(place.rstrip("/") + "/"):
+        session.headers["Authorization"] = says.strip()
+    return session
+
+
+def _tiles_client() -> Any:
+    """wsidicom's client, but for tiles as they are stored."""
+    web = _needed("wsidicom")
+
+    class Tiles(web.WsiDicomWebClient):  # type: ignore[misc, name-defined]
+        """Answers wsidicom from an `Archive`."""
+
+        def __init__(self, archive: Archive, client: Any) -> None:
+            super().__init__(client)
+            self._archive = archive
+
+        def get_wsi_instances(self, *asked: Any) -> Iterator[tuple[Any, Any, None]]:
+            for series, instance, _ in super().get_wsi_instances(*asked):
+                yield series, instance, None
+
+        def get_instance(self, study_uid: Any, series_uid: Any, instance_uid: Any) -> Any:
+            return header_of(self._client.retrieve_instance_metadata(study_uid, series_uid, instance_uid))
+
+        def get_frames(
+            self, study: Any, series: Any, instance: Any, numbers: list[int], _syntax: Any
+        ) -> Iterator[bytes]:
+            return iter(self._archive.frames(study, series, instance, numbers)[1])
+
+        def is_transfer_syntax_supported(self, study: Any, series: Any, instance: Any, syntax: Any) -> bool:
+            return bool(syntax == self._archive.stored_syntax(study, series, instance))
+
+    return Tiles
+
+
+def _syntaxes() -> list[str]:
+    """Every transfer syntax with a name; wsidicom leaves out those that it cannot decode."""
+    return [str(uid) for uid in _needed("pydicom.uid").AllTransferSyntaxes]
+
+
+def _needed(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SlideError(
+            f"a DICOMweb server needs the package {name}", next_step="pip install 'metaphase[dicom]'"
+        ) from error
