@@ -2,10 +2,10 @@
 
 python -m benchmarks.cohorts [--slides 200] [--side-px 1024] [--kills 30] [--seed 1] [--only scaling ...]
 
-*scaling*: the slides (links to one simulated slide, 1 mm2 at 4,000 px) with one process, one worker and two,
-each of them on a core of its own, so that a second worker is as good as a second machine's. Starting, with
-the first slide of each worker, in whose time it loads what it needs, is told apart from the pace after.
-*kills*: SIGKILL at random
+*cost*: seconds of cores that client and worker need while the work itself only waits. *scaling*: the slides
+(links to one simulated slide, 1 mm2 at 4,000 px) with one process, one worker and two, each of them on a core
+of its own, so that a second worker is as good as a second machine's. Starting, with the first slide of each
+worker, in whose time it loads what it needs, is told apart from the pace after. *kills*: SIGKILL at random
 moments, in turn to a worker and to the client, which is started again, until so many fell. *clients*: two
 commands in one folder. *folders*: index and tables of many finished slides. Tables must be those of one
 process, byte for byte, and no slide may be searched twice while nobody is killed; ends with 1 where not.
@@ -30,11 +30,13 @@ from random import Random
 
 import psutil
 
+from metaphase.base.batch import Progress, run_batch
+from metaphase.base.crews import hired
 from metaphase.jobs.results import write_cohort
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
-KINDS = ("scaling", "kills", "clients", "folders")
+KINDS = ("cost", "scaling", "kills", "clients", "folders")
 TABLES = ("detections.parquet", "candidates.parquet")
 
 
@@ -136,6 +138,30 @@ def _summaries(folder: Path) -> dict[str, object]:
         summary = json.loads(path.read_text(encoding="utf-8"))
         found[path.parent.name] = {key: summary[key] for key in ("score", "mitoses", "tissue_mm2")}
     return found
+
+
+def cost(folder: Path, items: int = 10) -> bool:
+    """What a crew of one worker needs beside the work."""
+    with hired(workers=1) as crew:
+        workers = psutil.Process().children(recursive=True)
+        run_batch({"first": 0}, _waiting, folder / "cost", None, crew)
+        before = time.process_time(), sum(sum(one.cpu_times()[:2]) for one in workers), time.monotonic()
+        done = run_batch({str(item): item for item in range(items)}, _waiting, folder / "cost", None, crew)
+        seconds = time.monotonic() - before[2]
+        client = time.process_time() - before[0]
+        worker = sum(sum(one.cpu_times()[:2]) for one in workers) - before[1]
+    print(
+        f"{items} items of 2 s in {seconds:.1f} s: client {100 * client / seconds:.1f} % of a core, ", end=""
+    )
+    print(f"worker {100 * worker / seconds:.1f} %, {seconds / items - 2:.3f} s an item", flush=True)
+    return len(done.results) == items
+
+
+def _waiting(item: int, progress: Progress) -> int:
+    for step in range(20):
+        progress(step, 20)
+        time.sleep(0.1)
+    return item
 
 
 def scaling(slides: Sequence[Path], folder: Path) -> bool:
@@ -245,6 +271,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cohorts-") as name:
         folder = Path(name)
         slides = write_slides(folder, given.slides, given.side_px)
+        if "cost" in chosen:
+            fine &= cost(folder)
         if "scaling" in chosen:
             fine &= scaling(slides, folder)
         elif {"kills", "clients"} & set(chosen):

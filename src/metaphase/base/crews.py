@@ -35,6 +35,14 @@ DEATHS = 3
 """Workers that an item may take with it before it is given up."""
 TOLD_EVERY_S = 0.5
 SILENT = logging.CRITICAL
+FRUGAL = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.active-memory-manager.start": False,
+}
+"""Dask watches itself for tasks of milliseconds; ours take minutes, and cores are for them."""
 GPU = "GPU"
 """What workers with a GPU declare (`dask worker --resources GPU=1`); where one does, items go to those."""
 KINDS = {
@@ -290,7 +298,7 @@ def hired(
     except ImportError as error:
         raise UsageError("a crew needs dask.distributed", next_step=EXTRA) from error
     share = max(1, available_cores() // max(1, workers))
-    quiet = {
+    quiet = FRUGAL | {
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": share,
         "distributed.logging.distributed": "critical",
