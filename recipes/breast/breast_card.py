@@ -1,7 +1,7 @@
-"""What the card of the bundled model says beside what training wrote: data, terms, threshold, failures.
+"""What the card of a model of real images says beside what training wrote: data, terms, threshold, failures.
 
 python recipes/breast/breast_card.py --measured TEST.json --cohort OUT -o CARD.json
-metaphase model package STUDENT -o src/metaphase/models/breast --card CARD.json
+metaphase model package STUDENT -o MODEL --card CARD.json
 
 STUDENT is that of `metaphase run configs/bundled.toml`, TEST.json what breast_accuracy.py wrote for it, OUT
 what breast_cohort.py wrote.

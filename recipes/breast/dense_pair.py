@@ -3,9 +3,9 @@
 python recipes/breast/dense_pair.py search --data FOLDER --folder OUT --second STUDENT
 python recipes/breast/dense_pair.py package --data FOLDER --folder OUT --second STUDENT -o MODEL
 
-STUDENT is that of `metaphase run configs/bundled.toml`. `search` writes OUT/pair-*.npz: what the mean of both
-logits finds in the images left out when both see everything, one file a smoothing, and how sure the student
-alone is at each place. `package` chooses on validation laboratories and writes MODEL with its card and its
+STUDENT is that of `metaphase run configs/bundled.toml`, packaged with its card. `search` writes
+OUT/pair-*.npz: what the mean of both logits finds in the images left out when both see everything, one file a
+smoothing, and how sure the student alone is at each place. `package` chooses on validation laboratories and writes MODEL with its card and its
 second look: probabilities that mean what they say, the floor from which places are looked at again, and the
 operating points. MiDeSeC has no part in any of it. What is searched stays.
 """
