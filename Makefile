@@ -9,7 +9,7 @@ GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench site wheel wheel-check hostile kills audit bom clean
+.PHONY: demo test lint format bench site wheel wheel-check locks hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -70,6 +70,11 @@ $(GRAPH): $(GRAPH:models/onnx/breast.onnx=models/breast.safetensors) | $(READY) 
 wheel: $(READY) $(VIEWER)/openseadragon.min.js $(GRAPH)  ## a wheel with the viewer and the detector's graph inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+locks: $(TOOLS)/.ready  ## what containers install, by hash: deploy/cpu.lock and deploy/gpu.lock; asks a network
+	for each in cpu:light gpu:torch; do $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-header \
+		--python-version 3.11 --python-platform x86_64-manylinux_2_28 --constraint constraints.txt pyproject.toml \
+		$$(printf -- '--extra %s ' $${each#*:} dicom czi zarr remote cluster) --output-file deploy/$${each%:*}.lock; done
+
 wheel-check: wheel  ## the wheel in a fresh environment, and every code block of the documentation run there
 	$(PYTHON) -m venv --clear build/wheel-check
 	build/wheel-check/bin/python -m pip install --quiet --constraint constraints.txt \
@@ -86,7 +91,7 @@ kills: $(READY)  ## commands and servers killed at random moments, eight observe
 
 $(TOOLS)/.ready:  ## in an environment of their own: they are no part of an installation
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install --quiet 'pip-audit>=2.7' 'cyclonedx-bom>=4.4'
+	$(TOOLS)/bin/python -m pip install --quiet 'pip-audit>=2.7' 'cyclonedx-bom>=4.4' 'uv>=0.5'
 	@touch $@
 
 audit: $(READY) $(TOOLS)/.ready  ## known holes in what we depend on; asks a network

@@ -41,6 +41,11 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         _ = mp.nothing
 
 
+def test_torch_is_not_needed() -> None:
+    code = "import sys, metaphase.api; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_names_are_typed_and_there() -> None:
     stub = ast.parse((ROOT / "src" / "metaphase" / "__init__.pyi").read_text())
     typed = [one.names[0].asname for one in stub.body if isinstance(one, ast.ImportFrom)]
@@ -58,9 +63,10 @@ def test_detect_and_score_are_the_commands(he_slide: Path, model: Path, tmp_path
     assert result.report.is_file()
     before = [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())]
     common = ("--model", model, "--device", "cpu", "--tissue", "whole", "--threshold", "0.9")
-    (told,) = call("detect", he_slide, "-o", tmp_path, *common)
+    (printed,) = call("detect", he_slide, "-o", tmp_path, *common)
+    (told,) = printed["slides"]
     assert [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())] == before
-    assert told == {"folder": str(result.folder), **result.summary}
+    assert told | {"model": printed["model"]} == {"folder": str(result.folder), **result.summary}
     score = told["score"]
     assert isinstance(score, dict)
     assert (result.count, list(result.interval)) == (score["count"], score["count_interval"])

@@ -12,10 +12,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
-from torch import nn
 
 from metaphase.base.batch import Progress
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -33,6 +32,9 @@ from metaphase.labels.registration import Annotations, RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = [
     "CountConfig",

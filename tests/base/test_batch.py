@@ -15,7 +15,7 @@ import pytest
 
 from metaphase.base import batch as batch_module
 from metaphase.base import leases
-from metaphase.base.batch import SHARED, BatchWatch, Failure, known_failures, run_batch
+from metaphase.base.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
 from metaphase.base.errors import UsageError
 from metaphase.base.leases import Holder, holding
 from metaphase.cli.console import BarWatch, batch_bar, progress_bar
@@ -42,6 +42,7 @@ def test_failures_are_told_with_their_name_once(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err.splitlines() == [
         "error: bad.tif: is bad.",
         "error: case 1: worse.tif: is bad.",
+        "case 2: done in 0.0 s (3/4, about 0 s left)",
         f"error: case 3: ZeroDivisionError: a bug. The traceback is in {log}.",
     ]
     assert "case 1\nTraceback" in log.read_text()
@@ -159,3 +160,9 @@ def test_an_item_that_was_taken_over_while_this_process_stood_still_is_left_to_t
     monkeypatch.setattr(BatchWatch, "taken", other_is_done)
     assert run_batch({"a": "a"}, slow, tmp_path).results == {"a": "a"}
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize("shard", ["3/2", "0/2", "1", "a/b", "-1/2", "1/2/3"])
+def test_a_shard_that_cannot_be_is_wrong_use(shard: str) -> None:
+    with pytest.raises(UsageError, match="1/4"):
+        shard_of(ITEMS, shard)

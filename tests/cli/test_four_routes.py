@@ -42,7 +42,7 @@ def test_four_routes_one_count(
     slide = Path(shutil.copy(he_slide, tmp_path / "slide.tif"))
     monkeypatch.chdir(tmp_path)
     common = ("detect", slide, "-o", "results", "--model", model, "--device", "cpu", "--tissue", "whole")
-    (found,) = json.loads(call(*common, "--format", "csv", "--format", "qupath", "--json"))
+    (found,) = json.loads(call(*common, "--format", "csv", "--format", "qupath", "--json"))["slides"]
     expected = found["score"]["count"]
     assert 0 < expected < len(read_table("results/slide/candidates.parquet"))
     folder = Path("results/slide")

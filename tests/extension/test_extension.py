@@ -73,7 +73,7 @@ def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, h
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     done = run(*command, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)
+    (told,) = json.loads(done.stdout)["slides"]
     lines = (tmp_path / "out" / "slide" / "detections.jsonl").read_text().splitlines()
     assert len(lines) == told["mitoses"] > 0
     assert "detections.geojson" in told["files"]

@@ -18,11 +18,13 @@ from metaphase.images.tissue import TissueSource
 from metaphase.jobs import journal as journal_module
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.jobs.results import load_result
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 from metaphase.slides import SlideSource, open_slide
+from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, tiny_model, write_slide
 
 CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
@@ -70,6 +72,22 @@ def test_the_files_agree_with_each_other(whole: SlideOutcome) -> None:
     assert json.loads((whole.folder / "summary.json").read_text())["files"] == summary["files"]
     assert not list(whole.folder.glob(".*"))
     assert not list(whole.folder.glob("*.journal"))
+
+
+def test_slide_and_model_by_url_come_to_the_same(
+    tmp_path: Path, he_slide: Path, model: Path, whole: SlideOutcome
+) -> None:
+    pytest.importorskip("obstore", reason="the extra remote is not installed")
+    with serving(he_slide.parent, fail_every=10) as slides, serving(model.parent) as models:
+        detector = load_detector([f"{models.url}/{model.name}"])
+        url = f"{slides.url}/{he_slide.name}"
+        outcome = detected(Path(url), tmp_path, detector)
+        assert outcome.searched
+        assert not detected(Path(url), tmp_path, detector).searched
+        assert outcome.summary["slide"] == url
+        with load_result(tmp_path).source.open() as slide:
+            assert slide.width == WIDTH
+    pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
 
 
 @pytest.mark.parametrize("tile_px", [64, 332, None])

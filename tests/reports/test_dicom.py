@@ -182,7 +182,7 @@ def detected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     command += ["--tissue", "whole", "--any-stain", "--threshold", "0.3", "--probability-map", "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    (summary,) = json.loads(result.stdout)
+    (summary,) = json.loads(result.stdout)["slides"]
     assert set(WRITTEN) <= set(summary["files"])
     return slide, work / "out" / "case1"
 

@@ -11,11 +11,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.base.files import write_text
@@ -92,37 +92,98 @@ class Batch(Generic[Result]):
 Work = Callable[[Item, Progress], Result]
 
 
+class Hands(Protocol):
+    """Who does the work: this process, or a crew of others (`base.crews`)."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be handed out."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is handed out that did not come back."""
+
+    def at(self, work: Work[Any, Any]) -> AbstractContextManager[None]:
+        """Be ready for this work inside; what is handed out at the end is given up."""
+
+    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+        """Have an item tried; `begin` is called where somebody really begins."""
+
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:
+        """The next item that was tried, and what came of it; None where nothing came in time."""
+
+
 def run_batch(
     items: Mapping[str, Item],
     work: Work[Item, Result],
     folder: Path | None = None,
     watch: BatchWatch | None = None,
+    crew: Hands | None = None,
 ) -> Batch[Result]:
     """Do `work` on every named item. Tracebacks of those that fail go to `errors.log` in `folder`.
 
-    Where other processes work on items of the same folder, theirs come last, and are waited for.
+    Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
+    does it in this one's place.
     """
-    watch, queue = watch or BatchWatch(), Queue(list(items))
+    watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or _Here()
     log = None if folder is None else folder / ERRORS
     outcomes: dict[str, Result | Failure] = {}
-    while (name := queue.next()) is not None:
-        begin = partial(watch.started, name, len(outcomes), len(items))
-        outcome = attempt(name, items[name], work, folder, begin, queue.lapsed(name))
-        if isinstance(outcome, Holder):
-            if queue.put_back(name, outcome):
-                watch.taken(name, outcome)
-            continue
-        outcomes[name] = outcome
-        if isinstance(outcome, Failure):
-            written = log is not None and write_log(log)
-            watch.failed(outcome, log if written else None)
-        else:
-            watch.finished(name, outcome)
+
+    def begin(name: str) -> Progress:
+        return watch.started(name, len(outcomes), len(items))
+
+    with hands.at(work):
+        while queue or hands.is_busy:
+            while hands.has_room and (name := queue.next(wait=not hands.is_busy)) is not None:
+                hands.hand_out(Attempt(name, items[name], folder, queue.lapsed(name)), partial(begin, name))
+            done = hands.next_done(LOOK_AGAIN_S if queue else None)
+            if done is None:
+                continue
+            name, outcome = done
+            if isinstance(outcome, Holder):
+                if queue.put_back(name, outcome):
+                    watch.taken(name, outcome)
+                continue
+            outcomes[name] = outcome
+            if isinstance(outcome, Failure):
+                written = log is not None and write_log(log)
+                watch.failed(outcome, log if written else None)
+            else:
+                watch.finished(name, outcome)
     if folder is not None:
         write_log(folder / ERRORS)
         with suppress(OSError):
             (folder / SHARED).rmdir()
     return Batch({name: outcomes[name] for name in items})
+
+
+class _Here:
+    """This process: one item after the other, each at once."""
+
+    def __init__(self) -> None:
+        self._work: Work[Any, Any] | None = None
+        self._done: tuple[str, Any] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        return self._done is None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._done is not None
+
+    @contextmanager
+    def at(self, work: Work[Any, Any]) -> Iterator[None]:
+        self._work = work
+        yield
+
+    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+        if self._work is not None:
+            self._done = one.name, one.made(self._work, begin)
+
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- as Hands has it
+        done, self._done = self._done, None
+        return done
 
 
 class Queue:
@@ -132,14 +193,20 @@ class Queue:
         self._free, self._taken = deque(names), deque[str]()
         self._seen: dict[str, tuple[bytes, float]] = {}
         """What a lease said, and since when by this process's clock."""
+        self._looked_s = 0.0
 
-    def next(self) -> str | None:
-        """Whatever is to be tried now, after a while where others hold all that is left."""
+    def __bool__(self) -> bool:
+        return bool(self._free or self._taken)
+
+    def next(self, *, wait: bool = True) -> str | None:
+        """Whatever is to be tried now; what others hold after a while, and not more often."""
         if self._free:
             return self._free.popleft()
-        if not self._taken:
+        pause_s = self._looked_s + LOOK_AGAIN_S - time.monotonic()
+        if not self._taken or (pause_s > 0 and not wait):
             return None
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(max(0.0, pause_s))
+        self._looked_s = time.monotonic()
         return self._taken.popleft()
 
     def put_back(self, name: str, holder: Holder) -> bool:
@@ -156,24 +223,29 @@ class Queue:
         return content if time.monotonic() - since > LAPSE_S else None
 
 
-def attempt(
-    name: str,
-    item: Item,
-    work: Work[Item, Result],
-    folder: Path | None,
-    begin: Callable[[], Progress],
-    lapsed: bytes | None = None,
-) -> Result | Failure | Holder:
-    """Do the work on one item under its lease, and record it where it fails; or learn who works on it."""
-    try:
-        if folder is None:
-            return work(item, begin())
-        with holding(folder / SHARED / f"{file_name(name)}.lease", lapsed) as lease:
-            return lease if isinstance(lease, Holder) else _worked(name, item, work, folder, begin(), lease)
-    except LeaseLostError:
-        return Holder(b"")
-    except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
-        return Failure.of(name, error)
+@dataclass(frozen=True)
+class Attempt(Generic[Item]):
+    """One try at an item, wherever it is made."""
+
+    name: str
+    item: Item
+    folder: Path | None
+    lapsed: bytes | None = None
+    """Content of a lease that may be taken over."""
+
+    def made(self, work: Work[Item, Result], begin: Callable[[], Progress]) -> Result | Failure | Holder:
+        """Do the work under the item's lease, and record it where it fails; or learn who works on it."""
+        try:
+            if self.folder is None:
+                return work(self.item, begin())
+            with holding(self.folder / SHARED / f"{file_name(self.name)}.lease", self.lapsed) as lease:
+                if isinstance(lease, Holder):
+                    return lease
+                return _worked(self.name, self.item, work, self.folder, begin(), lease)
+        except LeaseLostError:
+            return Holder(b"")
+        except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
+            return Failure.of(self.name, error)
 
 
 def _worked(

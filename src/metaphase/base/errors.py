@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+_URL = re.compile(r"(s3|gs|az|https?):[/\\\\]+(?=[^/\\\\])")
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path is the URL of something that is read from afar (`base.remote`)."""
+    return _URL.match(str(path)) is not None
+
+
+def spelled(path: str | Path) -> str:
+    """A path as it is written; of a URL, pathlib drops a slash.
+
+    >>> spelled(Path("s3://bucket/slide.svs"))
+    's3://bucket/slide.svs'
+    """
+    return _URL.sub(r"\1://", Path(path).as_posix(), count=1) if is_url(path) else str(path)
 
 
 class MetaphaseError(Exception):
@@ -14,7 +31,7 @@ class MetaphaseError(Exception):
         self.problem = problem
         self.path = None if path is None else Path(path)
         self.next_step = next_step
-        where = f"{path}: " if path is not None else ""
+        where = f"{spelled(path)}: " if path is not None else ""
         then = f". {next_step[0].upper()}{next_step[1:]}." if next_step else "."
         super().__init__(f"{where}{problem}{then}")
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaphase.base.errors import OutputError
+from metaphase.base.errors import OutputError, is_url
 
 
 @contextlib.contextmanager
@@ -51,12 +51,24 @@ def write_text(path: str | Path, text: str) -> None:
 @contextlib.contextmanager
 def explained(target: Path) -> Iterator[None]:
     """Turn an `OSError` met while writing `target` into an `OutputError` with the next step."""
+    refuse_url(target)
     try:
         yield
     except OSError as error:
         raise OutputError(
             f"cannot write ({error.strerror or error})", path=target, next_step=_next_step(error)
         ) from error
+
+
+def refuse_url(target: Path) -> Path:
+    """Results go to disks: journals grow, and whole files appear by renaming, which no object storage has."""
+    if is_url(target):
+        raise OutputError(
+            "results are not written to URLs",
+            path=target,
+            next_step="give a folder, and copy or mount the storage",
+        )
+    return target
 
 
 def _next_step(error: OSError) -> str:

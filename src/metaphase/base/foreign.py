@@ -6,6 +6,7 @@ file leaves it, and takes bytes, JSON and numbers from here.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -14,9 +15,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.remote import RemoteFile, is_there, remote_bytes, status_of, url_of
 
 # ---- limits ----
 
@@ -74,8 +76,17 @@ def check_plain(
     error: type[MetaphaseError] = MetaphaseError,
     *,
     if_missing: str = "check the spelling and the disk",
+    remote: bool = False,
 ) -> int:
-    """The size of a plain file; a folder, and a pipe, device or socket, which might never end, is refused."""
+    """The size of a plain file; a folder, and a pipe, device or socket, which might never end, is refused.
+
+    So is a URL, unless the caller reads `remote` files.
+    """
+    url = url_of(path)
+    if url and not remote:
+        raise error("is read from a disk only", path=url, next_step="copy it, or mount the storage")
+    if url:
+        return status_of(url, error).size
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as problem:
@@ -97,6 +108,9 @@ def is_file(path: str | Path) -> bool:
     >>> is_file("x" * 5000), is_file("\0")
     (False, False)
     """
+    url = url_of(path)
+    if url:
+        return is_there(url)
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -105,6 +119,8 @@ def is_file(path: str | Path) -> bool:
 
 def is_folder(path: str | Path) -> bool:
     """Whether a folder of this name is there."""
+    if url_of(path):
+        return False
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -113,9 +129,35 @@ def is_folder(path: str | Path) -> bool:
 
 def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:
     """The content of a plain file."""
+    url = url_of(path)
+    if url:
+        return remote_bytes(url, error)
     check_plain(path, error)
     with parsing(path, "cannot be read", next_step="check its permissions", error=error):
         return Path(path).read_bytes()
+
+
+def opened(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> BinaryIO:
+    """A plain file to read from; of a remote one, only what is read is fetched."""
+    url = url_of(path)
+    if url:
+        return cast(BinaryIO, RemoteFile(url, error))
+    return Path(path).open("rb")
+
+
+def readable(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> Path | io.BytesIO:
+    """What readers of whole files take: the path, or the content of a remote one."""
+    return io.BytesIO(read_bytes(path, error)) if url_of(path) else Path(path)
+
+
+def state_of(path: Path) -> tuple[int, int, str]:
+    """Size, time of change and, of a remote file, the server's tag of its content."""
+    url = url_of(path)
+    if url:
+        status = status_of(url)
+        return status.size, status.changed_ns, status.tag
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, ""
 
 
 # ---- values ----

@@ -27,7 +27,7 @@ import pandas as pd
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, is_folder, read_json
+from metaphase.base.foreign import check_plain, is_file, is_folder, opened, read_json, state_of
 from metaphase.version import __version__
 
 ABSENT = "absent"
@@ -198,12 +198,15 @@ def note_path(path: Path) -> Path:
 
 
 def file_fingerprint(path: str | Path) -> str:
-    """Size and checksum of a file's content; quick for gigabytes, of which many pieces are read."""
+    """Size and checksum of a file's content; quick for gigabytes, of which many pieces are read.
+
+    Of a remote file, the server's own tag of its content is taken, where it has one.
+    """
     path = Path(path)
-    check_plain(path)
+    check_plain(path, remote=True)
     try:
-        status = path.stat()
-        return _file_fingerprint(path, status.st_size, status.st_mtime_ns)
+        size, changed_ns, tag = state_of(path)
+        return f"{size}-{tag}" if tag else _file_fingerprint(path, size, changed_ns)
     except OSError as error:
         raise MetaphaseError(
             f"cannot be read ({error.strerror})", path=path, next_step="check the path"
@@ -213,7 +216,7 @@ def file_fingerprint(path: str | Path) -> str:
 @lru_cache(4096)
 def _file_fingerprint(path: Path, size: int, _changed_ns: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    with opened(path) as file:
         if size <= WHOLE_BYTES:
             while piece := file.read(1 << 20):
                 digest.update(piece)

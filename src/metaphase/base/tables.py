@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,9 @@ from pyarrow import parquet
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised, readable
 from metaphase.base.geometry import BELIEVABLE_MPP
+from metaphase.base.remote import url_of
 
 MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
@@ -42,21 +44,27 @@ class TableError(MetaphaseError):
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read a CSV or Parquet table; identifier columns are text, empty CSV cells are missing values."""
     path = Path(path)
-    size = check_plain(path, TableError)
-    advice = "give a CSV or Parquet file"
+    size = check_plain(path, TableError, remote=True)
+    source, advice = readable(path, TableError), "give a CSV or Parquet file"
     with parsing(path, "cannot be read as a table", next_step=advice, error=TableError):
-        return _read_parquet(path, size) if path.suffix.lower() == ".parquet" else _read_csv(path)
+        return (
+            _read_parquet(path, source, size)
+            if path.suffix.lower() == ".parquet"
+            else _read_csv(path, source)
+        )
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, source: Path | BytesIO) -> pd.DataFrame:
     try:
-        columns = pd.read_csv(path, nrows=0).columns
+        columns = pd.read_csv(source, nrows=0).columns
     except pd.errors.EmptyDataError as error:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
     names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
     missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
+    if isinstance(source, BytesIO):
+        source.seek(0)
     frame = pd.read_csv(
-        path,
+        source,
         dtype=dict.fromkeys(names, str),
         skipinitialspace=True,
         keep_default_na=False,
@@ -73,11 +81,11 @@ MOST_ROWS = 1_000_000
 """A Parquet table may have so many rows, or one for each of its bytes: repeated values take no room."""
 
 
-def _read_parquet(path: Path, size: int) -> pd.DataFrame:
-    rows = parquet.read_metadata(path).num_rows
+def _read_parquet(path: Path, source: Path | BytesIO, size: int) -> pd.DataFrame:
+    rows = parquet.read_metadata(source).num_rows
     if rows > raised(max(MOST_ROWS, size)):
         raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
-    return pd.read_parquet(path, page_checksum_verification=True)
+    return pd.read_parquet(source, page_checksum_verification=True)
 
 
 def write_table(path: str | Path, frame: pd.DataFrame) -> None:
@@ -301,7 +309,7 @@ def named(names: Iterable[object]) -> str:
 
 
 def _resolved(folder: Path, value: str) -> str:
-    return str(folder / value) if value and value != WHOLE_SLIDE else value
+    return str(folder / value) if value and value != WHOLE_SLIDE and not url_of(value) else value
 
 
 def _check_cases(frame: pd.DataFrame, path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
+from metaphase.base.files import refuse_url
 from metaphase.base.foreign import printable
 from metaphase.base.leases import Holder
 
@@ -39,7 +42,10 @@ Slide = Annotated[Path, typer.Argument(help="Whole-slide image, TIFF or plain im
 Slides = Annotated[
     list[Path], typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE...")
 ]
-Folder = Annotated[Path, typer.Option("-o", "--output", help="Folder for the results; made if absent.")]
+Folder = Annotated[
+    Path,
+    typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=refuse_url),
+]
 Mpp = Annotated[
     float | None,
     typer.Option(help="Micrometres per pixel of the slide, where the file does not say (40x: about 0.25)."),
@@ -63,6 +69,23 @@ Shard = Annotated[
         help="Only every n-th slide, from the i-th on: i/n, the same list in all n commands.",
         metavar="I/N",
     ),
+]
+
+
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Tell what happens as lines of JSON on stderr, a line an event.")
+]
+Workers = Annotated[
+    int,
+    typer.Option("--workers", min=0, help="Do it with so many worker processes of this machine."),
+]
+Scheduler = Annotated[
+    str,
+    typer.Option("--scheduler", help="Do it with the workers of this Dask scheduler.", metavar="ADDRESS"),
+]
+Cluster = Annotated[
+    Path | None,
+    typer.Option("--cluster", help="TOML file: workers asked of Slurm, PBS, LSF, ...; see docs/cohorts.md."),
 ]
 
 
@@ -197,11 +220,91 @@ def tell(line: str) -> None:
     stderr.print(line, markup=False, highlight=False)
 
 
+class Pace:
+    """How far a batch is, and how long it will still take at the speed so far."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self._begun: dict[str, float] = {}
+        self._first = time.monotonic()
+
+    def begin(self, name: str, total: int) -> None:
+        """An item begins."""
+        self.total = total
+        self._begun[name] = time.monotonic()
+
+    def end(self, name: str) -> float:
+        """An item is done; the seconds that it took."""
+        self.done += 1
+        return time.monotonic() - self._begun.pop(name, time.monotonic())
+
+    @property
+    def seconds_left(self) -> float:
+        """For all that is not done."""
+        return (time.monotonic() - self._first) / max(1, self.done) * max(0, self.total - self.done)
+
+    def __str__(self) -> str:
+        left = self.seconds_left
+        told = (
+            f"{left:.0f} s"
+            if left < 120
+            else f"{left / 60:.0f} min"
+            if left < 7200
+            else f"{left / 3600:.1f} h"
+        )
+        return f"{self.done}/{self.total}" + (f", about {told} left" if self.done < self.total else "")
+
+
+class JsonWatch(BatchWatch):
+    """A batch as lines of JSON on stderr, for those who collect logs."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+
+    def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:  # noqa: ARG002
+        """An item begins."""
+        self._pace.begin(name, total)
+        self._line("started", name)
+        return lambda *_: None
+
+    def finished(self, name: str, result: object) -> None:
+        """An item is done, and what to beware of."""
+        seconds = round(self._pace.end(name), 3)
+        warnings = [str(warning) for warning in getattr(result, "warnings", ())]
+        self._line("finished", name, seconds=seconds, warnings=warnings, **self._far())
+
+    def failed(self, failure: Failure, log: Path | None) -> None:
+        """An item could not be done."""
+        seconds = round(self._pace.end(failure.name), 3)
+        where = None if log is None else str(log)
+        told = {"message": failure.message, "foreseen": failure.foreseen, "log": where}
+        self._line("failed", failure.name, seconds=seconds, **told, **self._far())
+
+    def taken(self, name: str, holder: Holder) -> None:
+        """Somebody else works on it."""
+        self._line("taken", name, by=str(holder))
+
+    def noted(self, warning: str) -> None:
+        """Of all of them."""
+        self._line("warning", None, message=warning)
+
+    def _far(self) -> dict[str, Any]:
+        pace = self._pace
+        return {"done": pace.done, "total": pace.total, "seconds_left": round(pace.seconds_left, 1)}
+
+    def _line(self, event: str, name: str | None, **facts: Any) -> None:
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        typer.echo(json.dumps({"time": when, "event": event, "name": name, **facts}), err=True)
+
+
 class BarWatch(BatchWatch):
-    """A batch on a progress bar: all items and those worked on; errors and warnings as they come."""
+    """A batch on a progress bar: all items and those worked on; errors and warnings as they come.
+
+    Where nobody watches a terminal, a line for each item in its place.
+    """
 
     def __init__(self, bar: Progress) -> None:
-        self._bar = bar
+        self._bar, self._pace = bar, Pace()
         self._all: TaskID | None = None
         self._each: dict[str, TaskID] = {}
 
@@ -209,6 +312,7 @@ class BarWatch(BatchWatch):
         """Begin a line."""
         if self._all is None:
             self._all = self._bar.add_task("slides", total=total, unit="slides")
+        self._pace.begin(name, total)
         shown = escape(printable(Path(name).name))
         self._bar.update(self._all, description=shown, completed=number)
         self._end(name)
@@ -218,12 +322,16 @@ class BarWatch(BatchWatch):
     def finished(self, name: str, result: object) -> None:
         """Tell what to beware of."""
         self._end(name, done=True)
+        seconds = self._pace.end(name)
+        if not stderr.is_terminal:
+            tell(f"{name}: done in {seconds:.1f} s ({self._pace})")
         for warning in getattr(result, "warnings", ()):
             warn(f"{name}: {warning}")
 
     def failed(self, failure: Failure, log: Path | None) -> None:
         """Tell what went wrong, the others go on."""
         self._end(failure.name, done=True)
+        self._pace.end(failure.name)
         told = failure.message
         message = told if told.startswith(f"{failure.name}: ") else f"{failure.name}: {told}"
         hint = "" if failure.foreseen or log is None else f". The traceback is in {log}."
@@ -246,7 +354,10 @@ class BarWatch(BatchWatch):
 
 
 @contextmanager
-def batch_bar(unit: str = "") -> Iterator[BarWatch]:
-    """A progress bar for a batch."""
+def batch_bar(unit: str = "", *, log_json: bool = False) -> Iterator[BatchWatch]:
+    """A progress bar for a batch, or lines of JSON."""
+    if log_json:
+        yield JsonWatch()
+        return
     with progress_bar(unit) as bar:
         yield BarWatch(bar)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,16 +12,20 @@ from rich.table import Table
 from metaphase.base.errors import UsageError
 from metaphase.cli.console import (
     AREA,
+    Cluster,
     Device,
     Explain,
     Folder,
     Json,
+    LogJson,
     Mpp,
     Paper,
+    Scheduler,
     Shard,
     Site,
     Theta1,
     Theta2,
+    Workers,
     batch_bar,
     explain,
     print_json,
@@ -32,6 +36,7 @@ from metaphase.cli.console import (
 )
 
 if TYPE_CHECKING:
+    from metaphase.base.batch import Batch
     from metaphase.jobs.detection import SlideOutcome
 
 
@@ -95,6 +100,10 @@ def detect(
         bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
     ] = False,
     shard: Shard = "",
+    workers: Workers = 0,
+    scheduler: Scheduler = "",
+    cluster: Cluster = None,
+    log_json: LogJson = False,
     explained: Explain = False,
     status: Annotated[
         bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
@@ -108,12 +117,13 @@ def detect(
     them, and the index and tables are those of all.
     """
     from metaphase.base.batch import shard_of
+    from metaphase.base.crews import hired
     from metaphase.evaluation.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import DetectionConfig, slide_states
     from metaphase.jobs.detection_cohort import detect_cohort
     from metaphase.jobs.results import INDEX
-    from metaphase.networks.detector import ReadyDetector, load_detector
+    from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine import EngineConfig
 
     if bool(slides) == (manifest is not None):
@@ -157,13 +167,14 @@ def detect(
         for slide in chosen:
             explain(slide_states(slide, output / slide.name, ready, config), slide.name)
         return
-    with batch_bar(AREA) as watch:
-        done = detect_cohort(chosen, output, ready, config, watch=watch)
+    gpus = gpu_count() if workers and device in (None, "cuda") else 0
+    with hired(workers, scheduler, cluster, gpus=gpus) as crew, batch_bar(AREA, log_json=log_json) as watch:
+        done = detect_cohort(chosen, output, ready, config, watch=watch, crew=crew)
     for name, outcome in done.results.items():
         explain(outcome.states, name, shown=explained)
     outcomes = list(done.results.values())
     if as_json:
-        print_json([{"folder": str(outcome.folder), **outcome.summary} for outcome in outcomes])
+        print_json(_plain(done, ready.detector.card))
     elif outcomes:
         stdout.print(_table(outcomes))
         stated = outcomes[0].summary["operating_points"]
@@ -174,6 +185,16 @@ def detect(
         stdout.print(f"calibrated by {told}", markup=False, highlight=False, soft_wrap=True)
         stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
     raise typer.Exit(int(bool(done.failures)))
+
+
+def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
+    """For programs: the slides without the card, which all of them share, and those that failed."""
+    slides = [
+        {"folder": str(one.folder), **{key: value for key, value in one.summary.items() if key != "model"}}
+        for one in done.results.values()
+    ]
+    failed = [{"name": one.name, "message": one.message, "foreseen": one.foreseen} for one in done.failures]
+    return {"model": card, "slides": slides, "failed": failed}
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:

@@ -14,11 +14,15 @@ from rich.table import Table
 from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
 from metaphase.cli.console import (
+    Cluster,
     Device,
     Explain,
     Folder,
     Json,
+    LogJson,
+    Scheduler,
     Shard,
+    Workers,
     batch_bar,
     print_json,
     progress_bar,
@@ -60,16 +64,21 @@ def candidates(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
     shard: Shard = "",
+    workers: Workers = 0,
+    scheduler: Scheduler = "",
+    cluster: Cluster = None,
+    log_json: LogJson = False,
     explained: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
+    from metaphase.base.crews import hired
     from metaphase.jobs.phh3 import search_cohort
     from metaphase.labels.phh3.config import BrownConfig
 
     settings = read_settings(BrownConfig, config)
-    with batch_bar() as watch:
-        batch = search_cohort(manifest, workspace, settings, force=force, shard=shard, watch=watch)
+    with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
+        batch = search_cohort(manifest, workspace, settings, force=force, shard=shard, watch=watch, crew=crew)
     results = [
         {
             "case": one.case,
@@ -183,9 +192,14 @@ def classify(
     cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2.")] = None,
     device: Device = None,
     shard: Shard = "",
+    workers: Workers = 0,
+    scheduler: Scheduler = "",
+    cluster: Cluster = None,
+    log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
+    from metaphase.base.crews import hired
     from metaphase.jobs.phh3 import classify_cohort
     from metaphase.labels.phh3.classification import load_classifier
 
@@ -193,8 +207,8 @@ def classify(
     if not given:
         raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with batch_bar() as watch:
-        batch = classify_cohort(manifest, workspace, classifiers, shard=shard, watch=watch)
+    with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
+        batch = classify_cohort(manifest, workspace, classifiers, shard=shard, watch=watch, crew=crew)
     results = [
         {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for one in batch.results.values()

@@ -12,10 +12,14 @@ from rich.table import Table
 
 from metaphase.base.config import read_settings
 from metaphase.cli.console import (
+    Cluster,
     Device,
     Explain,
     Json,
+    LogJson,
+    Scheduler,
     Shard,
+    Workers,
     batch_bar,
     complain,
     print_json,
@@ -62,6 +66,10 @@ def build(
     ] = False,
     device: Device = None,
     shard: Shard = "",
+    workers: Workers = 0,
+    scheduler: Scheduler = "",
+    cluster: Cluster = None,
+    log_json: LogJson = False,
     explained: Explain = False,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +78,7 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
+    from metaphase.base.crews import hired
     from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
@@ -77,8 +86,10 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with batch_bar("cases") as watch:
-        built = build_cohort(manifest, output, source, settings, points=points, shard=shard, watch=watch)
+    with hired(workers, scheduler, cluster) as crew, batch_bar("cases", log_json=log_json) as watch:
+        built = build_cohort(
+            manifest, output, source, settings, points=points, shard=shard, watch=watch, crew=crew
+        )
     for one in built.cases if explained else ():
         tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
     _report(built, output, as_json)

@@ -9,9 +9,13 @@ from typing import Any
 
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
+from metaphase.base.parallel import ordered_map
 from metaphase.base.tables import case_folder, read_manifest, stated_number
 from metaphase.images.tissue import TissueSource
 from metaphase.slides import SlideSource
+
+AT_ONCE = 8
+"""Slides that are looked at together before a run: storage far away answers slowly."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,10 @@ def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionE
 
     Slides that cannot be opened are told of when their turn comes.
     """
-    told = []
-    for one in slides:
-        if one.slide.effective_mpp is not None:
+    told, slides = [], list(slides)
+    stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
+    for one, mpp in zip(slides, stated, strict=True):
+        if mpp is not None:
             continue
         try:
             with one.slide.open() as slide:

@@ -26,7 +26,7 @@ import pandas as pd
 
 from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
-from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.errors import SlideError, UsageError, spelled
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file, read_json
 from metaphase.base.provenance import Ingredients, account_of
@@ -464,7 +464,7 @@ class _SlideJob:
         files = [name for stage in stages for name in stage.writes]
         return {
             "name": self.slide.name,
-            "slide": str(self.slide.slide.path),
+            "slide": spelled(self.slide.slide.path),
             **{key: facts[key] for key in about},
             "threshold": self.counting.threshold,
             "mitoses": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch
+from metaphase.base.batch import Batch, BatchWatch, Hands, Progress, run_batch
 from metaphase.base.tables import named
 from metaphase.detections.table import OPERATING_POINTS
 from metaphase.jobs.cohort import CohortSlide
@@ -25,6 +25,7 @@ def detect_cohort(
     config: DetectionConfig | None = None,
     *,
     watch: BatchWatch | None = None,
+    crew: Hands | None = None,
 ) -> Batch[SlideOutcome]:
     """Detect slides into folders of their names; one that fails is recorded and the others go on.
 
@@ -35,7 +36,7 @@ def detect_cohort(
     def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
         return detect_slide(slide, output / slide.name, model, config, progress=progress)
 
-    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch)
+    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch, crew)
     if batch.outcomes:
         points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
         cohort = write_cohort(output, points)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaphase.base.batch import Batch, BatchWatch, Progress, run_batch, shard_of
+from metaphase.base.batch import Batch, BatchWatch, Hands, Progress, run_batch, shard_of
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
@@ -61,6 +61,7 @@ def search_cohort(
     force: bool = False,
     shard: str = "",
     watch: BatchWatch | None = None,
+    crew: Hands | None = None,
 ) -> Batch[Phh3Searched]:
     """Find every brown object of the PHH3 slides; finished slides are skipped, bad ones recorded."""
 
@@ -75,7 +76,7 @@ def search_cohort(
         )
         return Phh3Searched(case.name, len(found.table), found.picture, found.warnings, found.reason)
 
-    return _each_case(manifest, workspace, search, shard, watch)
+    return _each_case(manifest, workspace, search, shard, watch, crew)
 
 
 def classify_cohort(
@@ -85,6 +86,7 @@ def classify_cohort(
     *,
     shard: str = "",
     watch: BatchWatch | None = None,
+    crew: Hands | None = None,
 ) -> Batch[Phh3Classified]:
     """Ask the networks about every candidate; with CNN2, write each slide's mitoses."""
 
@@ -103,7 +105,7 @@ def classify_cohort(
         }
         return Phh3Classified(case.name, len(answers.table), counts, not fresh)
 
-    return _each_case(manifest, workspace, classify, shard, watch)
+    return _each_case(manifest, workspace, classify, shard, watch, crew)
 
 
 def _each_case(
@@ -112,13 +114,14 @@ def _each_case(
     work: Callable[[Phh3Case, Progress], Result],
     shard: str,
     watch: BatchWatch | None,
+    crew: Hands | None,
 ) -> Batch[Result]:
     table = read_manifest(manifest)
     rows = table[table["phh3"] != ""].to_dict("records")
     if not rows:
         raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
     cases = {str(row["case"]): _case(row, Path(workspace)) for row in rows}
-    return run_batch(shard_of(cases, shard), work, Path(workspace), watch)
+    return run_batch(shard_of(cases, shard), work, Path(workspace), watch, crew)
 
 
 def _case(row: Mapping[Any, Any], workspace: Path) -> Phh3Case:

@@ -21,7 +21,15 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from metaphase.base.batch import BatchWatch, Failure, known_failures, one_at_a_time, run_batch, shard_of
+from metaphase.base.batch import (
+    BatchWatch,
+    Failure,
+    Hands,
+    known_failures,
+    one_at_a_time,
+    run_batch,
+    shard_of,
+)
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained
 from metaphase.base.provenance import Ingredients, facts_of
@@ -149,6 +157,7 @@ def build_cohort(
     points: str | Path | None = None,
     shard: str = "",
     watch: BatchWatch | None = None,
+    crew: Hands | None = None,
 ) -> Built:
     """Build the reference standard of every pair in a manifest; a bad pair is noted and the others go on.
 
@@ -163,6 +172,7 @@ def build_cohort(
         lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
         workspace,
         watch,
+        crew,
     ).outcomes
     built = {
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome

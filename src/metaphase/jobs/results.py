@@ -19,6 +19,7 @@ from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
+from metaphase.base.remote import url_of
 from metaphase.base.tables import named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
@@ -148,6 +149,8 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
 def found_from(folder: Path, stated: str) -> Path:
     """A file that a folder's summary states: by its path from here, or from a folder above."""
     path = Path(stated)
+    if url_of(path):
+        return path
     places = (path, *(parent / path for parent in folder.resolve().parents))
     return next((place for place in places if is_slide_there(place)), path)
 

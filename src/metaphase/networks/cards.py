@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
-from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.errors import ModelError, UsageError, is_url
 from metaphase.base.foreign import check_plain, parsing, read_json
 from metaphase.base.plugins import plugin_names
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
@@ -306,7 +306,7 @@ def parse_card(path: Path) -> ModelCard:
     """Read a card; anything but a well-formed one is a `ModelError`."""
     again = "fetch the model again"
     beside = "keep the .json beside the .safetensors"
-    if check_plain(path, ModelError, if_missing=beside) > MAX_CARD_BYTES:
+    if check_plain(path, ModelError, if_missing=beside, remote=True) > MAX_CARD_BYTES:
         raise ModelError("too large for a model card", path=path, next_step="check that it is the right file")
     values = read_json(path, "not a model card", next_step=again, error=ModelError)
     with parsing(path, "not a model card", next_step=again, error=ModelError):
@@ -344,7 +344,7 @@ def bundled_model(name: str = BUNDLED) -> Path:
 def named_model(model: str | Path) -> Path:
     """The file that is meant by a path, or by the plain name of a bundled model."""
     path = Path(model)
-    if path.exists() or path.with_suffix(".safetensors").exists():
+    if is_url(path) or path.exists() or path.with_suffix(".safetensors").exists():
         return path
     bundled = bundled_model(path.name)
     if path.name != str(model) or not bundled.is_file():

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,10 @@ class ReadyDetector:
 
             choose_device(self.config.device)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it goes without the engine, which is made there."""
+        return type(self), (self.detector, self.config)
+
     @cached_property
     def engine(self) -> TileEngine:
         """The engine."""
@@ -207,6 +212,15 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     second = _second(paths[0], cards[0]) if len(cards) == 1 else None
     atypical = _atypical(paths[0], cards[0]) if len(cards) == 1 else None
     return Detector(tuple(network for network, _ in loaded), cards, second, atypical)
+
+
+def gpu_count() -> int:
+    """GPUs of this machine that torch can use; none where it is not installed."""
+    if find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:

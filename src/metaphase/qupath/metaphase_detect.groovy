@@ -28,7 +28,7 @@ process.getOutputStream().close()
 def told = process.getInputStream().getText("UTF-8")
 if (process.waitFor() != 0)
     throw new RuntimeException("metaphase: " + log.getText("UTF-8").trim())
-def summary = new JsonSlurper().parseText(told)[0]
+def summary = new JsonSlurper().parseText(told).slides[0]
 if (summary.width != server.getWidth() || summary.height != server.getHeight())
     throw new IllegalStateException("QuPath shows ${server.getWidth()} x ${server.getHeight()} px of ${summary.width} x " +
         "${summary.height}: it has cut empty margins off, and places would be wrong. Open the image uncropped.")

@@ -17,6 +17,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, raised
 from metaphase.base.geometry import Box
+from metaphase.base.remote import url_of
 from metaphase.slides.backends import OpenSlideSlide
 from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution
@@ -33,7 +34,7 @@ _HEADER = ("SOPClassUID", "SeriesInstanceUID", "ImageType")
 
 def is_dicom(path: Path) -> bool:
     """Whether a file is DICOM, whatever it is called; a pipe or device, which might never answer, is none."""
-    if not is_file(path):
+    if url_of(path) or not is_file(path):
         return False
     try:
         with path.open("rb") as file:

@@ -63,6 +63,20 @@ def openslide_mpp(properties: Mapping[str, str]) -> tuple[float, float] | None:
         return None
 
 
+def aperio_properties(description: str) -> dict[str, str]:
+    """What an Aperio file says of itself, under OpenSlide's names.
+
+    >>> aperio_properties("Aperio Image Library v1|AppMag = 20|MPP = 0.499")["openslide.mpp-x"]
+    '0.499'
+    """
+    fields = (part.partition("=") for part in description.split("|")[1:])
+    own = {name.strip(): value.strip() for name, _, value in fields}
+    known = {"openslide.mpp-x": "MPP", "openslide.mpp-y": "MPP", "openslide.objective-power": "AppMag"}
+    return {f"aperio.{name}": value for name, value in own.items()} | {
+        name: own[field] for name, field in known.items() if field in own
+    }
+
+
 def tiff_tag_mpp(
     x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int
 ) -> tuple[float, float] | None:

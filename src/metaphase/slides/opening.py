@@ -20,23 +20,33 @@ from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
-from metaphase.base.foreign import check_plain, is_file, is_folder, parsing
+from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, state_of
 from metaphase.base.geometry import Box
 from metaphase.base.plugins import plugins
 from metaphase.base.provenance import FileContent, fingerprint_of
-from metaphase.slides.backends import ArraySlide, OpenSlideSlide, objective_power
+from metaphase.base.remote import url_of
+from metaphase.slides.backends import ArraySlide, OpenSlideSlide, Properties, objective_power
 from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
-from metaphase.slides.metadata import choose_resolution, openslide_mpp
+from metaphase.slides.metadata import aperio_properties, choose_resolution, openslide_mpp
 from metaphase.slides.png import check_png
-from metaphase.slides.tiff import DECODABLE, TiffSlide, is_premultiplied, not_bright_field, open_layout
+from metaphase.slides.tiff import (
+    DECODABLE,
+    TiffLayout,
+    TiffSlide,
+    is_premultiplied,
+    not_bright_field,
+    open_layout,
+)
 
 Backend = Literal["auto", "openslide", "tiff", "image", "dicom"] | str
 """How a file is read; the further ones and those of other packages have names of their own."""
 
 FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
+OPENSLIDE_ONLY = ("ndpi", "philips", "scn", "bif")
+"""tifffile's names of TIFF layouts with such traps (Hamamatsu, Philips, Leica, Ventana)."""
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -46,6 +56,8 @@ def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend =
     A folder is opened where it holds the files of one DICOM slide.
     """
     path = Path(path)
+    if url_of(path):
+        return _open_remote(path, mpp, backend)
     if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
         return open_dicom(path, mpp, openslide=backend == "auto")
     other = _further(path, backend)
@@ -118,10 +130,11 @@ class SlideSource:
     @property
     def _stated(self) -> tuple[float | None, str]:
         """What the file says of its resolution, and how it is decoded."""
-        if not is_slide_there(self.path):
-            return None, ""
-        status = self.path.stat()
-        return _stated(self.path, status.st_size, status.st_mtime_ns)
+        try:
+            state = state_of(self.path) if is_slide_there(self.path) else None
+        except MetaphaseError:  # a server that refuses
+            state = None
+        return (None, "") if state is None else _stated(self.path, *state)
 
 
 def source_of(slide: Slide) -> SlideSource:
@@ -140,6 +153,8 @@ def companions(path: Path) -> list[Path]:
     (which of them are of the same series is not looked at: one too many costs a second search, one too few a
     stale result).
     """
+    if url_of(path):
+        return []
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
     if is_dicom(path):
@@ -152,7 +167,7 @@ def companions(path: Path) -> list[Path]:
 
 
 @lru_cache(4096)
-def _stated(path: Path, _size: int, _changed_ns: int) -> tuple[float | None, str]:
+def _stated(path: Path, _size: int, _changed_ns: int, _tag: str) -> tuple[float | None, str]:
     try:
         with open_slide(path) as slide:
             return (slide.info.resolution.mpp if slide.info.resolution else None), slide.info.decoding
@@ -171,21 +186,61 @@ def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_ba
         properties = _openslide_properties(path) if vendor else {}
         own, tags = openslide_mpp(properties), layout.mpp
         stated = own or tags if vendor == "aperio" else tags or own
-        resolution, doubts = choose_resolution(stated, mpp, path)
-        info = SlideInfo(
-            levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
-            resolution=resolution,
-            vendor=vendor or "tiff",
-            backend="tiff",
-            bounds=Box(0, 0, full.imagewidth, full.imagelength),
-            objective_power=objective_power(properties),
-            path=path,
-            warnings=doubts,
-            properties=properties,
-            decoding="associated alpha" if is_premultiplied(full) else "",
-        )
+        slide = _tiff_slide(layout, path, vendor or "tiff", properties, stated, mpp)
         on_failure.pop_all()
-        return TiffSlide(layout, info)
+        return slide
+
+
+def _tiff_slide(
+    layout: TiffLayout,
+    path: Path,
+    vendor: str,
+    properties: Properties,
+    stated: tuple[float, float] | None,
+    mpp: float | None,
+) -> Slide:
+    full = layout.pages[0]
+    resolution, doubts = choose_resolution(stated, mpp, path)
+    info = SlideInfo(
+        levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
+        resolution=resolution,
+        vendor=vendor,
+        backend="tiff",
+        bounds=Box(0, 0, full.imagewidth, full.imagelength),
+        objective_power=objective_power(properties),
+        path=path,
+        warnings=doubts,
+        properties=properties,
+        decoding="associated alpha" if is_premultiplied(full) else "",
+    )
+    return TiffSlide(layout, info)
+
+
+def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
+    """A tiled TIFF or SVS by its URL, of which only the tiles that are asked for are fetched."""
+    locally = "copy it here, or mount the storage: by URL only tiled TIFF and SVS are read"
+    if backend not in ("auto", "tiff"):
+        raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=locally)
+    with opened(path, SlideError) as file:
+        if file.read(4) not in _TIFF_MAGIC:
+            raise SlideError("is no TIFF", path=path, next_step=locally)
+    layout = open_layout(path)
+    with ExitStack() as on_failure:
+        on_failure.callback(layout.close)
+        full = layout.pages[0]
+        others = [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]
+        problem = not_bright_field(full)
+        if others:
+            problem = f"is of a kind ({others[0]}) that only OpenSlide reads"
+        elif problem is None and full.compression not in DECODABLE:
+            problem = f"compression {full.compression!r} is decoded by OpenSlide only"
+        if problem:
+            raise SlideError(problem, path=path, next_step=locally)
+        properties = aperio_properties(full.description) if full.is_svs else {}
+        stated = openslide_mpp(properties) or layout.mpp
+        slide = _tiff_slide(layout, path, "aperio" if full.is_svs else "tiff", properties, stated, mpp)
+        on_failure.pop_all()
+        return slide
 
 
 def _check_readable(page: TiffPage, path: Path) -> None:

@@ -20,9 +20,10 @@ from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, TiffFi
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, opened, parsing, raised
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores
+from metaphase.base.remote import RemoteFile
 from metaphase.slides.contract import WHITE, Slide, SlideInfo, as_rgb
 from metaphase.slides.metadata import ome_mpp, tiff_tag_mpp
 
@@ -91,9 +92,9 @@ class TiffLayout:
 
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
-    size, again = check_plain(path, SlideError), "copy or export the file again"
+    size, again = check_plain(path, SlideError, remote=True), "copy or export the file again"
     with ExitStack() as on_failure:
-        file = on_failure.enter_context(path.open("rb"))
+        file = on_failure.enter_context(opened(path, SlideError))
         with parsing(path, "damaged or truncated TIFF", next_step=again, error=SlideError):
             tiff = TiffFile(file)
             if not len(tiff.pages):
@@ -249,6 +250,10 @@ class TiffSlide(Slide):
 
     def _decode(self, level: int, box: Box) -> RGB:
         indices = self._levels[level].covering(box)
+        file = self._layout.file
+        if isinstance(file, RemoteFile):
+            page = self._levels[level].page
+            file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
         out = np.empty((box.height, box.width, 3), np.uint8)
         if len(indices) == 1 or self._threads == 1:
             self._paste(level, indices, box, out)
@@ -294,6 +299,8 @@ class TiffSlide(Slide):
 
     def _bytes(self, offset: int, size: int) -> bytes:
         handle = self._layout.file
+        if isinstance(handle, RemoteFile):
+            return handle.at(offset, size)
         if hasattr(os, "pread"):
             return os.pread(handle.fileno(), size, offset)
         with self._lock:  # Windows has no positioned read

@@ -1,0 +1,138 @@
+"""The same batch with a crew as without one, lost workers and wrong use included."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metaphase.base import crews
+from metaphase.base.batch import BatchWatch, Failure, Progress, run_batch
+from metaphase.base.crews import Crew, hired
+from metaphase.base.errors import UsageError
+
+pytest.importorskip("distributed", reason="the extra cluster is not installed")
+pytestmark = pytest.mark.filterwarnings("default")  # what Dask warns about is not ours
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crews, "DEATHS", 0)
+        with hired(workers=2) as made:
+            assert made is not None
+            yield made
+
+
+def test_a_crew_does_what_one_process_does(crew: Crew, tmp_path: Path) -> None:
+    factor = 3  # closures travel, too
+
+    def work(item: int, progress: Progress) -> int:
+        progress(1, 2)
+        if item == 4:
+            raise UsageError("is four", path="four.tif")
+        return item * factor
+
+    class Ears(BatchWatch):
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def started(self, name: str, number: int, total: int) -> Progress:  # noqa: ARG002
+            self.heard.append(f"started {name}")
+            return lambda done, total: self.heard.append(f"{name} {done}/{total}")
+
+        def failed(self, failure: Failure, log: Path | None) -> None:
+            self.heard.append(f"failed {failure.name} {log is not None}")
+
+    items = {f"item {number}": number for number in range(8)}
+    ears = Ears()
+    batch = run_batch(items, work, tmp_path / "crew", ears, crew)
+    alone = run_batch(items, work, tmp_path / "alone")
+    assert batch.results == alone.results
+    assert list(batch.outcomes) == list(items)
+    assert [failure.message for failure in batch.failures] == ["four.tif: is four."]
+    assert "failed item 4 True" in ears.heard
+    assert {"started item 0", "item 0 1/2"} <= set(ears.heard)
+    assert (tmp_path / "crew" / "errors.log").is_file()
+
+
+def test_a_lost_worker_s_item_is_done_again(crew: Crew, tmp_path: Path) -> None:
+    def work(item: int, progress: Progress) -> int:
+        mark = tmp_path / f"seen-{item}"
+        first = not mark.exists()
+        mark.touch()
+        if item == 2 and first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    items = {str(number): number for number in range(5)}
+    assert run_batch(items, work, tmp_path / "out", None, crew).results == items
+    assert not (tmp_path / "out" / ".batch").exists()
+
+
+def test_an_item_that_kills_its_workers_is_given_up(crew: Crew, tmp_path: Path) -> None:
+    def work(item: int, progress: Progress) -> int:
+        if item == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    batch = run_batch({"0": 0, "1": 1, "2": 2}, work, tmp_path, None, crew)
+    assert set(batch.results) == {"0", "2"}
+    assert "workers died of it" in batch.failures[0].message
+
+
+def test_wrong_use_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one of the three"), hired(workers=2, scheduler="tcp://x:1"):
+        pass
+    settings = tmp_path / "cluster.toml"
+    for text, told in (
+        ('kind = "cloud"', "Known are slurm"),
+        ("jobs = 0", "jobs"),
+        ("queue = 1", "no setting"),
+    ):
+        settings.write_text(text)
+        with pytest.raises(UsageError, match=told), hired(cluster=settings):
+            pass
+
+
+SBATCH = """#!/bin/sh
+# as Slurm does it: keep a copy of the script, start it somewhere, and say its number
+cp "$1" "$PWD/job.sh"
+bash "$PWD/job.sh" > "$PWD/job.log" 2>&1 < /dev/null &
+echo $! >> "$PWD/jobs"
+echo "Submitted batch job $!"
+"""
+
+
+def test_workers_are_asked_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for name, text in (("sbatch", SBATCH), ("scancel", '#!/bin/sh\nkill "$1" 2>/dev/null || true\n')):
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "cluster.toml"
+    settings.write_text(
+        f"""
+        kind = "slurm"
+        jobs = 1
+        gpu = true
+        [options]
+        cores = 1
+        memory = "1GB"
+        interface = "lo"
+        python = "{sys.executable}"
+        shared_temp_directory = "{tmp_path}"
+        """
+    )
+    with hired(cluster=settings) as crew:
+        assert crew is not None
+        batch = run_batch({"a": 1, "b": 2}, lambda item, _progress: item + 1, tmp_path / "out", None, crew)
+        assert crew._resources() == {"GPU": 1}
+    assert batch.results == {"a": 2, "b": 3}
+    assert len((tmp_path / "jobs").read_text().splitlines()) == 1

@@ -1,0 +1,100 @@
+"""What containers are made of: the entry point for Grand Challenge by its interface, and the locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.jobs.conftest import he_slide, model
+
+__all__ = ["he_slide", "model"]
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+SOCKET = {
+    "file": None,
+    "image": {"name": "case.tif"},
+    "value": None,
+    "interface": {
+        "slug": "histopathology-region-of-interest-cropout",
+        "kind": "Image",
+        "super_kind": "Image",
+        "relative_path": "images/histopathology-roi-cropout",
+        "example_value": None,
+    },
+}
+
+
+def entered(*folders: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DEPLOY / "grand_challenge.py"), *map(str, folders)]
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.fixture
+def given(tmp_path: Path, he_slide: Path) -> Path:
+    """The input as the platform mounts it."""
+    folder = tmp_path / "input"
+    images = folder / "images" / "histopathology-roi-cropout"
+    images.mkdir(parents=True)
+    (images / "0f3a6a4e-1f4d-4f0e-9d40-3f1b0c2a1e11.tif").write_bytes(he_slide.read_bytes())
+    (folder / "inputs.json").write_text(json.dumps([SOCKET]))
+    for place in (images, folder):
+        place.chmod(0o555)
+    return folder
+
+
+def test_grand_challenge(tmp_path: Path, given: Path, model: Path) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    done = entered(given, output, METAPHASE_MODEL=str(model))
+    assert done.returncode == 0, done.stderr
+    told = json.loads((output / "mitotic-figures.json").read_text())
+    assert (told["type"], told["version"]) == ("Multiple points", {"major": 1, "minor": 0})
+    (folder,) = (output / "metaphase").glob("*/summary.json")
+    candidates = pd.read_parquet(folder.with_name("candidates.parquet"))
+    assert len(told["points"]) == len(candidates) > 0
+    for point, row in zip(told["points"], candidates.itertuples(), strict=True):
+        x_mm, y_mm, z_mm = point["point"]
+        assert (x_mm, y_mm, z_mm) == pytest.approx(
+            ((row.x - 0.5) * 0.25e-3, (row.y - 0.5) * 0.25e-3, 0), abs=1e-9
+        )
+        assert point["probability"] == pytest.approx(row.probability)
+    named = [one["name"] for one in told["points"]]
+    assert named.count("mitotic figure") == json.loads(folder.read_text())["mitoses"]
+    assert set(named) <= {"mitotic figure", "non-mitotic figure"}
+
+
+def test_grand_challenge_without_its_inputs(
+    tmp_path: Path, given: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = runpy.run_path(str(DEPLOY / "grand_challenge.py"))["main"]
+    assert main(tmp_path, tmp_path) == 1
+    assert "inputs.json: does not describe the inputs" in capsys.readouterr().err
+    images = given / "images" / "histopathology-roi-cropout"
+    images.chmod(0o755)
+    (images / "0f3a6a4e-1f4d-4f0e-9d40-3f1b0c2a1e11.tif").rename(images / "case.mha")
+    assert main(given, tmp_path) == 1
+    assert "one image is needed, and there is case.mha" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("lock", "runtime"), [("cpu", "light"), ("gpu", "torch")])
+def test_locks_hold_all_that_is_needed(lock: str, runtime: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    parts = ("cluster", "remote", "dicom", "czi", "zarr", runtime)
+    wanted = [*project["dependencies"], *(one for part in parts for one in extras[part])]
+    locked = re.split(r"\n(?=\S)", (DEPLOY / f"{lock}.lock").read_text().strip())
+    named = {one.partition("==")[0].lower().replace("_", "-") for one in locked}
+    assert all(re.fullmatch(r"(?s)[\w.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+", one) for one in locked)
+    missing = {re.split(r"[><=]", one)[0].lower().replace("_", "-") for one in wanted} - named
+    assert missing == set(), "run make locks"
