@@ -82,7 +82,7 @@ def main() -> None:
             for name, short in found.items():
                 right, total, moved = kept(long, short, pictures, threshold)
                 f1 = detection_metrics(marked(pictures, short), threshold, NONE).f1
-                words = ready[name].engine.arithmetic  # type: ignore[attr-defined]
+                words = ready[name].engine.arithmetic
                 print(
                     f"| {source}, {len(pictures)} | {point.name} | {name} | {words} | "
                     f"{right} of {total} | {moved:.3f} | {expected} | {f1} |",
