@@ -28,8 +28,8 @@ from metaphase.evaluation import (
 from metaphase.evaluation.operating_points import save_point
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.counting import count_cohort, read_cases
-from metaphase.jobs.detection import DetectionConfig
 from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import CANDIDATES
 from metaphase.jobs.training.cohort import truth_of
 from metaphase.networks.detector import ReadyDetector, load_detector

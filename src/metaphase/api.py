@@ -24,7 +24,8 @@ from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
-from metaphase.jobs.detection import DetectionConfig, detect_slide
+from metaphase.jobs.detection import detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result

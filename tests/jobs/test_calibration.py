@@ -20,7 +20,8 @@ from metaphase.images.tissue import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
-from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.jobs.detection import SlideOutcome, detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.labels.observers import AnswerStore, load_project
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig

@@ -17,7 +17,8 @@ from metaphase.detections import read_detections
 from metaphase.images.tissue import TissueSource
 from metaphase.jobs import journal as journal_module
 from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.jobs.detection import SlideOutcome, detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector

@@ -24,8 +24,9 @@ from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue import TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
 from metaphase.jobs.counting import count_cohort, count_point, read_cases
-from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide, slide_states
+from metaphase.jobs.detection import SlideOutcome, detect_slide, slide_states
 from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.experiments import Experiments
 from metaphase.jobs.searching import SplitSearch, TileSearch
 from metaphase.jobs.stages import silent, stage_states

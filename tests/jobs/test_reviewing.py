@@ -16,7 +16,8 @@ from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import read_detections
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
-from metaphase.jobs.detection import DetectionConfig, detect_slide
+from metaphase.jobs.detection import detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result, load_results, write_cohort
 from metaphase.jobs.reviewing import (
     apply_review,

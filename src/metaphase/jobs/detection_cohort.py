@@ -13,7 +13,8 @@ from metaphase.base.batch import Batch, BatchWatch, Hands, Progress, run_batch
 from metaphase.base.tables import named
 from metaphase.detections.table import OPERATING_POINTS
 from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.detection import DetectionConfig, SlideOutcome, detect_slide
+from metaphase.jobs.detection import SlideOutcome, detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import OTHERWISE, write_cohort
 from metaphase.networks.detector import ReadyDetector
 

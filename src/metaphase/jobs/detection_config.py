@@ -1,0 +1,96 @@
+"""How `metaphase detect` searches and counts, as the user asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from metaphase.base.errors import UsageError
+from metaphase.counting import CountConfig
+from metaphase.detections import known_formats
+from metaphase.evaluation.sites import SiteProfile
+from metaphase.networks.detector import PAPER_PEAKS, Detector
+from metaphase.networks.engine import PeakConfig
+from metaphase.networks.points import PAPER_POINTS, UsedPoints
+
+MIN_TILE_PX = 64
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """How slides are searched and counted; where nothing is given, the model's operating point applies."""
+
+    threshold: float | None = None
+    """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
+    suppress_um: float | None = None
+    """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
+    smooth_um: float | None = None
+    """Probabilities are averaged over this distance first; by default the model's."""
+    theta1: float | None = None
+    """Counts up to this are grade 1; by default the model's."""
+    theta2: float | None = None
+    """Counts above this are grade 3; by default the model's."""
+    floor: float | None = None
+    """Weakest detections that are kept; by default 0.1."""
+    paper: bool = False
+    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas and
+    thetas. Nothing below 0.8 is found."""
+    any_stain: bool = False
+    """Search slides that look like immunohistochemistry too."""
+    tile_px: int | None = None
+    """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
+    probability_map: bool = False
+    """Also write the probabilities as a pyramidal TIFF."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
+    site: SiteProfile | None = None
+    """What is known of the laboratory the slides come from; gives calibrated counts."""
+    counting: CountConfig = field(default_factory=CountConfig)
+    """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise UsageError(
+                f"a threshold of {self.threshold:g}", next_step="give a probability above 0 and up to 1"
+            )
+        if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
+            raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
+        if self.paper and self.floor is not None:
+            raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
+        unknown = [name for name in self.formats if name not in known_formats()]
+        if unknown:
+            raise UsageError(
+                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(known_formats())}"
+            )
+
+    def points(self, detector: Detector) -> UsedPoints:
+        """The operating points used: the model's or the paper's, with what was given in their place."""
+        own = PAPER_POINTS if self.paper else detector.points
+        used = own.changed(
+            delta=self.threshold,
+            suppress_um=self.suppress_um,
+            smooth_um=self.smooth_um,
+            theta1=self.theta1,
+            theta2=self.theta2,
+        )
+        if used.lowest < self._base.floor:
+            raise UsageError(
+                f"a threshold of {used.lowest:g}, and nothing below {self._base.floor:g} is kept",
+                next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
+            )
+        return used if self.site is None else self.site.rated(used)
+
+    def peaks(self, detector: Detector) -> PeakConfig:
+        """What becomes a detection."""
+        points = self.points(detector)
+        return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
+
+    @property
+    def _base(self) -> PeakConfig:
+        if self.paper:
+            return PAPER_PEAKS
+        return PeakConfig() if self.floor is None else PeakConfig(floor=self.floor)
