@@ -44,9 +44,9 @@ def test_finds_what_both_find_everywhere(first: type[nn.Sequential], smooth_um: 
     np.testing.assert_allclose(everywhere.probability[found], looked.probability[same][found], atol=1e-4)
 
 
-@pytest.mark.parametrize("tile_px", [64, 136, 256])
+@pytest.mark.parametrize("tile_px", [136, 256])
 def test_tile_size_changes_nothing(tile_px: int) -> None:
-    slide = ArraySlide(texture(500, 460), mpp=0.25)
+    slide = ArraySlide(texture(360, 320), mpp=0.25)
     engine = Engine([lite_network()], CPU, Second(residual_network(), 0.05))
     config = PeakConfig(floor=0.4, suppress_um=5, smooth_um=1.0)
     whole = find_detections(engine, slide, config, tile_px=1024)
