@@ -27,6 +27,10 @@ MOST = 1e6
 """No hotspot has more mitoses."""
 
 
+MOST_DRAWS = 1_000_000
+"""Beyond, an interval gains nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CountConfig:
     """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
@@ -83,7 +87,7 @@ class CountConfig:
         _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
         known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
         _require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
-        _require(self.draws >= 0, "draws", self.draws, "at least 0")
+        _require(0 <= self.draws <= MOST_DRAWS, "draws", self.draws, f"from 0 to {MOST_DRAWS}")
         _require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
         _require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
         _require(self.seed >= 0, "seed", self.seed, "at least 0")

@@ -344,6 +344,8 @@ def bundled_model(name: str = BUNDLED) -> Path:
 def named_model(model: str | Path) -> Path:
     """The file that is meant by a path, or by the plain name of a bundled model."""
     path = Path(model)
+    if not is_url(path) and (not path.name or path.is_dir()):
+        raise ModelError("is a folder, not a model", path=path, next_step="name the .safetensors file")
     if is_url(path) or path.exists() or path.with_suffix(".safetensors").exists():
         return path
     bundled = bundled_model(path.name)

@@ -171,7 +171,7 @@ def _only_slide(folder: Path) -> list[Path]:
     for path in dicom_files(folder):
         header = header_of(path)
         if _is_level(header):
-            found.setdefault(str(header.SeriesInstanceUID), []).append(path)
+            found.setdefault(str(header.get("SeriesInstanceUID")), []).append(path)
     if len(found) != 1:
         names = ", ".join(paths[0].name for paths in found.values())
         raise SlideError(

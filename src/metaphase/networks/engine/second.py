@@ -17,8 +17,9 @@ from metaphase.networks.engine.settings import Calibration
 
 MOVES = 3
 """Outputs by which a maximum may move when the second network has its say."""
-MARGIN = MOVES - BORDER
-"""Outputs that a tile needs at each side beyond those of a search with one look."""
+MARGIN = 4
+"""Outputs that a tile needs at each side beyond those of a search with one look: `MOVES` and a border, and an
+even number, so that the cells of a network lie as they do in such a search."""
 Ints = npt.NDArray[np.int64]
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
@@ -58,8 +59,8 @@ def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calib
     if not len(first.map_index):
         return first
     reach = smoothing_reach(sigma)
-    corner = first.output + (MARGIN - MOVES)  # the reach that maps lack is the reach that windows add
-    one, other = answers(Windows(first.map_index, corner, 2 * (reach + MOVES) + 1))
+    corner = first.output + (MARGIN - MOVES - BORDER)  # maps lack the reach that windows add
+    one, other = answers(Windows(first.map_index, corner, 2 * (reach + MOVES + BORDER) + 1))
     mean = np.asarray((one + other) / 2, np.float32)
     return _tops(calibration(smoothed(mean, sigma)), first, floor)
 
@@ -67,18 +68,19 @@ def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calib
 def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
     """The highest maximum of each small map; the highest value of one that rises towards its border.
 
-    Its output remains the first network's, by which a place belongs to one tile.
+    Its output remains the first network's, by which a place belongs to one tile. Values at the border are
+    there to be compared with.
     """
-    flat = maps.reshape(len(maps), -1)
-    inner = np.where(is_peak(maps, floor).reshape(flat.shape), flat, -np.inf)
-    chosen = np.where(inner.max(1) > -np.inf, inner.argmax(1), flat.argmax(1))
+    inner = slice(BORDER, -BORDER)
+    values = np.full(maps.shape, -np.inf, np.float32)
+    values[:, inner, inner] = maps[:, inner, inner]
+    flat = values.reshape(len(maps), -1)
+    peaks = np.where(is_peak(maps, floor).reshape(flat.shape), flat, -np.inf)
+    chosen = np.where(peaks.max(1) > -np.inf, peaks.argmax(1), flat.argmax(1))
     number, side = np.arange(len(maps)), maps.shape[1]
-    peak = np.zeros(maps.shape, bool)
-    peak[number, chosen // side, chosen % side] = flat[number, flat.argmax(1)] >= logit(floor)
-    around = (BORDER, BORDER)
-    found = collect(
-        np.pad(maps, ((0, 0), around, around), mode="edge"), np.pad(peak, ((0, 0), around, around))
-    )
+    top = np.zeros(maps.shape, bool)
+    top[number, chosen // side, chosen % side] = flat.max(1) >= logit(floor)
+    found = collect(maps, top)
     which = found.map_index
     shift = first.output[which] - MOVES - BORDER
     moved = (found.row + shift[:, 0], found.column + shift[:, 1], found.probability)
