@@ -1,4 +1,4 @@
-"""Whether calibrated counts hold on real fields that the bundled model was not trained on, where labels tell.
+"""Whether calibrated counts hold on real fields that a bundled network was not trained on, where labels tell.
 
 python recipes/accuracy/calibration_fields.py --data FOLDER --folder WORK [--repetitions 200]
 
@@ -11,7 +11,6 @@ counted: of MiDeSeC all other fields, of MITOS-ATYPIA-14 up to 2 mm2 of a patien
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from calibration_coverage import REVIEWER, Row, Slide, calibrated, outcome, repo
 
 from metaphase.detections import MITOSIS, match
 from metaphase.detections.matching import NOBODY
+from metaphase.evaluation.datasets import read_dataset
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.sites import SampleConfig
 from metaphase.jobs.cohort import cohort_slide
@@ -29,19 +29,37 @@ from metaphase.networks.cards import bundled_model, parse_card
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.points import points_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "breast"))
-from count_point import fields
-
-SOURCES = ("midesec", "mitos-atypia14-hamamatsu")
+MODEL = "breast-second"
+"""The bundled network that learnt from neither source."""
+SOURCES = MIDESEC, ATYPIA = "midesec", "mitos-atypia14-hamamatsu"
+DATASETS = {MIDESEC: "midesec", ATYPIA: "mitos-atypia14"}
+TRAINED_PATIENT = "mitos-atypia14/03"
+MIDESEC_MPP = 0.25
+"""Which states none."""
 SQUARE_UM, COLUMNS = 256.0, 8
 """Fields stand side by side in squares of this side: a square of the sample is a field."""
 MOST_MM2 = 1.99
 Build = Callable[[np.random.Generator], tuple[list[Slide], list[Slide]]]
 
 
+def fields(data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Manifest, its split naming the source, and points of all fields of patients not trained on."""
+    manifests, points = [], []
+    for folder, name in DATASETS.items():
+        found = read_dataset(name, data / folder)
+        cases = {case: f"{folder}-{case.split('/')[-1]}" for case in found.manifest["case"]}
+        table = found.truth.table
+        manifest = found.manifest.assign(case=found.manifest["case"].map(cases), split=folder, centre=folder)
+        manifests.append(manifest.assign(mpp=manifest["mpp"].fillna(MIDESEC_MPP)))
+        points.append(table.assign(case=table["slide"].map(cases))[["case", "x", "y", "label"]])
+    manifest = pd.concat(manifests, ignore_index=True)
+    kept = manifest[manifest["patient"] != TRAINED_PATIENT].reset_index(drop=True)
+    return kept, pd.concat(points, ignore_index=True)
+
+
 def read_fields(data: Path, folder: Path) -> dict[str, dict[str, Slide]]:
     """By source and by patient and field: what the model finds, and what is labelled."""
-    card = parse_card(bundled_model().with_suffix(".json"))
+    card = parse_card(bundled_model(MODEL).with_suffix(".json"))
     points = points_of(card.thresholds)
     search = SplitSearch(folder, PeakConfig(suppress_um=points.suppress_um, smooth_um=points.smooth_um))
     manifest, reference = fields(data)
@@ -49,7 +67,7 @@ def read_fields(data: Path, folder: Path) -> dict[str, dict[str, Slide]]:
     for source in SOURCES:
         rows = manifest[manifest["split"] == source].to_dict("records")
         slides = [cohort_slide(row) for row in rows]
-        tables = search.search("found", [bundled_model()], slides, lambda *_: None)
+        tables = search.search("found", [bundled_model(MODEL)], slides, lambda *_: None)
         found[source] = {f"{row['patient']}|{row['case']}": _field(row, tables, reference) for row in rows}
     return found
 

@@ -209,7 +209,10 @@ def expected_error(part: Marked) -> float:
 
 
 def floor_for(found: Found, groups: dict[str, list[Picture]], threshold: float) -> float:
-    """The highest floor that lets `KEPT` of each validation group's detections pass."""
+    """The highest floor that lets `KEPT` of each validation group's detections pass.
+
+    Those near which the student has no maximum at all are lost whatever the floor.
+    """
     fine = LEAST_FLOOR
     for floor in FLOORS:
         for pictures in groups.values():
