@@ -17,9 +17,9 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -75,6 +75,9 @@ from metaphase.reports.slide import ReportInput, write_slide_report
 from metaphase.slides.archive import is_remote
 from metaphase.slides.dicom import is_dicom
 from metaphase.version import __version__
+
+if TYPE_CHECKING:
+    from metaphase.labels.mining.judging import NetworkJudge
 
 DICOM_FORMAT = DICOM.name
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
@@ -280,9 +283,7 @@ class _SlideJob:
             watch = partial(report, "search")
             with search.found(self.folder, self.slide.name, target, watch) as table:
                 if self.detector.atypical is not None:
-                    from metaphase.labels.mining.judging import NetworkJudge  # with torch alone
-
-                    judge = NetworkJudge([self.detector.atypical], self.model.config.device)
+                    judge = _judge(self.detector.atypical, self.model.config.device)
                     table[ATYPICAL] = judge.calibrated(slide, table[["x", "y"]].to_numpy(np.float64))
                 save_tissue(tissue, self.folder, self.slide.name)
                 write_table(self.folder / SEARCH, table)
@@ -451,6 +452,14 @@ class _SlideJob:
                 path=self.slide.slide.path,
                 next_step="give the H&E slide, or --any-stain to search it all the same",
             )
+
+
+@lru_cache(1)
+def _judge(model: Path, device: str | None) -> NetworkJudge:
+    """The network that tells atypical figures, for all slides of a cohort."""
+    from metaphase.labels.mining.judging import NetworkJudge  # needs torch
+
+    return NetworkJudge([model], device)
 
 
 def _other_stain(facts: Facts) -> str:

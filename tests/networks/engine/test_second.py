@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit, logit
 from torch import nn
 
-from metaphase.base.errors import ModelError
+from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
@@ -67,6 +67,14 @@ def test_a_higher_floor_asks_less() -> None:
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[2]
+
+
+def test_components_need_every_place() -> None:
+    slide, config = ArraySlide(texture(200, 200), mpp=0.25), PeakConfig(floor=0.8, method="components")
+    with pytest.raises(UsageError, match="--exhaustive"):
+        find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.5)), slide, config)
+    both = Engine([lite_network()], EVERYWHERE, Second(residual_network(), 0.5))
+    assert len(find_detections(both, slide, config).x) > 0
 
 
 def test_a_network_of_cells_cannot_look_again() -> None:

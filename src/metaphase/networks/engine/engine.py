@@ -32,7 +32,7 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
-from metaphase.networks.engine.second import MARGIN, Windows, look_again
+from metaphase.networks.engine.second import MARGIN, Windows, look_again, refuse_components
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -199,6 +199,8 @@ class Engine:
 
     def started(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
         """Tiles on their way through the device, smoothed by `sigma` outputs."""
+        if self.second is not None:
+            refuse_components(config)
         return StartedBatch(self, pixels, config, sigma)
 
     def probability_map(self, tile: RGB) -> Floats32:

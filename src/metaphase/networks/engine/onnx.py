@@ -18,7 +18,7 @@ from metaphase.base.foreign import parsing, read_bytes
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again
+from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -167,6 +167,8 @@ class OnnxEngine:
 
     def started(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
         """Tiles computed, smoothed by `sigma` outputs."""
+        if self.second is not None:
+            refuse_components(config)
         return OnnxBatch(self, pixels, self.logits(pixels), config, sigma)
 
 

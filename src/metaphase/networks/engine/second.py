@@ -11,9 +11,10 @@ import numpy.typing as npt
 from scipy.special import logit
 
 from metaphase.base.arrays import Floats32
+from metaphase.base.errors import UsageError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
-from metaphase.networks.engine.settings import Calibration
+from metaphase.networks.engine.settings import Calibration, PeakConfig
 
 MOVES = 3
 """Outputs by which a maximum may move when the second network has its say."""
@@ -48,6 +49,15 @@ class Windows:
 
 Answers = Callable[[Windows], tuple[Floats32, Floats32]]
 """Logits (n, outputs, outputs) of the first and of the second network in windows."""
+
+
+def refuse_components(config: PeakConfig) -> None:
+    """What touches can be told only where both networks saw everything."""
+    if config.method != "maxima":
+        raise UsageError(
+            "connected components, as in the paper, need both networks at every place",
+            next_step="give --exhaustive, which is slow, or a model of one network",
+        )
 
 
 def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calibration: Calibration) -> Peaks:
