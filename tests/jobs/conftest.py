@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,16 @@ def write_slide(path: Path, pixels: npt.NDArray[np.uint8]) -> Path:
     return path
 
 
+@cache
+def he_pixels() -> npt.NDArray[np.uint8]:
+    """Drawn once: modules that import the fixture have one each."""
+    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+    return render_region(case, "he", 500, 600, WIDTH, HEIGHT)
+
+
 @pytest.fixture(scope="session")
 def he_slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
-    pixels = render_region(case, "he", 500, 600, WIDTH, HEIGHT)
-    return write_slide(tmp_path_factory.mktemp("slides") / "he.tif", pixels)
+    return write_slide(tmp_path_factory.mktemp("slides") / "he.tif", he_pixels())
 
 
 def tiny_model(path: Path, *, seed: int = 0, mpp: float = 0.25, family: str = "detector") -> Path:
