@@ -35,7 +35,7 @@ demo: $(READY) $(VIEWER)/openseadragon.min.js  ## a simulated slide, its mitoses
 	@echo "Open demo/results/he/report.html in a browser, or the slide itself with: $(BIN)/metaphase view demo/results"
 
 test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)  ## style, types, import layers
 	$(BIN)/ruff check .

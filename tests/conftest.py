@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side; torch's threads would fight
+CALM = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OPENCV_FOR_THREADS_NUM": "1"}
+for name, value in CALM.items():
+    os.environ.setdefault(name, value)  # the tests run side by side: threads of each would fight
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; tests stop servers by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
