@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ from metaphase.jobs.lab.pairing import (
 from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
+from metaphase.labels.phh3 import training
+from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
@@ -205,7 +208,7 @@ def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
 def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cohort")
     config = SimulationConfig(
-        cases=3, centres=1, width=1152, height=1152, seed=13, mitoses_per_mm2=(500, 600), workers=1
+        cases=3, centres=1, width=768, height=768, seed=13, mitoses_per_mm2=(900, 1000), workers=1
     )
     simulate_cohort(folder, config)
     return folder
@@ -246,8 +249,11 @@ def killing(after: int) -> Callable[[str, float, float], None]:
     return report
 
 
-def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path) -> None:
+def test_from_a_folder_to_a_detector(
+    slides: Path, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed three times on the way; people answer whatever is asked; the end says how to use the model."""
+    monkeypatch.setattr(training, "NetworkSpec", partial(NetworkSpec, gamma=0.125))  # the same way, for less
     begun = begin(tmp_path, slides, start="", name="tiny")
     lab = begun.lab
     assert len(begun.manifest) == 3

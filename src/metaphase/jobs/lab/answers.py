@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -61,7 +62,13 @@ class Asked:
     """Items that were answered differently."""
     seconds: float = SECONDS_AN_ANSWER
     """Median time of an answer."""
-    curve: LearningCurve | None = None
+    learnt: Callable[[], LearningCurve | None] = lambda: None
+    """How its curve is found."""
+
+    @cached_property
+    def curve(self) -> LearningCurve | None:
+        """Of the answers, where it is asked for: it is the work of seconds."""
+        return self.learnt()
 
     @property
     def complete(self) -> bool:
@@ -71,8 +78,9 @@ class Asked:
     @property
     def enough(self) -> bool:
         """Whether to go on: all is answered, or more would not help."""
-        flat = self.curve is not None and self.curve.enough and self.answered >= FEWEST_FOR_ENOUGH
-        return self.complete or flat
+        if self.complete or self.answered < FEWEST_FOR_ENOUGH:
+            return self.complete
+        return self.curve is not None and self.curve.enough
 
     @property
     def seconds_left(self) -> float:
@@ -119,7 +127,7 @@ def asked_round(lab: Lab, number: int) -> Asked | None:
     what = ("object or artefact", "mitosis or not")[number - 1]
     return _asked(
         f"round {number}: {what}", "label", folder, len(project.items), int((votes >= wanted).sum()), given,
-        round_curve(lab, number, given),
+        partial(round_curve, lab, number, given),
     )  # fmt: skip
 
 
@@ -182,12 +190,12 @@ def _asked(
     items: int,
     answered: int,
     given: Sequence[Given],
-    curve: LearningCurve | None = None,
+    learnt: Callable[[], LearningCurve | None] = lambda: None,
 ) -> Asked:
     times = [one.seconds for one in given if one.seconds > 0]
     seconds = float(np.median(times)) if times else SECONDS_AN_ANSWER
     table = answers_table(given)
-    return Asked(what, kind, folder, items, answered, table, len(divided_items(given)), seconds, curve)
+    return Asked(what, kind, folder, items, answered, table, len(divided_items(given)), seconds, learnt)
 
 
 CALIBRATION = (DETECTIONS, SQUARES)
