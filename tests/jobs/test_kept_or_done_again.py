@@ -138,7 +138,9 @@ def test_a_damaged_count_or_search_is_made_again(tmp_path: Path, he_slide: Path,
     assert detect(he_slide, folder, model).resumed
 
 
-def test_a_damaged_count_of_an_earlier_version_is_refused(tmp_path: Path, he_slide: Path, model: Path) -> None:
+def test_a_damaged_count_of_an_earlier_version_is_refused(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
     folder = tmp_path / "out"
     detect(he_slide, folder, model)
     note = folder / "stages" / "count.json"

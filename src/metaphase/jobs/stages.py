@@ -20,7 +20,14 @@ from typing import Any, Literal
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 from metaphase.base.parallel import end_with_parent
-from metaphase.base.provenance import FileContent, Ingredients, facts_of, fingerprint_of, why_again, write_note
+from metaphase.base.provenance import (
+    FileContent,
+    Ingredients,
+    facts_of,
+    fingerprint_of,
+    why_again,
+    write_note,
+)
 from metaphase.reports.run import StageRow
 
 Facts = dict[str, Any]

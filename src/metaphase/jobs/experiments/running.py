@@ -138,7 +138,9 @@ class Experiments:
         about = "how far the test laboratories are"
         source = source_of(self.chain.config, ("train", "test"))
         compared = LaboratoriesCompared(source)
-        return Stage("laboratories", about, (), writes, self._compared, compared, after=("slides",), sealed=True)
+        return Stage(
+            "laboratories", about, (), writes, self._compared, compared, after=("slides",), sealed=True
+        )
 
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
