@@ -208,6 +208,19 @@ def finite(value: Any) -> float:
     return number
 
 
+def is_text(value: str) -> bool:
+    r"""Whether a string can be written: JSON may hold half of a character, and names bytes of any kind.
+
+    >>> is_text("é"), is_text("\ud800")
+    (True, False)
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )

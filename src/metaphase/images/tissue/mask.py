@@ -64,7 +64,7 @@ class TissueMask:
         if not all(abs(number) <= MOST for number in numbers) or self.mpp <= 0 or self.scale < LEAST_SCALE:
             raise UsageError(
                 f"a mask at ({self.x}, {self.y}) with {self.mpp} um/px and scale {self.scale} makes no sense",
-                next_step=f"give numbers up to {MOST:g}, a resolution above 0, a scale from {LEAST_SCALE:g} on",
+                next_step=f"give numbers up to {MOST:g}, a resolution above 0, a scale above {LEAST_SCALE:g}",
             )
 
     @property
