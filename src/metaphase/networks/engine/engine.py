@@ -47,7 +47,8 @@ from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 CPU_OUTPUTS = (32, 24, 16)
 """Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
 SPECTRA_BYTES = 900_000_000
-CPU_TILE_OUTPUTS = 320
+CPU_TILE_OUTPUTS, CPU_CELL_OUTPUTS = 320, 560
+"""Outputs a side of a tile; cells in bands take no more memory for larger tiles, of which less overlaps."""
 GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
@@ -179,7 +180,10 @@ class Engine:
     @property
     def tile_outputs(self) -> int:
         """Outputs a side of the tiles that run fastest."""
-        return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
+        if self.device.type != "cpu":
+            return GPU_OUTPUTS * GPU_TILE_BLOCKS
+        cells = all(isinstance(detector, CellDetector) for detector in self._detectors)
+        return CPU_CELL_OUTPUTS if cells else CPU_TILE_OUTPUTS
 
     @property
     def tile_px(self) -> int:

@@ -68,7 +68,7 @@ def winograd_output() -> Matrix:
 
 def winograd_kernel(weight: Matrix) -> Matrix:
     """(36, channels, filters): transformed 3 x 3 kernels (filters, channels, 3, 3)."""
-    both = np.einsum("ay,fcyx,bx->abcf", _KERNEL, weight, _KERNEL)
+    both = np.einsum("ay,fcyx,bx->abcf", _KERNEL, weight, _KERNEL, optimize=True)
     return _double(both.reshape(WINOGRAD_IN**2, *both.shape[2:]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from itertools import pairwise
 
 import torch
@@ -95,18 +96,22 @@ class WinogradWindows:
         fine = len(strided) - strided[::-1].index(True)
         self._fine = joined_layers(detector.small[:fine], detector.slope, torch.float32)
         self._coarse = [_coarse_layer(layer, detector.slope) for layer in detector.small[fine:]]
-        self._wide = FourierConv(detector, WINDOW_OUTPUTS)
-        self._workers = workers
+        self._detector, self._workers = detector, workers
+
+    @cached_property
+    def _wide(self) -> FourierConv:
+        """Its spectra take a second to make: only where there is anything to look at."""
+        return FourierConv(self._detector, WINDOW_OUTPUTS)
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (windows, rows, columns) of uint8 pixels (windows, rows, columns, 3)."""
-        return shared_out(self._some, image, self._workers)
+        readers = [*self._coarse, self._wide]
+        return shared_out(partial(self._some, readers=readers), image, self._workers)
 
-    def _some(self, image: Tensor, scratch: Scratch) -> Tensor:
-        following = [*self._coarse[1:], self._wide]
-        features = self._features(image, [*self._coarse, self._wide][0])
-        for layer, after in zip(self._coarse, following, strict=True):
-            features = self._layer(layer, features, after, scratch)
+    def _some(self, image: Tensor, scratch: Scratch, readers: Sequence[_Following]) -> Tensor:
+        features = self._features(image, readers[0])
+        for layer, following in zip(self._coarse, readers[1:], strict=True):
+            features = self._layer(layer, features, following, scratch)
         return self._logits(features, scratch)
 
     def _features(self, image: Tensor, following: _Following) -> Features:
