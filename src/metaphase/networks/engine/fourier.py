@@ -218,7 +218,8 @@ class FourierConv:
         """Real blocks to frequencies of x: `by_x` (frequency, real or imaginary, row, block and channel)."""
         half, outputs = self.blocks.half, self.blocks.outputs
         row, column = features.strides
-        steps, shape = (outputs * row, outputs * column, 1), (len(band), columns, self.channels)
+        steps: tuple[int, ...] = (outputs * row, outputs * column, 1)
+        shape: tuple[int, ...] = (len(band), columns, self.channels)
         if features.data.ndim == 4:
             steps = (features.data.stride(0), *steps)
             shape = (len(band), self.block_count(features.height), columns, self.channels)

@@ -202,7 +202,8 @@ def _blocks(data: Tensor, band: range, grid: tuple[int, int], side: int, lost: i
     Of one map, the band counts its rows of blocks; of several, it counts maps: (y, x, maps, rows, ...).
     """
     row, column = data.stride(-3), data.stride(-2)
-    steps, shape = (WINOGRAD_OUT * row, WINOGRAD_OUT * column), (len(band), grid[1])
+    steps: tuple[int, ...] = (WINOGRAD_OUT * row, WINOGRAD_OUT * column)
+    shape: tuple[int, ...] = (len(band), grid[1])
     if data.ndim == 4:
         steps, shape = (data.stride(0), *steps), (len(band), *grid)
     return data.as_strided(

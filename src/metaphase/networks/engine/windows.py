@@ -56,8 +56,10 @@ def joined_layers(
     made: list[JoinedConv | JoinedBlock] = []
     for folded in layers:
         layer = moved(folded, torch.device("cpu"), dtype)
-        joined = isinstance(layer, FoldedConv)
-        made.append(JoinedConv(layer, nn.LeakyReLU(slope)) if joined else residual_part(layer, slope))
+        if isinstance(layer, FoldedConv):
+            made.append(JoinedConv(layer, nn.LeakyReLU(slope)))
+        else:
+            made.append(residual_part(layer, slope))
     return made
 
 
