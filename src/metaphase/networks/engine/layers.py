@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
 
 import torch
 import torch.nn.functional as functional
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from metaphase.base.errors import ModelError
 from metaphase.networks.architectures import (
     LOST_PX,
-    InvertedBlock,
     PixelScale,
     ResidualBlock,
     Subcells,
@@ -46,7 +44,8 @@ class Scratch:
 class Features:
     """A feature map (rows, columns, channels), of which the first `height` x `width` are meant.
 
-    What lies beyond is finite filler, so that a layer may read whole blocks.
+    Or several: (maps, rows, columns, channels). What lies beyond is finite filler, so that a layer may read
+    whole blocks.
     """
 
     data: Tensor
@@ -56,7 +55,7 @@ class Features:
     @property
     def strides(self) -> tuple[int, int]:
         """Elements from a row to the next, and from a column to the next."""
-        return self.data.stride(0), self.data.stride(1)
+        return self.data.stride(-3), self.data.stride(-2)
 
 
 # ---- a detector brought into the form that the engine computes ----
@@ -225,7 +224,7 @@ class SmallLayers:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self._layers = [_moved(layer, device, dtype) for layer in layers]
+        self._layers = [moved(layer, device, dtype) for layer in layers]
         self._slope = slope
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -250,7 +249,7 @@ def _convolved(values: Tensor, conv: FoldedConv) -> Tensor:
     return functional.conv2d(values, conv.weight, conv.bias, conv.stride)
 
 
-def _moved(
+def moved(
     layer: FoldedConv | FoldedBlock, device: torch.device, dtype: torch.dtype
 ) -> FoldedConv | FoldedBlock:
     """The same layer on a device, in another precision."""
@@ -308,66 +307,18 @@ class CellDetector:
         layers = fold_cells(network).to(device, dtype)
         self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
-        self._compute: Callable[[Tensor], Tensor] = self._layers
-        if device.type == "cpu" and _joins_activations():
-            self._compute = partial(joined, list(self._layers))
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            answers = self._compute(image.permute(0, 3, 1, 2).to(self._dtype))
-            values = functional.pixel_shuffle(answers, 2)
+            values = functional.pixel_shuffle(self._answers(image.permute(0, 3, 1, 2)), 2)
         return values[:, 0, :rows, :columns].float()
 
-
-def joined(layers: Sequence[nn.Module], values: Tensor) -> Tensor:
-    """Layers one after the other, convolutions with what follows them in one go: a quarter less time."""
-    following = iter([*layers[1:], None])
-    skip = False
-    for layer in layers:
-        after = next(following)
-        if skip:
-            skip = False
-        elif isinstance(layer, nn.Conv2d):
-            skip = isinstance(after, nn.ReLU6 | nn.LeakyReLU)
-            values = _activated(values, layer, after)
-        elif isinstance(layer, InvertedBlock):
-            inner, lost = joined(layer.steps(), values), slice(layer.lost_px, -layer.lost_px)
-            values = inner.add_(values[:, :, lost, lost]) if layer.lost_px else inner
-        else:
-            values = layer(values)
-    return values
-
-
-def _activated(values: Tensor, conv: nn.Conv2d, after: nn.Module | None) -> Tensor:
-    """A convolution and its activation, by the operator that PyTorch's own compiler uses."""
-    name: str = "none"
-    numbers: list[float] = []
-    if isinstance(after, nn.ReLU6):
-        name, numbers = "hardtanh", [0.0, 6.0]
-    elif isinstance(after, nn.LeakyReLU):
-        name, numbers = "leaky_relu", [after.negative_slope]
-    sides = conv.padding, conv.stride, conv.dilation
-    result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-        values, conv.weight, conv.bias, *map(list, sides), conv.groups, name, numbers, ""
-    )
-    return result
-
-
-@cache
-def _joins_activations() -> bool:
-    """Whether that operator is there and does what it should."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(0)
-        small, each, last = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 2, 1)
-        layers = [small, nn.ReLU6(), each, nn.LeakyReLU(), last]
-        image = 10 * torch.rand(1, 3, 20, 20)
-        try:
-            found = joined(layers, image.contiguous(memory_format=torch.channels_last))
-        except (RuntimeError, AttributeError, NotImplementedError):
-            return False
-        return bool(torch.allclose(found, nn.Sequential(*layers)(image), atol=1e-4))
+    def _answers(self, pixels: Tensor) -> Tensor:
+        """What the last layer gives for each cell of uint8 pixels (tiles, 3, rows, columns)."""
+        answers: Tensor = self._layers(pixels.to(self._dtype))
+        return answers
 
 
 # ---- any other network, computed as it is ----
