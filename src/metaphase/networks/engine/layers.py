@@ -114,11 +114,11 @@ def fold_detector(network: nn.Sequential) -> FoldedDetector:
     activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
     fits = isinstance(last, nn.Conv2d) and last.weight.shape[0] == 2 and last.kernel_size == (1, 1)
     if not fits or not activations:
-        raise _other_kind()
+        raise other_kind()
     slope = float(activations[0].negative_slope)
     first, *middle, wide = _body(body, slope)
     if not isinstance(first, FoldedConv) or not isinstance(wide, FoldedConv):
-        raise _other_kind()
+        raise other_kind()
     first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
     head = _folded(last)
     difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
@@ -145,9 +145,9 @@ def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBloc
             folded.append(_folded(layer))
             activation_slope = getattr(next(following, None), "negative_slope", math.nan)
         if activation_slope != slope:
-            raise _other_kind()
+            raise other_kind()
     if len(folded) < 2:
-        raise _other_kind()
+        raise other_kind()
     return folded
 
 
@@ -159,9 +159,9 @@ def _folded_block(block: ResidualBlock) -> FoldedBlock:
 
 def _folded(layer: nn.Module) -> FoldedConv:
     if not isinstance(layer, nn.Conv2d):
-        raise _other_kind()
+        raise other_kind()
     if layer.padding not in ((0, 0), "valid") or layer.dilation != (1, 1) or layer.groups != 1:
-        raise _other_kind()
+        raise other_kind()
     weight = layer.weight.detach().double().cpu()
     bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach()
     return FoldedConv(weight, bias.double().cpu(), layer.stride[0])
@@ -171,7 +171,8 @@ class OtherKindError(ModelError):
     """A network of other layers than ours."""
 
 
-def _other_kind() -> ModelError:
+def other_kind() -> ModelError:
+    """What a network is refused with that is made of other layers."""
     return OtherKindError(
         "this network is of another kind than convolutions and residual blocks",
         next_step="let PyTorch compute it as it is",
@@ -184,6 +185,9 @@ def _check_finite(tensors: Sequence[Tensor]) -> None:
 
 
 # ---- a detector by PyTorch's own convolutions, in a precision of choice ----
+
+SUMMED = 30_000_000
+"""Features that are summed at once, about: those of a tile, or of many windows."""
 
 
 class PlainDetector:
@@ -206,12 +210,12 @@ class PlainDetector:
         with tensor_float(True):
             pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
             values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
-            return torch.cat([self._sum(tile) for tile in values])
+        with tensor_float(False):
+            return torch.cat([self._sum(some) for some in values.split(-(-SUMMED // values[0].numel()))])
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Logits (1, rows, columns) of the last features (filters, rows, columns) of one tile, in float32."""
-        with tensor_float(False):
-            return (values.float().permute(1, 2, 0) @ self._head + self._head_bias)[None]
+        """Logits (tiles, rows, columns) of the last features (tiles, filters, rows, columns), in float32."""
+        return values.float().permute(0, 2, 3, 1) @ self._head + self._head_bias
 
 
 class SmallLayers:
@@ -284,7 +288,7 @@ def fold_cells(network: nn.Sequential) -> nn.Sequential:
     folded = fold_normalisation(copy.deepcopy(network).double())
     *body, head = folded
     if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
-        raise _other_kind()
+        raise other_kind()
     _check_finite(list(folded.parameters()))
     answer = head.answer
     difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
