@@ -36,7 +36,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 FAILURES: tuple[Outcome, ...] = OUTCOMES[2:]
 HANG_S = 20
 """Seconds of work, beyond which the kernel ends a child."""
-BLOCKED_S = 120.0
+BLOCKED_S = 600.0
 """Seconds after which a child is ended that does not work but waits."""
 MEMORY_BYTES = 2 << 30
 HARD_BYTES = 3 << 30

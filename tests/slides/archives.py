@@ -56,7 +56,7 @@ def orthanc(folder: Path) -> Iterator[str]:
 
 
 def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(200):
+    for _ in range(600):
         try:
             urllib.request.urlopen(url, timeout=1).close()
         except OSError:

@@ -54,7 +54,7 @@ def post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         said: dict[str, Any] = json.loads(reply.read())
     return said
 

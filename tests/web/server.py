@@ -26,7 +26,7 @@ told = {"host": sys.argv[2], "port": int(sys.argv[3])}
 pairs = sorted(Path(sys.argv[1]).parent.glob("pair*"))
 serve_view([Path(sys.argv[1])], registrations=pairs, **told, ready=lambda r: print(r.url, flush=True))
 """
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Server:

@@ -18,7 +18,7 @@ from metaphase.web import connections, serving
 from metaphase.web.connections import ImpatientProtocol, OnceInAWhile
 from metaphase.web.serving import LOOPBACK, listening
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,6 +60,7 @@ def test_requests_that_do_not_arrive_are_let_go(monkeypatch: pytest.MonkeyPatch)
             with connected(port) as connection:
                 connection.sendall(words)
                 assert ended(connection)
+        monkeypatch.setattr(connections, "REQUEST_S", PATIENCE_S)
         with connected(port) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")

@@ -13,7 +13,7 @@ from tests.web.server import Server, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 ITEMS = 50
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 NAMES = {"m": "mitosis", "n": "not", "a": "artefact", "u": "unsure"}
 
 
@@ -96,12 +96,13 @@ def test_the_grid_and_an_item_without_picture(browser: playwright.Browser, tmp_p
         anna = Observer(browser, server, "Anna")
         anna.page.wait_for_selector("#close[data-ready]")
         anna.page.keyboard.press("g")
-        playwright.expect(anna.page.locator("#cells figure[data-ready]")).to_have_count(12)
+        ready = playwright.expect(anna.page.locator("#cells figure[data-ready]"))
+        ready.to_have_count(12, timeout=PATIENCE_MS)
         first = anna.page.get_attribute("#cells figure", "data-item")
         for _ in range(12 - anna.page.locator("#cells .missing").count()):
             anna.page.keyboard.press("m")
         anna.page.wait_for_selector(f'#cells > :first-child figure:not([data-item="{first}"])')
-        for _ in range(100):  # presses while the page turns count for nothing
+        for _ in range(1000):  # presses while the page turns count for nothing
             if not anna.page.locator("#done[hidden]").count():
                 break
             anna.page.keyboard.press("n")

@@ -15,7 +15,7 @@ from metaphase.jobs.reference import finish_cohort
 from metaphase.jobs.review import collect_decisions
 from tests.labels.reference.workspaces import built_workspace
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 CODE = """
 import sys
 from metaphase.web.review import serve_review
@@ -36,7 +36,7 @@ def server(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     assert process.stdout is not None
     yield process, process.stdout.readline().strip()
     process.send_signal(signal.SIGINT)
-    process.wait(30)
+    process.wait(60)
     process.stdout.close()
 
 

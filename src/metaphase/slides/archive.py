@@ -141,9 +141,7 @@ class Archive:
         if not re.match(r"https?://[^/\s]", url):
             raise UsageError(f"{url!r} is no address", next_step="give http://... or https://...")
         self._session = _session(self.url)
-        self._client = _needed("dicomweb_client").DICOMwebClient(
-            self.url, session=self._session, timeout=TIMEOUT_S
-        )
+        self._client = _needed("dicomweb_client").DICOMwebClient(self.url, session=self._session)
         self._client.set_http_retry_params(retry=False)
         self._stored: dict[str, str] = {}
 
@@ -288,7 +286,7 @@ def _session(url: str) -> Any:
         """Waits no longer than a while, and takes no answer that says it is huge."""
 
         def send(self, request: Any, **options: Any) -> Any:
-            response = super().send(request, **{**options, "timeout": options.get("timeout") or TIMEOUT_S})
+            response = super().send(request, **{**options, "timeout": TIMEOUT_S})
             if int(response.headers.get("Content-Length") or 0) > raised(MAX_ANSWER_BYTES):
                 response.close()
                 raise SlideError(f"{url} sends more than can be taken", next_step=RAISE_LIMITS)

@@ -30,6 +30,7 @@ from metaphase.networks.training.progress import BestF1, Progress, load_state, s
 from metaphase.networks.training.views import teacher_answers
 from tests.networks.training.stores import write_store
 
+PATIENCE_S = 600.0
 EMPTY = {"stage": "training", "schema": [1], "ingredients": {}}
 
 
@@ -86,11 +87,15 @@ def test_learning_rate_falls_as_in_the_paper() -> None:
 
 
 RUN = """
-import sys
+import itertools, os, signal, sys
 from metaphase.networks.training import loop
 from metaphase.networks.training.config import read_config
 loop.CHECK_EVERY = 1
-show = lambda update: print(update, flush=True)
+steps = itertools.count(1)
+def show(update):
+    print(update, flush=True)
+    if next(steps) == int(os.environ.get("KILLED_AFTER", 0)):
+        os.kill(os.getpid(), signal.SIGKILL)
 loop.train(read_config(sys.argv[1]), sys.argv[2], device="cpu", watch=show)
 """
 
@@ -119,18 +124,14 @@ def start(toml: Path, folder: Path, **environment: str) -> subprocess.Popen[str]
 def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -> None:
     toml = write_toml(stores, tmp_path / "run.toml", seams=0.5)
     whole = start(toml, tmp_path / "whole")
-    assert whole.wait(120) == 0, whole.stderr.read() if whole.stderr else ""
-    broken = start(toml, tmp_path / "broken")
-    assert broken.stdout is not None
-    for _ in range(6):  # into the middle of the second epoch: 4 steps each
-        broken.stdout.readline()
-    broken.send_signal(signal.SIGKILL)
-    broken.wait(30)
+    assert whole.wait(PATIENCE_S) == 0, whole.stderr.read() if whole.stderr else ""
+    broken = start(toml, tmp_path / "broken", KILLED_AFTER="6")  # in the second epoch: 4 steps each
     for process in (whole, broken):
-        process.communicate()
+        process.communicate(timeout=PATIENCE_S)
+    assert broken.returncode == -signal.SIGKILL
     assert len(pd.read_csv(tmp_path / "broken" / "history.csv")) < 3
     resumed = start(toml, tmp_path / "broken")
-    output, errors = resumed.communicate(timeout=120)
+    output, errors = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, errors
     assert "epoch=0, step=1," not in output  # it went on, it did not start again
     expected, found = weights(tmp_path / "whole"), weights(tmp_path / "broken")
@@ -156,7 +157,7 @@ def test_two_processes_equal_one(stores: Path, tmp_path: Path) -> None:
                 subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             )
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors.decode()
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in one:
