@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
-from metaphase.networks.engine.second import MARGIN, Windows, decided, refuse_components, windows_around
+from metaphase.networks.engine.second import MARGIN, Windows, look_again, refuse_components
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -53,6 +53,8 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
+KERNEL_CHANNELS = 16
+"""Least channels of a block that kernels compute."""
 WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
 """Pixels of windows that a second look sees at once."""
 
@@ -90,13 +92,11 @@ class Engine:
                 self.second = Second(detector, second.floor)
                 self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
         self.calibration = calibration or Calibration()
-        self.step_px = CELL_PX if any(ends_in_cells(network) for network in networks) else OUTPUT_STRIDE_PX
-        """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
-        self.streams = Streams(self.device)
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
         wide, cells, others = self._by_kind(networks)
+        self._has_cells = bool(cells)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
             outputs = cpu_block_outputs(wide)
@@ -118,7 +118,7 @@ class Engine:
         for network in networks:
             if not isinstance(network, nn.Sequential) or not is_ours(network):
                 others.append(network)
-            elif ends_in_cells(network):
+            elif isinstance(network[-1], Subcells):
                 cells.append(network)
             else:
                 try:
@@ -147,8 +147,7 @@ class Engine:
             return self._rounded(make, make(torch.float32))
         exact, precision = CellDetector(network, self.device, torch.float32), self.config.precision
         ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device, precision)]
-        inverted = any(isinstance(layer, InvertedBlock) for layer in network)
-        if inverted and self.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        if self.device.type == "cuda" and fits_kernels(network):
             from metaphase.networks.engine.cell_gpu import LiteDetector  # kernels made for its blocks
 
             ways.insert(0, ("float16", partial(LiteDetector, network, self.device)))
@@ -174,6 +173,11 @@ class Engine:
     def active(self) -> AbstractContextManager[object]:
         """Makes the engine's GPU the current one, as kernels and events expect."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
+        return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
 
     @property
     def margin(self) -> int:
@@ -205,11 +209,6 @@ class Engine:
             return self.config.batch
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
         return int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
-
-    @property
-    def in_flight(self) -> int:
-        """Batches on their way at once: a GPU has one in each network while a third is read and gathered."""
-        return 3 if self.device.type == "cuda" else 2
 
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Tensor]]:
         """Batches whose pixels are tensors; for a GPU in memory that travels beside its work, made ahead."""
@@ -263,48 +262,15 @@ class Engine:
         return torch.cat([self.logits(tiles[:middle]), self.logits(tiles[middle:])])
 
 
-class Streams:
-    """What a GPU does beside its main work: fetch pixels, and look again. Nothing on other devices."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
-        self._fetching, self._looking = (torch.cuda.Stream(device) if self.cuda else None for _ in range(2))
-
-    def fetched(self, pixels: Tensor, device: torch.device) -> Tensor:
-        """Pixels on the device, for work that is started after this; kept until that work has ended."""
-        if self._fetching is None:
-            return pixels.to(device)
-        with torch.cuda.stream(self._fetching):
-            image = pixels.to(device, non_blocking=True)
-        torch.cuda.current_stream().wait_stream(self._fetching)
-        return image
-
-    def mark(self) -> torch.cuda.Event | None:
-        """The end of what was started so far."""
-        return torch.cuda.current_stream().record_event() if self.cuda else None
-
-    @contextmanager
-    def beside(self, after: torch.cuda.Event | None = None) -> Iterator[None]:
-        """Work after an event, while the device goes on with what was started later."""
-        if self._looking is None:
-            yield
-            return
-        with torch.cuda.stream(self._looking):
-            if after is not None:
-                self._looking.wait_event(after)
-            yield
-
-
 class StartedBatch:
     """Tiles on their way through the device."""
 
     def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
         self._engine, self._maxima = engine, config.method == "maxima"
+        self._cuda = engine.device.type == "cuda"
         self._sigma, self._floor = sigma, config.floor
-        self._first: Peaks | None = None
-        self._maps: Tensor | None = None
         with torch.inference_mode(), engine.active():
-            self._image = engine.streams.fetched(pixels, engine.device)
+            self._image = pixels.to(engine.device, non_blocking=True)
             self._raw = engine.logits(self._image)
             inner = slice(engine.margin, -engine.margin or None)
             own = smoothed(self._raw[:, inner, inner], sigma)
@@ -313,56 +279,46 @@ class StartedBatch:
                 self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
             else:
                 self._peak = is_peak(own, engine.second.floor)
-            self._done = engine.streams.mark()
+            if self._cuda:
+                self._done = torch.cuda.Event()
+                self._done.record()
 
-    def look(self) -> None:
-        """Wait for the first network, and send what it points to on its way through the second."""
-        if self._engine.streams.cuda:  # a CPU has nothing to do at the same time
-            self._looked()
-
-    @torch.inference_mode()
-    def _looked(self) -> Peaks:
-        """The first network's places."""
-        if self._first is None:
-            with self._engine.active(), self._engine.streams.beside(self._done):
-                check_finite(self._logits)
-                self._first = collect(self._logits, self._peak, between=self._maxima)
-                if self._engine.second is not None and len(self._first.map_index):
-                    self._maps = self._seen_again(windows_around(self._first, self._sigma))
-        return self._first
-
-    @torch.inference_mode()
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Wait for the batch, and fetch its places while the device works on the next one."""
-        peaks = self._looked()
-        with self._engine.active(), self._engine.streams.beside():
-            if self._maps is not None:
-                peaks = decided(self._maps.cpu().numpy(), peaks, self._floor)
-            return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
+        if not self._cuda:
+            return self._fetch(maps)
+        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
+            stream.wait_event(self._done)
+            found = self._fetch(maps)
+            stream.synchronize()
+        return found
 
-    def _seen_again(self, windows: Windows) -> Tensor:
-        """Logits around places by both networks, as if both had searched everything."""
+    @torch.inference_mode()
+    def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        check_finite(self._logits)
+        peaks = collect(self._logits, self._peak, between=self._maxima)
+        if self._engine.second is not None:
+            peaks = look_again(peaks, self._answers, self._sigma, self._floor, self._engine.calibration)
+        return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
+
+    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around places."""
         second = self._engine.second
         assert second is not None
         parts = []
         for some in windows.split(max(1, WINDOWS_PX[self._engine.device.type] // windows.pixels**2)):
             seen = _cut(self._image, some, OUTPUT_STRIDE_PX, some.pixels)
-            parts.append((_cut(self._raw, some, 1, some.outputs) + second.network.logits(seen)) / 2)
-        return self._engine.calibration(smoothed(torch.cat(parts), self._sigma))
+            parts.append([_cut(self._raw, some, 1, some.outputs), second.network.logits(seen)])
+        one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
+        return one, other
 
 
 def _cut(values: Tensor, windows: Windows, step: int, side: int) -> Tensor:
     """As `second.cut`, where the values lie."""
-    places = torch.from_numpy(np.column_stack([windows.tile, step * windows.corner]))
-    places = _pinned(places, values.device).to(values.device, non_blocking=True)
+    places = torch.from_numpy(np.column_stack([windows.tile, step * windows.corner])).to(values.device)
     steps = torch.arange(side, device=values.device)
     rows, columns = (places[:, axis, None] + steps for axis in (1, 2))
     return values[places[:, 0, None, None], rows[:, :, None], columns[:, None, :]]
-
-
-def _pinned(values: Tensor, device: torch.device) -> Tensor:
-    """In memory from which a GPU fetches beside its work."""
-    return values.pin_memory() if device.type == "cuda" else values
 
 
 def _stacked(batch: tuple[T, list[RGB]], *, pinned: bool) -> tuple[T, Tensor]:
@@ -372,11 +328,6 @@ def _stacked(batch: tuple[T, list[RGB]], *, pinned: bool) -> tuple[T, Tensor]:
     for target, source in zip(out.numpy(), pixels, strict=True):
         target[...] = source
     return tiles, out
-
-
-def ends_in_cells(network: nn.Module) -> bool:
-    """Whether a network of ours has cells of several outputs, and no wide convolution."""
-    return isinstance(network, nn.Sequential) and is_ours(network) and isinstance(network[-1], Subcells)
 
 
 def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
@@ -390,6 +341,13 @@ def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
         if total <= SPECTRA_BYTES:
             return outputs
     return CPU_OUTPUTS[-1]
+
+
+def fits_kernels(network: nn.Sequential) -> bool:
+    """Whether kernels were made for these layers, and Triton is here; they err where blocks are narrower."""
+    blocks = [layer for layer in network if isinstance(layer, InvertedBlock)]
+    narrowest = min((min(block.shape[:3]) for block in blocks), default=0)
+    return narrowest >= KERNEL_CHANNELS and importlib.util.find_spec("triton") is not None
 
 
 def combine(logits: list[Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from metaphase.base.foreign import parsing, read_bytes
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.second import MARGIN, Windows, cut, decided, refuse_components, windows_around
+from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -95,7 +95,6 @@ class OnnxEngine:
 
     arithmetic = "float32 (ONNX Runtime)"
     step_px = STEP_PX
-    in_flight = 2
 
     def __init__(
         self,
@@ -183,9 +182,6 @@ class OnnxBatch:
     config: PeakConfig
     sigma: float
 
-    def look(self) -> None:
-        """Nothing: what comes after the first network runs where it is asked for."""
-
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Places and, where asked for, probabilities (tiles, rows, columns)."""
         second, calibration = self.engine.second, self.engine.calibration
@@ -195,22 +191,20 @@ class OnnxBatch:
         maxima = self.config.method == "maxima"
         if second is not None:
             first = collect(own, is_peak(own, second.floor))
-            mean = self._mean(windows_around(first, self.sigma))
-            peaks = decided(calibration(smoothed(mean, self.sigma)), first, self.config.floor)
+            peaks = look_again(first, self._answers, self.sigma, self.config.floor, calibration)
         else:
             peak = (is_peak if maxima else reaches)(logits, self.config.floor)
             peaks = collect(logits, peak, between=maxima)
         return peaks, np.asarray(expit(logits)) if maps else None
 
-    def _mean(self, windows: Windows) -> Floats32:
-        """Of the logits of both networks around places."""
+    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around places."""
         assert self.engine.second is not None
-        own = cut(self.raw, windows, 1, windows.outputs)
         parts = [
             computed(self.engine.second.network, cut(self.pixels, some, OUTPUT_STRIDE_PX, some.pixels))
             for some in windows.split(max(1, WINDOWS_PX // windows.pixels**2))
         ]
-        return mean_logit([own, np.concatenate(parts)]) if parts else own
+        return cut(self.raw, windows, 1, windows.outputs), np.concatenate(parts)
 
 
 def computed(session: Any, tiles: Pixels) -> Floats32:

@@ -1,10 +1,8 @@
-"""A second look: another network has its say about the few places that a first one points to.
-
-As if both had searched everything, and the mean of their logits counted.
-"""
+"""A second look: another network has its say about the few places that a first one points to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,8 +13,8 @@ from scipy.special import logit
 from metaphase.base.arrays import Floats32
 from metaphase.base.errors import UsageError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
-from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothing_reach
-from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.settings import Calibration, PeakConfig
 
 MOVES = 3
 """Outputs by which a maximum may move when the second network has its say."""
@@ -49,6 +47,10 @@ class Windows:
         ]
 
 
+Answers = Callable[[Windows], tuple[Floats32, Floats32]]
+"""Logits (n, outputs, outputs) of the first and of the second network in windows."""
+
+
 def refuse_components(config: PeakConfig) -> None:
     """What touches can be told only where both networks saw everything."""
     if config.method != "maxima":
@@ -58,20 +60,24 @@ def refuse_components(config: PeakConfig) -> None:
         )
 
 
-def windows_around(first: Peaks, sigma: float) -> Windows:
-    """What both networks have to say about the places to which the first points.
+def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calibration: Calibration) -> Peaks:
+    """What becomes of the places that the first network points to, from a probability of `floor` on.
 
-    Places are counted in its smoothed maps, which lack `MARGIN` and the smoothing's reach.
+    As if both had searched everything, and the mean of their logits counted. Places are counted in the first
+    network's smoothed maps, which lack `MARGIN` and the smoothing's reach.
     """
+    if not len(first.map_index):
+        return first
     reach = smoothing_reach(sigma)
     corner = first.output + (MARGIN - MOVES - BORDER)  # maps lack the reach that windows add
-    return Windows(first.map_index, corner, 2 * (reach + MOVES + BORDER) + 1)
+    one, other = answers(Windows(first.map_index, corner, 2 * (reach + MOVES + BORDER) + 1))
+    mean = np.asarray((one + other) / 2, np.float32)
+    return _tops(calibration(smoothed(mean, sigma)), first, floor)
 
 
-def decided(maps: Floats32, first: Peaks, floor: float) -> Peaks:
-    """What becomes of places by smoothed logits (n, rows, columns) around them, from probability `floor` on.
+def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
+    """The highest maximum of each small map; the highest value of one that rises towards its border.
 
-    The highest maximum of each small map counts, the highest value of one that rises towards its border.
     Its output remains the first network's, by which a place belongs to one tile. Values at the border are
     there to be compared with.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -37,9 +36,6 @@ from metaphase.slides import (
 class Started(Protocol):
     """Tiles on their way through a device."""
 
-    def look(self) -> None:
-        """Send on what waits for the first network, where the device can do that beside other work."""
-
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Their places and, where asked for, probabilities (tiles, rows, columns)."""
 
@@ -69,10 +65,6 @@ class TileEngine(Protocol):
     def batch(self) -> int:
         """Tiles computed at once."""
 
-    @property
-    def in_flight(self) -> int:
-        """Batches on their way at once."""
-
     def staged(self, batches: Iterable[tuple[list[Tile], list[RGB]]]) -> Iterable[tuple[list[Tile], Any]]:
         """Batches whose pixels are as `started` takes them."""
 
@@ -92,8 +84,6 @@ class Detections:
     probability: AnyFloats
 
 
-LEAST_BATCHES = 8
-"""Into which the tiles of a small slide are divided: what is done side by side are batches."""
 HELD_BATCHES = 3
 """Batches whose pixels may still be wanted while the next is read: being stacked, waiting, being gathered."""
 
@@ -172,23 +162,23 @@ def detect_tiles(
     """
     config = config or PeakConfig()
     sigma = _sigma(config, plan.mpp)
-    batch = min(engine.batch, -(-len(plan.tiles) // LEAST_BATCHES) or 1)
-    ahead = None if threads is None and engine.batch == 1 else 2 * max(batch, threads or available_cores())
+    ahead = (
+        None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
+    )
     if decoders is not None and slide.info.path is not None:
-        waiting_tiles = 2 * max(batch, decoders.count)
-        read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * batch)
+        waiting_tiles = 2 * max(engine.batch, decoders.count)
+        read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
     else:
         read = read_tiles(slide, plan, threads=threads, ahead=ahead)
     first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
-    waiting: deque[tuple[Started, list[Tile]]] = deque()
-    for tiles, pixels in engine.staged(_batches(read, batch)):
-        waiting.append((engine.started(pixels, config, sigma), tiles))
-        if len(waiting) > 1:
-            waiting[-2][0].look()
-        if len(waiting) == engine.in_flight:
-            yield from _results(*waiting.popleft(), plan, first_px, maps)
-    while waiting:
-        yield from _results(*waiting.popleft(), plan, first_px, maps)
+    waiting: tuple[Started, list[Tile]] | None = None
+    for tiles, pixels in engine.staged(_batches(read, engine.batch)):
+        started = engine.started(pixels, config, sigma)
+        if waiting is not None:
+            yield from _results(*waiting, plan, first_px, maps)
+        waiting = started, tiles
+    if waiting is not None:
+        yield from _results(*waiting, plan, first_px, maps)
 
 
 def find_detections(
