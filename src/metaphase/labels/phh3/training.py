@@ -10,7 +10,7 @@ import pandas as pd
 
 from metaphase.base.provenance import Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
-from metaphase.labels.phh3.config import Phh3Error
+from metaphase.labels.phh3.config import CLASSES, Phh3Error
 from metaphase.networks.cards import NetworkSpec, Normalisation
 from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
@@ -25,7 +25,6 @@ TRAIN_SHARE = 10 / 18
 """Of the cases, as in the paper."""
 LETTERS = "REB"
 """Rotation and mirroring, elastic deformation, blur; every recipe also shifts."""
-CLASSES = {"cnn1": ("artefact", "object"), "cnn2": ("other", "mitosis")}
 
 
 @dataclass(frozen=True, kw_only=True)
