@@ -227,7 +227,7 @@ def learn(network: str, folder: Path, options: argparse.Namespace) -> Path:
     """Train a network; returns its weights."""
     config = LearningConfig(
         epochs=options.epochs, samples_per_epoch=options.samples, batch=options.batch, augment="RCSEHB",
-        stain_mix=0.3, seed=options.seed,
+        stain_mix=0.3, gamma=options.gamma, seed=options.seed,
     )  # fmt: skip
     stores = {role: folder / role / network for role in (TRAIN, VALIDATION)}
     return train(config.of_network(network, stores), folder / network, device=options.device).model
@@ -301,6 +301,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=3, help="slides of each laboratory with a name")
     parser.add_argument("--side", type=int, default=2048)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--gamma", type=float, default=0.5, help="width of the networks; the paper has 1")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=128)
