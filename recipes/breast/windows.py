@@ -23,10 +23,12 @@ WINDOW_PX, SOURCE_PX = 256, 288
 POSITIVE_UM, IGNORE_UM = 3.5, 8.0
 """Cells this near to a mitosis should say yes; those up to the second distance may say anything."""
 PAINTED_UM = 14.0
+BLACK, RECOLOURED_SPREAD = 20, (0.8, 1.25)
+"""What is darker lies beyond the edge of a scan; limits of how much the contrast of tissue is changed."""
 KINDS = {"mitoses": 0.4, "hard": 0.35, "anywhere": 0.25}
 """What windows are drawn around: mitoses, look-alikes and a teacher's errors, any place of a field."""
-FRAMED, FRAME_PX = 0.35, (90, 128)
-"""Share of the windows of fields that end like a crop, mirrored beyond a rectangle of such sides."""
+FRAMED, FRAME_PX, SEAM_PX = 0.35, (90, 128), 1.5
+"""Share of the windows of fields that end like a crop, at a rectangle of such sides; how softly they end."""
 DOMAIN_WEIGHT = {"midesec": 0.0, "tupac-lookalikes": 0.5}
 BREAST_WEIGHT, FEW = 2.0, 20
 """Domains with less than so much of a kind are drawn less often."""
@@ -62,6 +64,17 @@ def label_cells(picture: Picture) -> Cells:
     return cells
 
 
+@dataclass(frozen=True)
+class Crops:
+    """How crops, which show little more than a mitosis, are shown."""
+
+    weight: float = 1.0
+    """How often they are drawn, against complete fields."""
+    collage: float = 0.0
+    """Share of the windows that end like a crop beyond whose edge lies a field, in the crop's colours; the
+    others are mirrored there."""
+
+
 @dataclass
 class Windows:
     """Draws windows of training images with their labels; `hard` grows while a teacher learns."""
@@ -69,6 +82,7 @@ class Windows:
     pictures: list[Picture]
     device: torch.device
     seed: int
+    crops: Crops = Crops()
     hard: list[Points] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,9 +92,10 @@ class Windows:
         self.domains = sorted({one.domain for one in self.pictures})
         self.domain = np.array([self.domains.index(one.domain) for one in self.pictures])
         groups = [
-            _sample([one.pixels for one in self.pictures if one.domain == name]) for name in self.domains
+            sample([one.pixels for one in self.pictures if one.domain == name]) for name in self.domains
         ]
         self.appearances = [appearance_of(pixels) for pixels in groups]
+        self.is_crop = np.array([one.is_crop for one in self.pictures])
         self.forget()
 
     def forget(self) -> None:
@@ -90,12 +105,11 @@ class Windows:
     def remember(self, hard: list[Points]) -> None:
         """Draw from these errors too. Domains count alike, breast twice, images by what they hold."""
         self.hard = hard
-        is_crop = np.array([one.is_crop for one in self.pictures])
         area = np.array([one.pixels.shape[0] * one.pixels.shape[1] for one in self.pictures], float)
         held = {
             "mitoses": np.array([len(one.of(MITOSIS)) for one in self.pictures], float),
-            "hard": np.array([len(points) for points in hard], float) + is_crop,
-            "anywhere": area * ~is_crop,
+            "hard": np.array([len(points) for points in hard], float) + self.is_crop,
+            "anywhere": area * ~self.is_crop,
         }
         self.odds = {kind: np.cumsum(self._balanced(amount)) for kind, amount in held.items() if amount.any()}
 
@@ -106,6 +120,7 @@ class Windows:
             total = float(amount[here].sum())
             other = name.startswith("midog") and "breast" not in name
             weight = DOMAIN_WEIGHT.get(name, 1.0 if other else BREAST_WEIGHT)
+            weight *= self.crops.weight if self.is_crop[here].any() else 1.0
             odds[here] = weight * amount[here] / max(total, FEW)
         return np.asarray(odds / odds.sum(), np.float64)
 
@@ -114,17 +129,46 @@ class Windows:
         kinds = [kind for kind in KINDS if kind in self.odds]
         share = np.array([KINDS[kind] for kind in kinds])
         chosen = [kinds[number] for number in self.rng.choice(len(kinds), count, p=share / share.sum())]
-        numbers = [int(np.searchsorted(self.odds[kind], self.rng.random(), side="right")) for kind in chosen]
+        numbers = [self._number(kind) for kind in chosen]
         places = [self._place(number, kind) for number, kind in zip(numbers, chosen, strict=True)]
         corner, first, last = (np.stack(parts) for parts in zip(*places, strict=True))
-        pixels = self.pixels.cut(numbers, corner, first, last, SOURCE_PX)
-        in_cells = corner // CELL_PX, first // CELL_PX, last // CELL_PX
-        cells = self.cells.cut(numbers, *in_cells, SOURCE_PX // CELL_PX)
-        steps = corner[:, :, None] + np.arange(0, SOURCE_PX, CELL_PX)
-        outside = (steps < first[:, :, None]) | (steps >= last[:, :, None])
-        beyond = torch.from_numpy(outside[:, 0, :, None] | outside[:, 1, None, :]).to(self.device)
+        pixels, cells = self._cut(numbers, corner, first, last)
         domains = torch.from_numpy(self.domain[numbers]).to(self.device)
-        return pixels, cells.masked_fill(beyond, ANY), domains
+        share = _inside(corner, first, last, self.device)
+        in_cells = functional.avg_pool2d(share[:, None], CELL_PX)[:, 0]
+        alone = self.rng.random(count) >= self.crops.collage
+        framed = np.flatnonzero(~alone & (in_cells.amin((1, 2)) < 0.5).cpu().numpy())
+        cells = cells.masked_fill(in_cells < 0.5, ANY)
+        if len(framed):
+            self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), share, in_cells)
+        return pixels, cells, domains
+
+    def _number(self, kind: str) -> int:
+        """An image that holds this kind."""
+        return int(np.searchsorted(self.odds[kind], self.rng.random(), side="right"))
+
+    def _cut(self, numbers: list[int], corner: Pair, first: Pair, last: Pair) -> tuple[Tensor, Tensor]:
+        """Pixels and cells of squares of `SOURCE_PX`, mirrored beyond rectangles."""
+        in_cells = corner // CELL_PX, first // CELL_PX, last // CELL_PX
+        pixels = self.pixels.cut(numbers, corner, first, last, SOURCE_PX)
+        return pixels, self.cells.cut(numbers, *in_cells, SOURCE_PX // CELL_PX)
+
+    def _surround(
+        self, pixels: Tensor, cells: Tensor, framed: Tensor, share: Tensor, in_cells: Tensor
+    ) -> None:
+        """Let tissue of fields lie beyond the edge of framed windows, in their colours, with its labels."""
+        numbers = [self._number("anywhere") for _ in range(len(framed))]
+        size = np.array([self.pictures[number].pixels.shape[:2] for number in numbers])
+        corner = (self.rng.random(size.shape) * np.maximum(1, size - SOURCE_PX)).astype(np.int64)
+        last = size // CELL_PX * CELL_PX
+        around, labels = self._cut(numbers, corner // CELL_PX * CELL_PX, np.zeros_like(last), last)
+        piece, mine = pixels[framed], share[framed]
+        both = torch.lerp(_recoloured(around, piece, mine), piece.float(), mine[..., None])
+        pixels[framed] = both.round().to(torch.uint8)
+        mine, before = in_cells[framed], cells[framed]
+        seam = (mine > 0.1) & (mine < 0.9) & ((labels == YES) | (before == YES))
+        after = torch.where(mine >= 0.5, before, labels)
+        cells[framed] = after.masked_fill(seam, ANY)
 
     def _place(self, number: int, kind: str) -> tuple[Pair, Pair, Pair]:
         """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
@@ -146,6 +190,33 @@ class Windows:
         first = CELL_PX * np.ceil(first / CELL_PX)
         last = np.maximum(CELL_PX * (last // CELL_PX), first + CELL_PX)
         return corner.astype(np.int64), first.astype(np.int64), last.astype(np.int64)
+
+
+def _inside(corner: Pair, first: Pair, last: Pair, device: torch.device) -> Tensor:
+    """How far pixels (n, side, side) of squares lie inside rectangles, from 0 to 1; rows first."""
+    sides = [torch.from_numpy(each).to(device, torch.float32)[:, :, None] for each in (corner, first, last)]
+    place = sides[0] + torch.arange(SOURCE_PX, device=device) + 0.5
+    along = torch.sigmoid(torch.minimum(place - sides[1], sides[2] - place) / SEAM_PX)
+    return along[:, 0, :, None] * along[:, 1, None, :]
+
+
+def _recoloured(around: Tensor, piece: Tensor, share: Tensor) -> Tensor:
+    """Pixels (n, side, side, 3) with mean and, within limits, spread of a piece's density in each channel."""
+    given, wanted = (-torch.log10((each.float() + 1) / 256) for each in (around, piece))
+    mean, spread = _moments(given, torch.ones_like(share))
+    inside = (share > 0.5) & (piece.amax(3) > BLACK)
+    middle, width = _moments(wanted, inside.float())
+    shifted = (given - mean) * (width / spread).clamp(*RECOLOURED_SPREAD) + middle
+    return (256 * torch.pow(10, -shifted) - 1).clamp_(0, 255)
+
+
+def _moments(density: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean and spread (n, 1, 1, 3) of each channel."""
+    each = weight[..., None]
+    total = each.sum((1, 2), keepdim=True).clamp(min=1)
+    mean = (density * each).sum((1, 2), keepdim=True) / total
+    spread = (((density - mean) ** 2 * each).sum((1, 2), keepdim=True) / total).sqrt().clamp(min=0.01)
+    return mean, spread
 
 
 class Flat:
@@ -176,7 +247,8 @@ def _mirrored(places: Pair, first: Pair, last: Pair) -> Pair:
     return np.asarray(first + np.where(inside < length, inside, 2 * length - 1 - inside), np.int64)
 
 
-def _sample(images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def sample(images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+    """Pixels (1, n, 3) of some of the images."""
     chosen = images[:: max(1, len(images) // 60)]
     return np.concatenate([image[::5, ::5].reshape(-1, 3) for image in chosen])[None]
 

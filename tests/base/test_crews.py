@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,27 @@ def test_an_item_that_kills_its_workers_is_given_up(crew: Crew, tmp_path: Path) 
     batch = run_batch({"0": 0, "1": 1, "2": 2}, work, tmp_path, None, crew)
     assert set(batch.results) == {"0", "2"}
     assert "workers died of it" in batch.failures[0].message
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "GREETING_S", 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        held = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.sendall(says)
+            held.append(connection)
+
+        other = threading.Thread(target=answer, daemon=True)
+        other.start()
+        told = rf"no Dask scheduler answers at {address} \(what is there speaks otherwise\)"
+        with pytest.raises(UsageError, match=told), hired(scheduler=address):
+            pass
+        other.join()
+        held[0].close()
 
 
 def test_wrong_use_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from metaphase.base.batch import ERRORS, run_batch
 from metaphase.base.config import read_toml
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
-from metaphase.base.foreign import LIMITS, check_plain, finite, parse_json, parsing, raised
+from metaphase.base.foreign import LIMITS, check_plain, finite, is_file, parse_json, parsing, raised
 from metaphase.base.provenance import CHECK, facts_of, why_again, write_note
 from metaphase.base.tables import TableError, read_manifest, read_table, require_numbers, write_table
 
@@ -32,6 +32,7 @@ def test_pipes_devices_sockets_and_folders_are_refused_at_once(
     for name in ("pipe", "device", "kernel", "socket", "circle", "folder", "absent", "a\0b"):
         with pytest.raises(MetaphaseError, match=r"plain file|cannot be read|folder"):
             check_plain(name)
+        assert not is_file(name)
         with pytest.raises(UsageError):
             read_toml(name)
         with pytest.raises(TableError):

@@ -47,7 +47,7 @@ def test_info_by_name() -> None:
     result = run("model", "info", "breast", "--json")
     assert json.loads(result.stdout)["name"] == "breast"
     assert (
-        "bundled model (breast, breast-atypical, breast-second, simulated)"
+        "bundled model (breast, breast-atypical, breast-second, phh3-cnn1, phh3-cnn2, simulated)"
         in run("model", "info", "absent").stderr
     )
 

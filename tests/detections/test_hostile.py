@@ -34,6 +34,10 @@ BROKEN: list[Any] = [
     {"type": "FeatureCollection", "features": [feature(POINT) | {"properties": {"childObjects": 5}}]},
     {"type": "FeatureCollection", "features": [feature(POINT, math.nan)]},
     {"type": "FeatureCollection", "features": [feature(POINT, True)]},
+    {
+        "type": "FeatureCollection",
+        "features": [feature(POINT) | {"properties": {"measurements": {"a": "\ud800"}}}],
+    },
     {"type": "Multiple points", "points": 5},
     {"type": "Multiple points", "points": [{"point": [10**400, 1, 0]}]},
     {"type": "Multiple points", "points": [{"point": [True, 1, 0]}]},

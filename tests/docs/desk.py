@@ -16,13 +16,18 @@ from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 from tests.slides.dicoms import write_series
 
 WIDTH, HEIGHT = 900, 700
+BUSY_PER_MM2 = 1000.0
+"""Mitoses of the slide: enough, on so few pixels, to calibrate by."""
 PAIR_PX = 1536
 GRADES = {"a": 1, "b": 2, "c": 3, "d": 2, "e": 1}
 
 
 def set_desk(folder: Path) -> None:
     """All of it, once; pages get copies."""
-    (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+    busy = (BUSY_PER_MM2, BUSY_PER_MM2)
+    (case,) = cohort_cases(
+        SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5, mitoses_per_mm2=busy)
+    )
     _slide(folder / "slide.tif", render_region(case, "he", 500, 600, WIDTH, HEIGHT))
     for name in ("slide.svs", "reference.svs", "slides/slide.svs", "slides/other.svs"):
         _copy(folder / "slide.tif", folder / name)

@@ -50,7 +50,10 @@ PRELOADED = (
     "metaphase.jobs.tissue", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
     "metaphase.jobs.training.run", "metaphase.labels.observers.exchange", "metaphase.jobs.labelling",
     "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
-    "pydicom", "wsidicom", "highdicom", "onnxruntime",
+    "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
+    "metaphase.base.crews", "metaphase.jobs.calibration", "metaphase.jobs.registration",
+    "metaphase.jobs.reference", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
+    "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip
 
 Judge = Callable[[str], str]
@@ -115,6 +118,9 @@ def preload() -> None:
         importlib.import_module(module)
     entry = importlib.import_module("metaphase.cli.main")
     entry.app = typer.main.get_command(entry.app)  # as each call of it would make it
+    pages = importlib.import_module("metaphase.reports.pages")._environment()
+    for template in pages.list_templates():
+        pages.get_template(template)
     gc.freeze()
 
 

@@ -334,5 +334,6 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert named_model("breast") == bundled_model()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")
-    with pytest.raises(ModelError, match=r"no such model.*breast, breast-atypical, breast-second, simulated"):
+    names = "breast, breast-atypical, breast-second, phh3-cnn1, phh3-cnn2, simulated"
+    with pytest.raises(ModelError, match=rf"no such model.*{names}"):
         named_model("other.safetensors")

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import tifffile
 
-from metaphase.base.errors import ModelError, OutputError, SlideError, UsageError
+from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.counting import CountConfig
 from metaphase.detections import read_detections
 from metaphase.evaluation.operating_points import save_point
@@ -118,6 +118,38 @@ def test_a_tissue_mask_edited_under_the_same_path_is_noticed(
     save_tissue(TissueMask(pixels, mask.mpp, mask.x, mask.y, mask.scale), tmp_path / "elsewhere", "moved")
     moved = detect(he_slide, tmp_path / "out", model, tissue=str(tmp_path / "elsewhere/moved.tissue.png"))
     assert moved.resumed, "the same mask under another name is the same mask"
+
+
+# ---- 3: what was kept, damaged afterwards
+
+
+def test_a_damaged_count_or_search_is_made_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    folder = tmp_path / "out"
+    before = detect(he_slide, folder, model).summary
+    count = json.loads((folder / "count.json").read_text())
+    count["count"] += 1
+    (folder / "count.json").write_text(json.dumps(count))
+    again = detect(he_slide, folder, model)
+    assert (done(again), again.summary) == (["count"], before)
+    (folder / "search.parquet").write_bytes((folder / "search.parquet").read_bytes()[:-100])
+    again = detect(he_slide, folder, model)
+    assert done(again) == ["search"]
+    assert again.summary["score"] == before["score"]
+    assert detect(he_slide, folder, model).resumed
+
+
+def test_a_damaged_count_of_an_earlier_version_is_refused(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    folder = tmp_path / "out"
+    detect(he_slide, folder, model)
+    note = folder / "stages" / "count.json"
+    content = json.loads(note.read_text())
+    content["facts"].pop("seals")
+    note.write_text(json.dumps({key: value for key, value in content.items() if key != "check"}))
+    (folder / "count.json").write_text('{"warnings": []}')
+    with pytest.raises(MetaphaseError, match=r"count\.json: holds no finished result.*Remove it|remove it"):
+        detect(he_slide, folder, model)
 
 
 # ---- 3: what the manifest says

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +33,13 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
 )
 from metaphase.jobs.lab.rehearsal import answer
+from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
+from metaphase.jobs.lab.steps import steps_of
+from metaphase.jobs.stages import run_stages
+from metaphase.labels.observers.project import read_items
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
-from metaphase.labels.phh3 import training
-from metaphase.networks.cards import NetworkSpec
+from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
@@ -47,6 +49,7 @@ epochs = 1
 samples_per_epoch = 48
 batch = 16
 normalisation = "batch"
+gamma = 0.125
 augment = "R"
 
 [run.training]
@@ -249,11 +252,8 @@ def killing(after: int) -> Callable[[str, float, float], None]:
     return report
 
 
-def test_from_a_folder_to_a_detector(
-    slides: Path, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path) -> None:
     """Killed three times on the way; people answer whatever is asked; the end says how to use the model."""
-    monkeypatch.setattr(training, "NetworkSpec", partial(NetworkSpec, gamma=0.125))  # the same way, for less
     begun = begin(tmp_path, slides, start="", name="tiny")
     lab = begun.lab
     assert len(begun.manifest) == 3
@@ -281,6 +281,7 @@ def test_from_a_folder_to_a_detector(
         answer(lab, stopped.asked, truths, FOUR_OBSERVERS[:1])
     assert kills
     assert asked[0] == "round 1"
+    assert set(read_items(lab.round(1))["turn"]) == {0, 1}, "some of it is what the bundled networks doubt"
     assert {one.status for one in standings(lab)} == {"done"}
     card = load_model(lab.model)[1]
     assert card.name == "tiny"
@@ -306,3 +307,20 @@ def test_from_a_folder_to_a_detector(
     assert "epochs" in changed["detector"].what
     assert lab_page(Lab(lab.root)).command == "metaphase lab next"
     assert replace(changed["detector"].state).status == "waiting"
+
+
+def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp_path: Path) -> None:
+    lab = begin(tmp_path, slides, start="", name="tiny").lab
+    settings = (lab.root / "lab.toml").read_text().replace("round1 = 600", "round1 = 0")
+    (lab.root / "lab.toml").write_text(settings)
+    names = [step.name for step in steps_of(Lab(lab.root, "cpu"))]
+    assert names[:4] == ["candidates", "cnn1", "round 2", "cnn2"]
+    (lab.root / "lab.toml").write_text(settings.replace("round2 = 400", "round2 = 0"))
+    lab = Lab(lab.root, "cpu")
+    steps = steps_of(lab)
+    assert [step.name for step in steps[:4]] == ["candidates", "cnn1", "cnn2", "reference"]
+    states = run_stages([step.stage for step in steps[:3]], lab.root)
+    assert states[2].facts["bundled"] == "phh3-cnn2"
+    assert states[2].facts["mitoses"] == sum(len(read_mitoses(place)) for place in lab.cases.glob("case*"))
+    assert skipped_rounds(lab) == ["artefacts", "mitoses"]
+    assert load_model(lab.network("cnn2") / "cnn2.safetensors")[1].name == "phh3-cnn2"

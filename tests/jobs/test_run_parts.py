@@ -14,8 +14,8 @@ from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import GRID, Bench, bench_of, counts_of, measured
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import best_threshold, curve, detection_metrics
-from metaphase.jobs.searching import even_tile_px
 from metaphase.jobs.training.config import EvaluationSection, LearningSection, Task
+from metaphase.networks.engine import even_tile_px
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import PatchWriter
 

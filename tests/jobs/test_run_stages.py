@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +68,21 @@ def test_stages_run_once_in_order(tmp_path: Path) -> None:
     assert seen[-1] == ["done"] * 3
     assert {state.status for state in run_stages(job.stages(), tmp_path)} == {"kept"}
     assert job.worked == list(NAMES)
+
+
+def test_a_sealed_file_that_was_changed_is_made_again(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    table = [replace(stage, sealed=stage.name != "third", renew=True) for stage in job.stages()]
+    run_stages(table, tmp_path)
+    whole = {name: (tmp_path / f"{name}.txt").read_text() for name in NAMES}
+    for name in NAMES:
+        (tmp_path / f"{name}.txt").write_text(whole[name][:-1])
+    states = stage_states(table, tmp_path)
+    assert [state.status for state in states] == ["waiting", "waiting", "kept"]
+    assert states[0].explanation == "first: waiting (first.txt is not as it was made)"
+    run_stages(table, tmp_path)
+    assert job.worked == [*NAMES, "first", "second"]
+    assert [(tmp_path / f"{name}.txt").read_text() == whole[name] for name in NAMES] == [True, True, False]
 
 
 @pytest.mark.parametrize("fails", NAMES)

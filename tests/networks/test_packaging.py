@@ -11,6 +11,7 @@ import torch
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
+    NOT_LABELLED,
     CardAdditions,
     ModelCard,
     TrainingData,
@@ -173,3 +174,7 @@ def test_a_poor_model_says_so() -> None:
         }
     )
     assert [doubt.code for doubt in doubts_about(poor)] == ["poor-model", "few-patients", "few-labels"]
+    skipped = poor.model_copy(update={"thresholds": {}, "metrics": {NOT_LABELLED: ["artefacts", "mitoses"]}})
+    told = doubts_about(skipped)
+    assert told[-1].code == "rounds-skipped"
+    assert "nobody labelled artefacts and mitoses" in str(told[-1])

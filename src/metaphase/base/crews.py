@@ -8,6 +8,7 @@ goes on elsewhere from what is on the disk.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -34,6 +35,8 @@ EXTRA = "pip install 'metaphase[cluster]'"
 DEATHS = 3
 """Workers that an item may take with it before it is given up."""
 TOLD_EVERY_S = 0.5
+GREETING_S = 20
+"""A scheduler that has not greeted by then is none."""
 SILENT = logging.CRITICAL
 FRUGAL = {
     "distributed.worker.profile.enabled": False,
@@ -302,7 +305,7 @@ def hired(
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": share,
         "distributed.logging.distributed": "critical",
-        "distributed.comm.timeouts.connect": "20s",
+        "distributed.comm.timeouts.connect": f"{GREETING_S}s",
     }
     with dask.config.set(quiet):
         cores, at_most = None, max(1, workers)
@@ -320,12 +323,25 @@ def hired(
 
 def _client(distributed: Any, where: Any) -> Any:
     try:
+        if isinstance(where, str):
+            asyncio.run(_greet(where))
         return distributed.Client(where, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever a server that is none may say
+        foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
+        why = told(error) if foreseen else "what is there speaks otherwise"
         raise UsageError(
-            f"no scheduler answers at {where} ({told(error)})",
+            f"no Dask scheduler answers at {where} ({why})",
             next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786",
         ) from error
+
+
+async def _greet(address: str) -> None:
+    """Exchange greetings, for which a client would wait for ever where a web server listens."""
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    keys = Security().get_connection_args("client")
+    (await asyncio.wait_for(connect(address, **keys), GREETING_S)).abort()
 
 
 def _local(workers: int, share: int, gpus: int) -> tuple[Any, dict[Any, set[int]]]:

@@ -71,6 +71,10 @@ _MADE_UP = (("/", "proc"), ("/", "sys"))
 """Folders of the kernel, some of whose files look plain and never end."""
 
 
+def _is_made_up(path: str | Path) -> bool:
+    return Path(path).resolve().parts[:2] in _MADE_UP
+
+
 def check_plain(
     path: str | Path,
     error: type[MetaphaseError] = MetaphaseError,
@@ -95,7 +99,7 @@ def check_plain(
         raise error(what, path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
-    if not stat.S_ISREG(status.st_mode) or Path(path).resolve().parts[:2] in _MADE_UP:
+    if not stat.S_ISREG(status.st_mode) or _is_made_up(path):
         raise error(
             "is no plain file but a pipe, device or socket", path=path, next_step="save it as a file first"
         )
@@ -103,7 +107,7 @@ def check_plain(
 
 
 def is_file(path: str | Path) -> bool:
-    r"""Whether a file of this name is there; names of foreign tables may be longer than any file's.
+    r"""Whether a plain file of this name is there; names of foreign tables may be longer than any file's.
 
     >>> is_file("x" * 5000), is_file("\0")
     (False, False)
@@ -112,7 +116,7 @@ def is_file(path: str | Path) -> bool:
     if url:
         return is_there(url)
     try:
-        return Path(path).is_file()
+        return Path(path).is_file() and not _is_made_up(path)
     except (OSError, ValueError):
         return False
 
@@ -202,6 +206,19 @@ def finite(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{number} is no finite number")
     return number
+
+
+def is_text(value: str) -> bool:
+    r"""Whether a string can be written: JSON may hold half of a character, and names bytes of any kind.
+
+    >>> is_text("é"), is_text("\ud800")
+    (True, False)
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _UNPRINTABLE = re.compile(

@@ -163,6 +163,7 @@ OF_THE_MACHINE = (
 
 def main() -> None:
     """Run the command line; an error is one line on stderr, never a traceback."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the processor to others
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that is no text must not end a command

@@ -52,6 +52,9 @@ Batch = Annotated[int, typer.Option(help="Patches a step.")]
 Samples = Annotated[int | None, typer.Option(help="Patches an epoch; by default as many as there are.")]
 Normalisation = Annotated[str, typer.Option(help="none (the paper) or batch.")]
 Augment = Annotated[str, typer.Option(help="Augmentation letters; C and H vary the stain, too.")]
+Start = Annotated[
+    str, typer.Option(help="Model to start from: a file, or phh3-cnn1, phh3-cnn2; else from nothing.")
+]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 
 
@@ -142,6 +145,7 @@ def train_cnn1(
     samples: Samples = None,
     normalisation: Normalisation = "none",
     augment: Augment = "REB",
+    start: Start = "",
     seed: Seed = 0,
     device: Device = None,
     as_json: Json = False,
@@ -151,7 +155,9 @@ def train_cnn1(
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
-        result = training.train_cnn1(project, output, config, device=device, watch=_watcher(bar, epochs))
+        result = training.train_cnn1(
+            project, output, config, start=start, device=device, watch=_watcher(bar, epochs)
+        )
     _report_training(result, as_json)
 
 
@@ -168,6 +174,7 @@ def train_cnn2(
     samples: Samples = None,
     normalisation: Normalisation = "none",
     augment: Augment = "REB",
+    start: Start = "",
     seed: Seed = 0,
     device: Device = None,
     as_json: Json = False,
@@ -179,7 +186,7 @@ def train_cnn2(
     with progress_bar() as bar:
         watch = _watcher(bar, epochs)
         result = training.train_cnn2(
-            project, output, config, artefacts=artefacts or (), device=device, watch=watch
+            project, output, config, artefacts=artefacts or (), start=start, device=device, watch=watch
         )
     _report_training(result, as_json)
 
@@ -188,8 +195,8 @@ def train_cnn2(
 def classify(
     manifest: Manifest,
     workspace: Workspace,
-    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of train-cnn1.")] = None,
-    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2.")] = None,
+    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of train-cnn1, or phh3-cnn1.")] = None,
+    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2, or phh3-cnn2.")] = None,
     device: Device = None,
     shard: Shard = "",
     workers: Workers = 0,

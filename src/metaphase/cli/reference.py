@@ -52,8 +52,12 @@ Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metav
 def build(
     manifest: Manifest,
     output: Output,
-    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1.")] = None,
-    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2.")] = None,
+    cnn1: Annotated[
+        Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1, or phh3-cnn1.")
+    ] = None,
+    cnn2: Annotated[
+        Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2, or phh3-cnn2.")
+    ] = None,
     points: Annotated[
         Path | None,
         typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),

@@ -14,8 +14,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_object_dtype
 
 from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.foreign import is_text, printable
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_columns, require_numbers
 
 # ---- the detection table ----
@@ -150,6 +152,14 @@ def _check(table: pd.DataFrame, source: str | Path) -> None:
             path=source,
             next_step="give x and y in level-0 pixels, or leave both empty for a slide without findings",
         )
+    for name in table.columns:
+        words = "".join(map(str, table[name])) if is_object_dtype(table[name]) else ""
+        if not is_text(f"{name}{words}"):
+            raise TableError(
+                f"the column {printable(str(name))[:40]!r} holds what is no text",
+                path=source,
+                next_step="write the file as UTF-8, without halves of characters",
+            )
     wrong = ~table["probability"].between(0, 1)
     if wrong.any():
         raise TableError(

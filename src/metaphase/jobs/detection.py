@@ -28,7 +28,7 @@ from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, spelled
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import is_file, read_json
+from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting import (
@@ -60,6 +60,7 @@ from metaphase.jobs.results import (
     SEARCH,
     file_of,
     load_result,
+    read_count,
     review_in_force,
     tissue_files,
     write_summary,
@@ -255,8 +256,9 @@ class _SlideJob:
         ] if DICOM_FORMAT in config.written else []  # fmt: skip
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
-                  lambda report: self._search(searched, report), searched),
-            Stage("count", "mitotic count and grade", ("search",), (COUNT,), self._count, counted),
+                  lambda report: self._search(searched, report), searched, sealed=True),
+            Stage("count", "mitotic count and grade", ("search",), (COUNT,), self._count, counted,
+                  sealed=True),
             Stage("export", "files for other programs", ("search",), files, self._export, exported),
             Stage("report", "the page", ("search", "count"), (REPORT,), self._report, reported),
             *archive,
@@ -373,7 +375,7 @@ class _SlideJob:
     def _summary(self, stages: list[Stage]) -> dict[str, Any]:
         """Everything about a result that a program or a reviewer may ask for, as plain values."""
         facts = self._facts()
-        count = read_json(self.folder / COUNT, "no count", next_step="remove it, and run the command again")
+        count = read_count(self.folder)
         doubts = unique((*read_cautions(count["warnings"]), *self._slide_doubts(facts)))
         about = ("width", "height", "mpp", "mpp_source", "stain", "tissue_mm2")
         how = ("device", "arithmetic", "seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.files import explained
+from metaphase.base.foreign import read_json
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import read_table
 from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
@@ -98,7 +98,6 @@ def register_slides(
         config,
     )
     writes = (SUMMARY, TRANSFORM, "registration.png", *(OF_POINTS if points is not None else ()))
-    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from)
+    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from, sealed=True)
     states = settled(run_stages([stage], folder))
-    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return summary, states
+    return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states

@@ -130,7 +130,7 @@ class _Summary(_Machine):
 
 def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
     """The content of a file that says what it must."""
-    again = "run metaphase detect again, into the same folder"
+    again = "remove it and run metaphase detect again, into the same folder"
     content = read_json(path, "holds no finished result", next_step=again)
     with parsing(path, "holds no finished result", next_step=again):
         try:
@@ -144,6 +144,11 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
         except UsageError as error:
             raise ValueError(str(error)) from error
     return content
+
+
+def read_count(folder: Path) -> dict[str, Any]:
+    """What was counted without people, as `SlideCount.to_dict` has it."""
+    return _read(folder / COUNT, _Count)
 
 
 def found_from(folder: Path, stated: str) -> Path:
@@ -224,7 +229,7 @@ class SlideResult:
     @cached_property
     def machine(self) -> Mapping[str, Any]:
         """What was counted without people, as `SlideCount.to_dict` has it."""
-        return _read(self.folder / COUNT, _Count)
+        return read_count(self.folder)
 
     @cached_property
     def counting(self) -> CountConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from metaphase.networks.engine import (
     as_detections,
     check_count,
     detect_tiles,
+    even_tile_px,
     find_detections,
     plan_detection,
 )
@@ -262,13 +262,3 @@ class _Search:
             self._engine, slide, self._peaks, mpp=self._mpp, tile_px=tile_px, mask=tissue.grid
         )
         return pd.DataFrame({"x": found.x, "y": found.y, "probability": found.probability})
-
-
-def even_tile_px(side_px: float, best_px: int, step_px: int) -> int:
-    """About `best_px`, but such that tiles, which all have one size, cover a small slide without much waste.
-
-    >>> even_tile_px(2048, 1992, 4), even_tile_px(2048, 1016, 4), even_tile_px(642, 1992, 8)
-    (2048, 1024, 648)
-    """
-    tiles = max(1, math.ceil(side_px / best_px - 0.1))
-    return step_px * math.ceil(side_px / tiles / step_px)

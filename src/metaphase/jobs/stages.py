@@ -1,7 +1,8 @@
 """A job as a table of stages: what each reads and writes, whether it is done, and running what is left.
 
 A stage is done when its note in the workspace says that it was made from the same ingredients as now, by
-code of the same schema, after the same stages. Killed at any moment, the next run goes on.
+code of the same schema, after the same stages, and sealed outputs are what it left. Killed at any moment, the
+next run goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import Any, Literal
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 from metaphase.base.parallel import end_with_parent
-from metaphase.base.provenance import Ingredients, facts_of, fingerprint_of, why_again, write_note
+from metaphase.base.provenance import (
+    FileContent,
+    Ingredients,
+    facts_of,
+    fingerprint_of,
+    why_again,
+    write_note,
+)
 from metaphase.reports.run import StageRow
 
 Facts = dict[str, Any]
@@ -31,6 +39,8 @@ Status = Literal["waiting", "interrupted", "running", "done", "kept", "failed"]
 Account = Mapping[str, Any]
 FOLDER = "stages"
 """Where a workspace keeps the notes of its stages."""
+SEALS = "seals"
+"""Entry of a note: fingerprints of sealed outputs."""
 
 
 def silent(what: str, done: float, total: float) -> None:
@@ -57,6 +67,8 @@ class Stage:
     """Remove what an earlier run made of other ingredients before working."""
     after: tuple[str, ...] = ()
     """Stages that must be done before, though not all of their results decide this one's."""
+    sealed: bool = False
+    """Nobody else changes the files it writes: one that is damaged, or edited, is made again."""
 
 
 @dataclass(frozen=True)
@@ -209,21 +221,31 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
     missing = [name for name in stage.writes if not (folder / name).exists()]
     if missing:
         raise OutputError(f"stage {stage.name} left no {missing[0]}", path=folder, next_step="run it again")
-    write_note(note, account, {"seconds": seconds, "facts": facts})
+    seals = {name: FileContent(folder / name).account() for name in stage.writes} if stage.sealed else {}
+    write_note(note, account, {"seconds": seconds, "facts": facts, SEALS: seals})
     begun.unlink(missing_ok=True)
     return seconds, facts
 
 
 def _state(stage: Stage, account: Account, folder: Path) -> StageState:
     note = _note(folder, stage)
-    gone = [name for name in stage.writes if not (folder / name).exists()]
-    reason = why_again(note, account) or (f"{gone[0]} is gone" if gone else "")
+    kept = facts_of(note)
+    reason = why_again(note, account) or _damage(stage, kept.get(SEALS, {}), folder)
     if not reason:
-        kept = facts_of(note)
         return StageState(stage, "kept", kept.get("seconds"), kept.get("facts", {}))
     if not why_again(_begun(folder, stage), account):
         return StageState(stage, "interrupted", reason="it was begun and not finished")
     return StageState(stage, "waiting", reason=reason)
+
+
+def _damage(stage: Stage, seals: Mapping[str, Any], folder: Path) -> str:
+    """What of the outputs is not as the stage left it; notes of earlier versions have no seals."""
+    for name in stage.writes:
+        if not (folder / name).exists():
+            return f"{name} is gone"
+        if name in seals and FileContent(folder / name).account() != seals[name]:
+            return f"{name} is not as it was made"
+    return ""
 
 
 def _accounts(stages: Sequence[Stage]) -> dict[str, Account]:

@@ -300,14 +300,11 @@ def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     layers: list[nn.Module] = [PixelScale()]
     channels = 3
     for filters in CLASSIFIER_FILTERS:
-        layers += [*_convolution(channels, filters, 3, 1, spec.normalisation), nn.ReLU(), nn.MaxPool2d(2)]
-        channels = filters
-    dense = [
-        nn.Conv2d(channels, CLASSIFIER_DENSE, 1),
-        nn.ReLU(),
-        nn.Dropout(DROPOUT),
-        nn.Conv2d(CLASSIFIER_DENSE, 2, 1),
-    ]
+        width = _width(spec, filters)
+        layers += [*_convolution(channels, width, 3, 1, spec.normalisation), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    hidden = _width(spec, CLASSIFIER_DENSE)
+    dense = [nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Dropout(DROPOUT), nn.Conv2d(hidden, 2, 1)]
     return nn.Sequential(*layers, *dense)
 
 

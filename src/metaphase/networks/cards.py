@@ -51,7 +51,7 @@ class NetworkSpec:
     EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2; others are built
     by packages that name them as entry points."""
     gamma: float = 1.0
-    """Width factor of a detector: each layer has floor(gamma x filters) of the full width."""
+    """Width factor: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
@@ -212,6 +212,8 @@ GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
 """Below one of these a model says of itself that it is not to be trusted much."""
 LEARNT_FROM = "learnt from"
 """Entry of a card's metrics: mitoses and patients of the slides that it was trained on last."""
+NOT_LABELLED = "not labelled"
+"""Entry of a card's metrics: what of its PHH3 slides the bundled networks alone decided."""
 
 
 def doubts_about(card: ModelCard) -> Cautions:
@@ -234,6 +236,10 @@ def doubts_about(card: ModelCard) -> Cautions:
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from {mitoses} mitoses only"
         doubts.append(Caution("few-labels", text, "add slides with mitoses and train again"))
+    if skipped := card.metrics.get(NOT_LABELLED):
+        text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: networks of simulated ones did"
+        next_step = "answer the rounds (round1 and round2 in lab.toml) and train again"
+        doubts.append(Caution("rounds-skipped", text, next_step))
     return tuple(doubts)
 
 
@@ -329,6 +335,9 @@ BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
 TO_START_FROM = "breast-second"
 """The network of the default detector that looks again: what a laboratory's own training starts from."""
+
+PHH3_NETWORKS = {"cnn1": "phh3-cnn1", "cnn2": "phh3-cnn2"}
+"""The bundled CNN1 and CNN2: they suggest what people label, and a laboratory's own start from them."""
 
 
 def bundled_model(name: str = BUNDLED) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from metaphase.base.errors import TrainingError
 from metaphase.labels.observers.project import Settings, write_project
 from metaphase.labels.phh3.cases import MITOSES, read_classified, read_mitoses, search_case
 from metaphase.labels.phh3.classification import batched, classify_case, load_classifier
-from metaphase.labels.phh3.config import BrownConfig, Phh3Error
+from metaphase.labels.phh3.config import CLASSES, BrownConfig, Phh3Error
 from metaphase.labels.phh3.training import (
     LearningConfig,
     assign_splits,
@@ -26,10 +27,11 @@ from metaphase.labels.phh3.training import (
     write_stores,
 )
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import ModelCard, NetworkSpec
-from metaphase.networks.checkpoints import save_model
+from metaphase.networks.cards import PHH3_NETWORKS, ModelCard, NetworkSpec, bundled_model
+from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.patches import open_store
+from metaphase.simulation import LABORATORIES, SimulationConfig, case_truth, cohort_cases, object_patches
 from metaphase.slides import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 
@@ -47,7 +49,7 @@ def write_model(path: Path, name: str, *, seed: int = 0, decision: float = 0.5) 
     spec = NetworkSpec("classifier")
     tuned = OperatingPoint(name="patches", delta=decision, metric="F1", value=0.9)
     card = ModelCard(
-        name=name, family="classifier", gamma=1.0, mpp=0.25, patch_px=100, classes=("no", "yes"),
+        name=f"our {name}", family="classifier", gamma=1.0, mpp=0.25, patch_px=100, classes=CLASSES[name],
         thresholds={"patches": tuned},
     )  # fmt: skip
     save_model(path / f"{name}.safetensors", build_network(spec), card)
@@ -180,7 +182,47 @@ def test_what_the_networks_learn(slide: Path, tmp_path: Path) -> None:
     assert extended["item"].is_unique
 
 
-def test_a_model_of_another_name_is_refused(tmp_path: Path) -> None:
+def test_training_starts_from_the_weights_of_a_model(slide: Path, tmp_path: Path) -> None:
+    project = labelled_project(
+        tmp_path / "p", slide, ["artefact", "mitosis"] * 2 + ["mitosis", "artefact"] * 2
+    )
+    start = write_model(tmp_path, "cnn1", seed=7)
+    still = replace(QUICK, learning_rate=1e-9, final_learning_rate=1e-9, normalisation="batch")
+    result = train_cnn1(project, tmp_path / "m", still, start=start, device="cpu")
+    before, after = (load_model(model)[0].state_dict() for model in (start, result.model))
+    assert before.keys() == after.keys(), "the model decides the normalisation"
+    for name, weights in before.items():
+        torch.testing.assert_close(after[name], weights, rtol=0, atol=1e-6)
+    stores = {"train": tmp_path, "validation": tmp_path}
+    warm, cold = QUICK.of_network("cnn1", stores, start), QUICK.of_network("cnn1", stores)
+    assert warm.learning_rate == pytest.approx(cold.learning_rate / 5)
+
+
+@pytest.mark.parametrize("name", ["cnn1", "cnn2"])
+def test_bundled_networks_are_known_by_their_names(name: str) -> None:
+    network = load_classifier(name, PHH3_NETWORKS[name], "cpu")
+    assert network.card.classes == CLASSES[name]
+    assert all(data.terms for data in network.card.data)
+    assert "suggestion" in network.card.intended_use
+    assert bundled_model(PHH3_NETWORKS[name]).stat().st_size < 4_500_000
+
+
+def test_bundled_networks_tell_simulated_mitoses_from_artefacts() -> None:
+    """On a slide of a laboratory that they have not seen."""
+    config = SimulationConfig(cases=1, centres=1, seed=5, width=768, height=768, mitoses_per_mm2=(500, 500))
+    case = replace(cohort_cases(config)[0], laboratory=LABORATORIES[3])
+    truth = case_truth(case)
+    wanted = truth["in_phh3"] & truth["phh3_positive"] & (truth["category"] == "mitosis")
+    brown = truth["in_phh3"] & (truth["category"] == "artefact")
+    for name in PHH3_NETWORKS:
+        network = load_classifier(name, PHH3_NETWORKS[name], "cpu")
+        yes, no = (
+            network(object_patches(case, truth[rows].head(12), "phh3", 100)) for rows in (wanted, brown)
+        )
+        assert np.median(yes) >= network.decision > np.median(no)
+
+
+def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Phh3Error, match="not cnn1"):
         load_classifier("cnn1", write_model(tmp_path, "cnn2"), "cpu")
 

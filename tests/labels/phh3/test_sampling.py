@@ -20,7 +20,7 @@ from metaphase.labels.observers.project import (
     read_labels,
     write_project,
 )
-from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE
+from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, Classified, write_classified
 from metaphase.labels.phh3.sampling import SampleConfig, draw_project, draw_sample
 
 ASKED = Settings(title="title", question="mitosis?")
@@ -117,3 +117,22 @@ def test_items_have_the_resolution_of_the_phh3_slide(tmp_path: Path) -> None:
     known = drawn.items.drop_duplicates("case").set_index("case").sort_index()
     assert known["mpp"].fillna(0).to_dict() == {"a": 0.5, "b": 0.25, "c": 0}
     assert known["patient"].to_dict() == {"a": "P", "b": "P", "c": "Q"}
+
+
+def test_the_first_round_asks_what_cnn1_doubts_and_tells_nobody(tmp_path: Path) -> None:
+    """Of a case that it has seen; one that it has not gives random items only."""
+    found = pd.DataFrame({"candidate": range(40), "x": 1.0, "y": np.arange(40.0)})
+    for case in "ab":
+        write_table(tmp_path / "work" / case / CANDIDATES, found)
+        (tmp_path / "work" / case / CANDIDATES_NOTE).write_text("{}")
+    said = found.assign(cnn1=np.linspace(0, 1, 40), cnn2=0.5)
+    write_classified(tmp_path / "work" / "a", "a", Classified(said, {}, {"cnn1": 0.8, "cnn2": 0.5}))
+    (tmp_path / "cohort.csv").write_text("case,phh3,split\na,a.tif,train\nb,b.tif,validation\n")
+    manifest = read_manifest(tmp_path / "cohort.csv")
+    config = SampleConfig(20, active_share=0.4)
+    drawn = draw_project(manifest, tmp_path / "work", tmp_path / "project", "cnn1", config).items
+    doubted = drawn[drawn["turn"] == 1]
+    assert sorted(doubted["y"]) == list(range(28, 36)), "nearest to 0.8"
+    assert set(doubted["case"]) == {"a"}
+    assert set(drawn[drawn["turn"] == 0]["case"]) == {"a", "b"}
+    assert not {"cnn1", "cnn2", "probability"} & set(read_items(tmp_path / "project"))

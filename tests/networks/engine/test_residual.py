@@ -147,7 +147,7 @@ def test_rounded_arithmetic_is_used_where_it_agrees(
     precision: Precision, differences: dict[str, float], words: str
 ) -> None:
     exact = PlainDetector(fold_detector(residual_network()), torch.device("cpu"), torch.float32)
-    ways = {name: partial(_Off, exact, by) for name, by in differences.items()}
+    ways = [(name, partial(_Off, exact, by)) for name, by in differences.items()]
     with torch.inference_mode():
         assert arithmetic.fastest(ways, exact, torch.device("cpu"), precision)[1] == words
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import uuid
 import warnings
 from dataclasses import dataclass
@@ -32,6 +31,8 @@ ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "tissue.metaphase")
 PNG_KEY = "metaphase-tissue"
 LEAST_SCALE = 0.05
 """A mask is coarser than its slide; what is so much finer was not made for it."""
+MOST = 1e9
+"""No slide has so many pixels a side, nor micrometres."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +61,10 @@ class TissueMask:
                 next_step="give (height, width) bool",
             )
         numbers = (self.mpp, self.scale, self.x, self.y)
-        if not all(map(math.isfinite, numbers)) or self.mpp <= 0 or self.scale < LEAST_SCALE:
+        if not all(abs(number) <= MOST for number in numbers) or self.mpp <= 0 or self.scale < LEAST_SCALE:
             raise UsageError(
                 f"a mask at ({self.x}, {self.y}) with {self.mpp} um/px and scale {self.scale} makes no sense",
-                next_step=f"give finite coordinates, a resolution above 0, a scale from {LEAST_SCALE:g} on",
+                next_step=f"give numbers up to {MOST:g}, a resolution above 0, a scale above {LEAST_SCALE:g}",
             )
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
 from metaphase.evaluation.benches import Bench, bench_of
 from metaphase.images.inspection import slide_quality
@@ -109,8 +110,7 @@ class Experiments:
     def laboratories(self) -> dict[str, Any]:
         """Colour of each laboratory's slides, where measured."""
         path = self.results / LABORATORIES
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return values
+        return _read(path) if path.is_file() else {}
 
     def _trained_and_tested(self, task: Task, after: str) -> list[Stage]:
         kind = task.augment or self.chain.config.training.augment
@@ -123,7 +123,7 @@ class Experiments:
         work = partial(self._tested, name, names)
         writes = (f"{RESULTS}/networks/{name}.json",)
         made_from = NetworksTested.of(self.chain.config)
-        return Stage(f"test {name}", "F1 on whole slides", names, writes, work, made_from)
+        return Stage(f"test {name}", "F1 on whole slides", names, writes, work, made_from, sealed=True)
 
     def _tested(self, name: str, names: tuple[str, ...], report: Report) -> Facts:
         values = tested_network(self.chain, name, names, self.benches, self.search, report)
@@ -138,7 +138,9 @@ class Experiments:
         about = "how far the test laboratories are"
         source = source_of(self.chain.config, ("train", "test"))
         compared = LaboratoriesCompared(source)
-        return Stage("laboratories", about, (), writes, self._compared, compared, after=("slides",))
+        return Stage(
+            "laboratories", about, (), writes, self._compared, compared, after=("slides",), sealed=True
+        )
 
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
@@ -161,7 +163,11 @@ class Experiments:
 
 def _measured_in(workspace: Path) -> dict[str, Any]:
     paths = sorted((workspace / RESULTS).glob("networks/*.json"))
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    return {path.stem: _read(path) for path in paths}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, "holds no measured values", next_step="remove it, and run the experiments again")
 
 
 def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict[str, Any]:

@@ -31,11 +31,12 @@ class RoundSettings:
     """How much people are asked, and when it is enough."""
 
     round1: int = 600
-    """Most items of round 1; never more than half of the candidates, so that round 2 has others."""
+    """Most items of round 1; never more than half of the candidates, so that round 2 has others. 0 skips it:
+    the bundled CNN1 is taken."""
     round2: int = 400
-    """Most items of round 2, of what CNN1 keeps."""
+    """Most items of round 2, of what CNN1 keeps; 0 skips it. Without any round the bundled CNN2 is taken."""
     unsure_share: float = 0.5
-    """Share of round 2 that the network is least sure about, asked after the random ones."""
+    """Share of a round that a network is least sure about, asked after the random ones."""
     agree: int = 1
     """Observers who must give the same answer; one observer is enough for 1."""
     review: int = 50
@@ -43,15 +44,12 @@ class RoundSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            min(self.round1, self.round2, self.agree) < 1
-            or self.review < 0
-            or not 0 <= self.unsure_share <= 1
-        ):
+        fewest = min(self.round1, self.round2, self.review)
+        if fewest < 0 or self.agree < 1 or not 0 <= self.unsure_share <= 1:
             raise UsageError(
                 f"[rounds] asks for {self.round1}, {self.round2}, {self.review} items, {self.agree} agree, "
                 f"{self.unsure_share:g} of them unsure",
-                next_step="give whole numbers from 1 on (review may be 0), and a share from 0 to 1",
+                next_step="give whole numbers from 0 on (agree from 1 on), and a share from 0 to 1",
             )
 
 
@@ -83,6 +81,8 @@ class LabSettings:
     """Folder in which the slides were found."""
     start: str = TO_START_FROM
     """Model from whose weights the detector starts, a bundled one by name; empty starts from nothing."""
+    bundled_phh3: bool = True
+    """Whether the bundled CNN1 and CNN2 have a say in what is labelled, and start the own ones."""
     rounds: RoundSettings = field(default_factory=RoundSettings)
     phh3: LearningConfig = field(default_factory=LearningConfig)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
@@ -101,7 +101,7 @@ slides = {json.dumps(str(slides))}
 start = {json.dumps(start)}                  # the bundled detector; "" trains from nothing
 
 [rounds]
-round1 = {rounds.round1}                        # most brown objects to label in round 1
+round1 = {rounds.round1}                        # most brown objects to label in round 1; 0 skips it
 round2 = {rounds.round2}                        # and in round 2
 agree = {rounds.agree}                           # observers who must agree
 review = {rounds.review}                         # least sure mitoses to review; 0 for none

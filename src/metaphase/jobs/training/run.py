@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
 from metaphase.evaluation.benches import Bench, bench_of, measured
 from metaphase.evaluation.marks import Marked
@@ -60,7 +61,7 @@ def run_table(chain: Chain) -> list[Stage]:
     networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
     test = Stage(
         "test", "detection on validation and test slides, F1 by laboratory", networks, (RESULTS,),
-        partial(_test, chain), NetworksTested.of(chain.config),
+        partial(_test, chain), NetworksTested.of(chain.config), sealed=True,
     )  # fmt: skip
     return [*stages, test]
 
@@ -70,8 +71,7 @@ def read_results(workspace: str | Path) -> dict[str, Any]:
     path = Path(workspace) / RESULTS
     if not path.is_file():
         return {}
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return results
+    return read_json(path, "holds no results", next_step="run it again, which tests the networks again")
 
 
 def training_centres(chain: Chain) -> set[str]:

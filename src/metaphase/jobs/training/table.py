@@ -131,9 +131,9 @@ def data_stages(chain: Chain) -> list[Stage]:
     )
     stages = [
         Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
-              SlidesNamed(everything)),
+              SlidesNamed(everything), sealed=True),
         Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
-              chain.find_reference, ReferenceRead(config.reference.source, everything)),
+              chain.find_reference, ReferenceRead(config.reference.source, everything), sealed=True),
         Stage("candidates", "dark places of training and validation slides", (),
               (f"{MINING}/candidates",), chain.find_candidates, labelled, after=("reference",)),
         Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,

@@ -22,9 +22,9 @@ from metaphase.labels.phh3.cases import (
     read_classified,
     write_classified,
 )
-from metaphase.labels.phh3.config import Phh3Error
+from metaphase.labels.phh3.config import CLASSES, Phh3Error
 from metaphase.networks.architectures import patch_probability
-from metaphase.networks.cards import ModelCard
+from metaphase.networks.cards import ModelCard, named_model
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.loop import centre_crop
 from metaphase.slides import Slide, SlideSource, cut_squares
@@ -72,12 +72,13 @@ class CandidatesClassified(Ingredients, stage="PHH3 classification"):
 
 
 def load_classifier(name: str, path: str | Path, device: str | None = None) -> Classifier:
-    """Load CNN1 or CNN2; a model that was made for something else is a `Phh3Error`."""
+    """Load CNN1 or CNN2, from its file or by a bundled name; a model of something else is a `Phh3Error`."""
     chosen = choose_device(device)
+    path = named_model(path)
     network, card = load_model(path, chosen)
-    if card.family != "classifier" or card.name != name or "patches" not in card.thresholds:
+    if card.family != "classifier" or card.classes != CLASSES[name] or "patches" not in card.thresholds:
         raise Phh3Error(
-            f"is {card.name!r}, a {card.family}, and not {name}",
+            f"is {card.name!r}, a {card.family} of {' and '.join(card.classes)}, and not {name}",
             path=path,
             next_step=f"give the model that metaphase phh3 train-{name} made",
         )

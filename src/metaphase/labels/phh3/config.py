@@ -1,4 +1,4 @@
-"""What counts as a brown candidate, in physical units."""
+"""What counts as a brown candidate, in physical units, and what the networks tell apart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from metaphase.images.tissue import TissueConfig
 
 class Phh3Error(MetaphaseError):
     """A PHH3 slide, or what was made from it, cannot be used."""
+
+
+# ---- what its two networks tell apart ----
+
+CLASSES = {"cnn1": ("artefact", "object"), "cnn2": ("other", "mitosis")}
+"""Names of class 0 and class 1, by network."""
 
 
 # ---- what counts as a brown candidate, in physical units ----

@@ -151,10 +151,11 @@ def _cohort_pools(
     decision: float | None = None
     for row in manifest[(manifest["phh3"] != "") & (manifest["split"] != HELD_OUT)].to_dict("records"):
         try:
-            pool, decision = _case_pool(case_folder(workspace, row["case"]), purpose)
+            pool, line = _case_pool(case_folder(workspace, row["case"]), purpose)
         except Phh3Error:
             skipped.append(str(row["case"]))
             continue
+        decision = line if line is not None else decision
         known = {name: row[name] for name in ("case", "patient", "split") if name in row}
         mpp = phh3_mpp(row)
         pools.append(pool.assign(slide=row["phh3"], **known, **({"mpp": mpp} if mpp else {})))
@@ -162,19 +163,29 @@ def _cohort_pools(
 
 
 def _case_pool(folder: Path, purpose: Purpose) -> tuple[pd.DataFrame, float | None]:
-    """The candidates of a case that may be drawn, with the newest network's `probability` and decision."""
+    """The candidates of a case that may be drawn, with a network's `probability` and decision: for CNN1 those
+    of CNN1 where it has seen the case, for CNN2 those of the newest."""
     if purpose == "cnn1":
-        return _named(read_candidates(folder), folder.name), None
+        table = read_candidates(folder)
+        try:
+            seen = read_classified(folder)
+        except Phh3Error:
+            return _named(table, folder.name), None
+        return _judged(seen.table, seen, "cnn1", folder.name)
     seen = read_classified(folder)
     if "cnn1" not in seen.decisions:
         raise Phh3Error("was not seen by CNN1", path=folder, next_step="run metaphase phh3 classify --cnn1")
     kept = seen.table[seen.table["cnn1"] >= seen.decisions["cnn1"]]
-    newest = _newest(seen)
-    return _named(kept.assign(probability=kept[newest]), folder.name), seen.decisions[newest]
+    return _judged(kept, seen, "cnn2" if "cnn2" in seen.decisions else "cnn1", folder.name)
 
 
-def _newest(seen: Classified) -> str:
-    return "cnn2" if "cnn2" in seen.decisions else "cnn1"
+def _judged(
+    table: pd.DataFrame, seen: Classified, network: str, case: str
+) -> tuple[pd.DataFrame, float | None]:
+    """Candidates with what a network says of them, where it has seen them."""
+    if network not in seen.decisions:
+        return _named(table, case), None
+    return _named(table.assign(probability=table[network]), case), seen.decisions[network]
 
 
 def _named(table: pd.DataFrame, case: str) -> pd.DataFrame:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
 from metaphase.base.provenance import Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
-from metaphase.labels.phh3.config import Phh3Error
-from metaphase.networks.cards import NetworkSpec, Normalisation
+from metaphase.labels.phh3.config import CLASSES, Phh3Error
+from metaphase.networks.cards import NetworkSpec, Normalisation, named_model, parse_card
 from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
@@ -23,9 +23,10 @@ SIDE_PX = 128
 """Side of the stored patches: the networks' 100 px and room for turning and shifting them."""
 TRAIN_SHARE = 10 / 18
 """Of the cases, as in the paper."""
+WARM_SHARE = 0.2
+"""Learning rates of a training that starts from a model, as a share of those that start from nothing."""
 LETTERS = "REB"
 """Rotation and mirroring, elastic deformation, blur; every recipe also shifts."""
-CLASSES = {"cnn1": ("artefact", "object"), "cnn2": ("other", "mitosis")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +37,28 @@ class LearningConfig(TrainingProtocol):
     """Letters of the augmentation recipe."""
     normalisation: Normalisation = "none"
     """`none` as in the paper, or `batch`."""
+    gamma: float = 1.0
+    """Width factor of the network."""
 
-    def of_network(self, name: str, stores: Mapping[str, Path]) -> TrainingConfig:
-        """The whole training of CNN1 or CNN2."""
-        return self.training(
-            train=(str(stores[TRAIN]),),
-            validation=(str(stores[VALIDATION]),),
-            network=NetworkSpec("classifier", normalisation=self.normalisation),
-            name=name,
-            classes=CLASSES[name],
+    def of_network(self, name: str, stores: Mapping[str, Path], start: str | Path = "") -> TrainingConfig:
+        """The whole training of CNN1 or CNN2; a model to start from decides what network it is."""
+        shared = {
+            "train": (str(stores[TRAIN]),),
+            "validation": (str(stores[VALIDATION]),),
+            "name": name,
+            "classes": CLASSES[name],
+        }
+        if not start:
+            spec = NetworkSpec("classifier", self.gamma, self.normalisation)
+            return self.training(network=spec, **shared)
+        model = named_model(start)
+        gentle = replace(
+            self,
+            learning_rate=WARM_SHARE * self.learning_rate,
+            final_learning_rate=WARM_SHARE * self.final_learning_rate,
         )
+        spec = parse_card(model.with_suffix(".json")).spec
+        return gentle.training(network=spec, start=str(model.resolve()), **shared)
 
 
 def train_cnn1(
@@ -53,11 +66,15 @@ def train_cnn1(
     folder: str | Path,
     config: LearningConfig,
     *,
+    start: str | Path = "",
     device: str | None = None,
     watch: Watcher | None = None,
 ) -> TrainingResult:
-    """Learn to tell objects from artefacts from a labelled project; run it again to go on after a stop."""
-    return _train("cnn1", cnn1_rows(project), Path(folder), config, device, watch)
+    """Learn to tell objects from artefacts from a labelled project; run it again to go on after a stop.
+
+    `start` is a model whose weights it begins with, a file or a bundled one by name.
+    """
+    return _train("cnn1", cnn1_rows(project), Path(folder), config, start, device, watch)
 
 
 def train_cnn2(
@@ -67,11 +84,12 @@ def train_cnn2(
     *,
     artefacts: Sequence[str | Path] = (),
     also: Sequence[str | Path] = (),
+    start: str | Path = "",
     device: str | None = None,
     watch: Watcher | None = None,
 ) -> TrainingResult:
     """Learn to tell mitoses from other candidates; run it again to go on after a stop."""
-    return _train("cnn2", cnn2_rows(project, artefacts, also), Path(folder), config, device, watch)
+    return _train("cnn2", cnn2_rows(project, artefacts, also), Path(folder), config, start, device, watch)
 
 
 def cnn1_rows(project: str | Path) -> pd.DataFrame:
@@ -101,13 +119,14 @@ def _train(
     rows: pd.DataFrame,
     folder: Path,
     config: LearningConfig,
+    start: str | Path,
     device: str | None,
     watch: Watcher | None,
 ) -> TrainingResult:
     rows = assign_splits(rows, config.seed)
     _check_classes(name, rows)
     stores = write_stores(rows, folder)
-    return train(config.of_network(name, stores), folder, device=device, watch=watch)
+    return train(config.of_network(name, stores, start), folder, device=device, watch=watch)
 
 
 def assign_splits(rows: pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,22 +33,22 @@ class Detector(Protocol):
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
 
 
-Ways = Mapping[str, Callable[[], Detector]]
+Ways = Sequence[tuple[str, Callable[[], Detector]]]
 """Arithmetic in words, fastest first, with what makes a detector of it."""
 
 
 def rounded(make: Callable[[torch.dtype], Detector], device: torch.device, precision: Precision) -> Ways:
     """PyTorch's convolutions with numbers of 16 bits, where a device has them or `fast` asks for them."""
     if device.type == "cuda":
-        return {"float16": lambda: make(torch.float16), "TensorFloat-32": lambda: make(torch.float32)}
+        return [("float16", lambda: make(torch.float16)), ("TensorFloat-32", lambda: make(torch.float32))]
     if precision == "fast" or torch.cpu._is_amx_tile_supported():
-        return {"bfloat16": lambda: make(torch.bfloat16)}
-    return {}
+        return [("bfloat16", lambda: make(torch.bfloat16))]
+    return []
 
 
 def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precision) -> tuple[Detector, str]:
     """The first of some ways that runs here and agrees with plain float32, with its name."""
-    for words, make in {} if precision == "float32" else ways.items():
+    for words, make in [] if precision == "float32" else ways:
         try:
             detector = make()
             difference = largest_difference(detector, exact, device)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
+from typing import Protocol
 
 import torch
 import torch.nn.functional as functional
@@ -82,10 +83,19 @@ class WinogradBlock:
 Layer = PatchChain | WinogradConv | WinogradBlock
 
 
+class Reader(Protocol):
+    """A layer that reads whole blocks."""
+
+    @property
+    def room(self) -> Callable[[int], int]:
+        """Inputs that are read along a side of which some are meant."""
+
+
 class Workers:
     """Threads that share one piece of work; each has its own scratch memory and one arithmetic thread."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._pool = ThreadPoolExecutor(count, "network", torch.set_num_threads, (1,))
         self._local = threading.local()
 
@@ -141,7 +151,7 @@ class CpuDetector:
     ) -> Features:
         """What a layer makes of features, with room for what the following one reads."""
         height, width = layer.out_size(features.height), layer.out_size(features.width)
-        out = _empty_features(height, width, layer.filters, following)
+        out = empty_features(height, width, layer.filters, following)
         self._workers.run(partial(compute, features, out.data), layer.bands(features))
         return out
 
@@ -179,7 +189,7 @@ def _strided_follows(layers: Sequence[FoldedConv | FoldedBlock]) -> bool:
     return any(isinstance(layer, FoldedConv) and layer.stride > 1 for layer in plain)
 
 
-def _empty_features(height: int, width: int, channels: int, following: Layer | FourierConv) -> Features:
-    """Room for a map, and zeros beyond it as far as whole blocks of this and the following layer reach."""
+def empty_features(height: int, width: int, channels: int, following: Reader, maps: int = 0) -> Features:
+    """Room for a map or several, and zeros as far as whole blocks of this and the following layer reach."""
     rows, columns = (max(side + WINOGRAD_OUT, following.room(side)) for side in (height, width))
-    return Features(torch.zeros(rows, columns, channels), height, width)
+    return Features(torch.zeros(*[maps] * bool(maps), rows, columns, channels), height, width)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.networks.architectures import Subcells
+from metaphase.networks.architectures import InvertedBlock, Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.arithmetic import Detector, fastest, rounded
+from metaphase.networks.engine.bands import BandedCells
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.layers import (
     CELL_PX,
@@ -41,16 +42,20 @@ from metaphase.networks.engine.settings import (
     Second,
     not_finite,
 )
+from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 
 CPU_OUTPUTS = (32, 24, 16)
 """Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
 SPECTRA_BYTES = 900_000_000
-CPU_TILE_OUTPUTS = 320
+CPU_TILE_OUTPUTS, CPU_CELL_OUTPUTS = 320, 560
+"""Outputs a side of a tile; cells in bands take no more memory for larger tiles, of which less overlaps."""
 GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
-WINDOWS_PX = {"cpu": 1_000_000, "cuda": 30_000_000}
+KERNEL_CHANNELS = 16
+"""Least channels of a block that kernels compute."""
+WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
 """Pixels of windows that a second look sees at once."""
 
 T = TypeVar("T")
@@ -91,11 +96,11 @@ class Engine:
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
         wide, cells, others = self._by_kind(networks)
+        self._has_cells = bool(cells)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
-            workers = Workers(self.config.workers or available_cores())
             outputs = cpu_block_outputs(wide)
-            prepared = [(CpuDetector(folded, outputs, workers), "float32") for folded in wide]
+            prepared = [(CpuDetector(folded, outputs, self._workers), "float32") for folded in wide]
         else:
             prepared = [self._on_gpu(folded) for folded in wide]
         prepared += [self._of_cells(network) for network in cells]
@@ -132,21 +137,34 @@ class Engine:
         from metaphase.networks.engine.gpu import GpuDetector  # kernels made for the paper's detector
 
         planes, words = (1, "float16") if self.config.precision == "fast" else (2, "float16 pairs")
-        ways = {words: partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes)}
+        ways = [(words, partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes))]
         return fastest(ways, exact, self.device, self.config.precision)
 
     def _of_cells(self, network: nn.Sequential) -> tuple[Detector, str]:
-        """The form of a network without a wide convolution; PyTorch's own threads share it on a CPU."""
-        exact = CellDetector(network, self.device, torch.float32)
-        return self._rounded(partial(CellDetector, network, self.device, rounded=True), exact)
+        """The form of a network without a wide convolution."""
+        if self.device.type == "cpu":
+            make = partial(BandedCells, network, self._workers)
+            return self._rounded(make, make(torch.float32))
+        exact, precision = CellDetector(network, self.device, torch.float32), self.config.precision
+        ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device, precision)]
+        if self.device.type == "cuda" and fits_kernels(network):
+            from metaphase.networks.engine.cell_gpu import LiteDetector  # kernels made for its blocks
+
+            ways.insert(0, ("float16", partial(LiteDetector, network, self.device)))
+        return fastest(ways, exact, self.device, precision)
+
+    @cached_property
+    def _workers(self) -> Workers:
+        """What shares the work of one tile on a CPU."""
+        return Workers(self.config.workers or available_cores())
 
     def _in_windows(self, network: nn.Sequential) -> tuple[Detector, str]:
         """The form of a network that sees windows anywhere, unlike one whose cells have their lattice."""
         folded = fold_detector(network)
         if self.device.type == "cuda":
             return self._on_gpu(folded)
-        make = partial(PlainDetector, folded, self.device)
-        return self._rounded(make, make(torch.float32))
+        make = partial(JoinedWindows, folded, self._workers)
+        return self._rounded(make, WinogradWindows(folded, self._workers))
 
     def _rounded(self, make: Callable[[torch.dtype], Detector], exact: Detector) -> tuple[Detector, str]:
         precision = self.config.precision
@@ -159,8 +177,7 @@ class Engine:
     @property
     def step_px(self) -> int:
         """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
-        cells = any(isinstance(detector, CellDetector) for detector in self._detectors)
-        return CELL_PX if cells else OUTPUT_STRIDE_PX
+        return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
 
     @property
     def margin(self) -> int:
@@ -170,7 +187,10 @@ class Engine:
     @property
     def tile_outputs(self) -> int:
         """Outputs a side of the tiles that run fastest."""
-        return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
+        if self.device.type != "cpu":
+            return GPU_OUTPUTS * GPU_TILE_BLOCKS
+        cells = all(isinstance(detector, CellDetector) for detector in self._detectors)
+        return CPU_CELL_OUTPUTS if cells else CPU_TILE_OUTPUTS
 
     @property
     def tile_px(self) -> int:
@@ -321,6 +341,13 @@ def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
         if total <= SPECTRA_BYTES:
             return outputs
     return CPU_OUTPUTS[-1]
+
+
+def fits_kernels(network: nn.Sequential) -> bool:
+    """Whether kernels were made for these layers, and Triton is here; they err where blocks are narrower."""
+    blocks = [layer for layer in network if isinstance(layer, InvertedBlock)]
+    narrowest = min((min(block.shape[:3]) for block in blocks), default=0)
+    return narrowest >= KERNEL_CHANNELS and importlib.util.find_spec("triton") is not None
 
 
 def combine(logits: list[Tensor]) -> Tensor:

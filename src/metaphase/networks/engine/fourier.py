@@ -68,7 +68,7 @@ def winograd_output() -> Matrix:
 
 def winograd_kernel(weight: Matrix) -> Matrix:
     """(36, channels, filters): transformed 3 x 3 kernels (filters, channels, 3, 3)."""
-    both = np.einsum("ay,fcyx,bx->abcf", _KERNEL, weight, _KERNEL)
+    both = np.einsum("ay,fcyx,bx->abcf", _KERNEL, weight, _KERNEL, optimize=True)
     return _double(both.reshape(WINOGRAD_IN**2, *both.shape[2:]))
 
 
@@ -185,9 +185,13 @@ class FourierConv:
         return [range(first, min(rows, first + step)) for first in range(0, rows, step)]
 
     def compute(self, features: Features, out: Tensor, band: range, scratch: Scratch) -> None:
-        """Fill the logits `out` (rows of blocks, outputs, columns of blocks, outputs) of one band."""
+        """Fill the logits `out` (rows of blocks, outputs, columns of blocks, outputs) of one band.
+
+        Of several maps, a band counts maps and `out` the rows of blocks of all.
+        """
+        rows_each = self.block_count(features.height) if features.data.ndim == 4 else 1
         columns = self.block_count(features.width)
-        count, size = len(band) * columns, self.blocks.size
+        count, size = len(band) * rows_each * columns, self.blocks.size
         half, outputs = self.blocks.half, self.blocks.outputs
         by_x = scratch.take("by_x", half + 1, 2, size, count * self.channels)
         self._forward_x(features, band, columns, by_x, scratch)
@@ -206,7 +210,7 @@ class FourierConv:
             if frequency == 0:
                 products[0, 0].view(count, self.filters).add_(self.bias)
             self._backward_y(products, rows[:, frequency], scratch)
-        self._backward_x(rows, out[band.start : band.stop], scratch)
+        self._backward_x(rows, out[rows_each * band.start : rows_each * band.stop], scratch)
 
     def _forward_x(
         self, features: Features, band: range, columns: int, by_x: Tensor, scratch: Scratch
@@ -214,14 +218,16 @@ class FourierConv:
         """Real blocks to frequencies of x: `by_x` (frequency, real or imaginary, row, block and channel)."""
         half, outputs = self.blocks.half, self.blocks.outputs
         row, column = features.strides
-        shape = (len(band), columns, self.channels)
+        steps: tuple[int, ...] = (outputs * row, outputs * column, 1)
+        shape: tuple[int, ...] = (len(band), columns, self.channels)
+        if features.data.ndim == 4:
+            steps = (features.data.stride(0), *steps)
+            shape = (len(band), self.block_count(features.height), columns, self.channels)
         sums, differences = scratch.take("sums", half + 1, *shape), scratch.take("differences", half, *shape)
         by_x[0, 1].zero_()
         for slot, y in enumerate(self.blocks.order):
-            offset = (band.start * outputs + half + int(y)) * row
-            pixels = features.data.as_strided(
-                (self.blocks.size, *shape), (column, outputs * row, outputs * column, 1), offset
-            )
+            offset = band.start * steps[0] + (half + int(y)) * row
+            pixels = features.data.as_strided((self.blocks.size, *shape), (column, *steps), offset)
             sums[0].copy_(pixels[half])
             for j in range(1, half + 1):
                 torch.add(pixels[half + j], pixels[half - j], out=sums[j])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
 
 import torch
 import torch.nn.functional as functional
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from metaphase.base.errors import ModelError
 from metaphase.networks.architectures import (
     LOST_PX,
-    InvertedBlock,
     PixelScale,
     ResidualBlock,
     Subcells,
@@ -46,7 +44,8 @@ class Scratch:
 class Features:
     """A feature map (rows, columns, channels), of which the first `height` x `width` are meant.
 
-    What lies beyond is finite filler, so that a layer may read whole blocks.
+    Or several: (maps, rows, columns, channels). What lies beyond is finite filler, so that a layer may read
+    whole blocks.
     """
 
     data: Tensor
@@ -56,7 +55,7 @@ class Features:
     @property
     def strides(self) -> tuple[int, int]:
         """Elements from a row to the next, and from a column to the next."""
-        return self.data.stride(0), self.data.stride(1)
+        return self.data.stride(-3), self.data.stride(-2)
 
 
 # ---- a detector brought into the form that the engine computes ----
@@ -115,11 +114,11 @@ def fold_detector(network: nn.Sequential) -> FoldedDetector:
     activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
     fits = isinstance(last, nn.Conv2d) and last.weight.shape[0] == 2 and last.kernel_size == (1, 1)
     if not fits or not activations:
-        raise _other_kind()
+        raise other_kind()
     slope = float(activations[0].negative_slope)
     first, *middle, wide = _body(body, slope)
     if not isinstance(first, FoldedConv) or not isinstance(wide, FoldedConv):
-        raise _other_kind()
+        raise other_kind()
     first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
     head = _folded(last)
     difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
@@ -146,9 +145,9 @@ def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBloc
             folded.append(_folded(layer))
             activation_slope = getattr(next(following, None), "negative_slope", math.nan)
         if activation_slope != slope:
-            raise _other_kind()
+            raise other_kind()
     if len(folded) < 2:
-        raise _other_kind()
+        raise other_kind()
     return folded
 
 
@@ -160,9 +159,9 @@ def _folded_block(block: ResidualBlock) -> FoldedBlock:
 
 def _folded(layer: nn.Module) -> FoldedConv:
     if not isinstance(layer, nn.Conv2d):
-        raise _other_kind()
+        raise other_kind()
     if layer.padding not in ((0, 0), "valid") or layer.dilation != (1, 1) or layer.groups != 1:
-        raise _other_kind()
+        raise other_kind()
     weight = layer.weight.detach().double().cpu()
     bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach()
     return FoldedConv(weight, bias.double().cpu(), layer.stride[0])
@@ -172,7 +171,8 @@ class OtherKindError(ModelError):
     """A network of other layers than ours."""
 
 
-def _other_kind() -> ModelError:
+def other_kind() -> ModelError:
+    """What a network is refused with that is made of other layers."""
     return OtherKindError(
         "this network is of another kind than convolutions and residual blocks",
         next_step="let PyTorch compute it as it is",
@@ -185,6 +185,9 @@ def _check_finite(tensors: Sequence[Tensor]) -> None:
 
 
 # ---- a detector by PyTorch's own convolutions, in a precision of choice ----
+
+SUMMED = 30_000_000
+"""Features that are summed at once, about: those of a tile, or of many windows."""
 
 
 class PlainDetector:
@@ -207,12 +210,12 @@ class PlainDetector:
         with tensor_float(True):
             pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
             values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
-            return torch.cat([self._sum(tile) for tile in values])
+        with tensor_float(False):
+            return torch.cat([self._sum(some) for some in values.split(-(-SUMMED // values[0].numel()))])
 
     def _sum(self, values: Tensor) -> Tensor:
-        """Logits (1, rows, columns) of the last features (filters, rows, columns) of one tile, in float32."""
-        with tensor_float(False):
-            return (values.float().permute(1, 2, 0) @ self._head + self._head_bias)[None]
+        """Logits (tiles, rows, columns) of the last features (tiles, filters, rows, columns), in float32."""
+        return values.float().permute(0, 2, 3, 1) @ self._head + self._head_bias
 
 
 class SmallLayers:
@@ -225,7 +228,7 @@ class SmallLayers:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self._layers = [_moved(layer, device, dtype) for layer in layers]
+        self._layers = [moved(layer, device, dtype) for layer in layers]
         self._slope = slope
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -250,7 +253,7 @@ def _convolved(values: Tensor, conv: FoldedConv) -> Tensor:
     return functional.conv2d(values, conv.weight, conv.bias, conv.stride)
 
 
-def _moved(
+def moved(
     layer: FoldedConv | FoldedBlock, device: torch.device, dtype: torch.dtype
 ) -> FoldedConv | FoldedBlock:
     """The same layer on a device, in another precision."""
@@ -285,7 +288,7 @@ def fold_cells(network: nn.Sequential) -> nn.Sequential:
     folded = fold_normalisation(copy.deepcopy(network).double())
     *body, head = folded
     if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
-        raise _other_kind()
+        raise other_kind()
     _check_finite(list(folded.parameters()))
     answer = head.answer
     difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
@@ -308,66 +311,18 @@ class CellDetector:
         layers = fold_cells(network).to(device, dtype)
         self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
-        self._compute: Callable[[Tensor], Tensor] = self._layers
-        if device.type == "cpu" and _joins_activations():
-            self._compute = partial(joined, list(self._layers))
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            answers = self._compute(image.permute(0, 3, 1, 2).to(self._dtype))
-            values = functional.pixel_shuffle(answers, 2)
+            values = functional.pixel_shuffle(self._answers(image.permute(0, 3, 1, 2)), 2)
         return values[:, 0, :rows, :columns].float()
 
-
-def joined(layers: Sequence[nn.Module], values: Tensor) -> Tensor:
-    """Layers one after the other, convolutions with what follows them in one go: a quarter less time."""
-    following = iter([*layers[1:], None])
-    skip = False
-    for layer in layers:
-        after = next(following)
-        if skip:
-            skip = False
-        elif isinstance(layer, nn.Conv2d):
-            skip = isinstance(after, nn.ReLU6 | nn.LeakyReLU)
-            values = _activated(values, layer, after)
-        elif isinstance(layer, InvertedBlock):
-            inner, lost = joined(layer.steps(), values), slice(layer.lost_px, -layer.lost_px)
-            values = inner.add_(values[:, :, lost, lost]) if layer.lost_px else inner
-        else:
-            values = layer(values)
-    return values
-
-
-def _activated(values: Tensor, conv: nn.Conv2d, after: nn.Module | None) -> Tensor:
-    """A convolution and its activation, by the operator that PyTorch's own compiler uses."""
-    name: str = "none"
-    numbers: list[float] = []
-    if isinstance(after, nn.ReLU6):
-        name, numbers = "hardtanh", [0.0, 6.0]
-    elif isinstance(after, nn.LeakyReLU):
-        name, numbers = "leaky_relu", [after.negative_slope]
-    sides = conv.padding, conv.stride, conv.dilation
-    result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-        values, conv.weight, conv.bias, *map(list, sides), conv.groups, name, numbers, ""
-    )
-    return result
-
-
-@cache
-def _joins_activations() -> bool:
-    """Whether that operator is there and does what it should."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(0)
-        small, each, last = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 2, 1)
-        layers = [small, nn.ReLU6(), each, nn.LeakyReLU(), last]
-        image = 10 * torch.rand(1, 3, 20, 20)
-        try:
-            found = joined(layers, image.contiguous(memory_format=torch.channels_last))
-        except (RuntimeError, AttributeError, NotImplementedError):
-            return False
-        return bool(torch.allclose(found, nn.Sequential(*layers)(image), atol=1e-4))
+    def _answers(self, pixels: Tensor) -> Tensor:
+        """What the last layer gives for each cell of uint8 pixels (tiles, 3, rows, columns)."""
+        answers: Tensor = self._layers(pixels.to(self._dtype))
+        return answers
 
 
 # ---- any other network, computed as it is ----

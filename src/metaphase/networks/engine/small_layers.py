@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -53,6 +54,10 @@ class PatchConv:
     def out_size(self, size: int) -> int:
         """Outputs along a side of `size` inputs."""
         return (size - self.size) // self.stride + 1
+
+    def room(self, size: int) -> int:
+        """Inputs that are read along a side of which `size` are meant."""
+        return size
 
     def __call__(self, image: Tensor, scratch: Scratch) -> Tensor:
         """Outputs (rows, columns, filters) of a float32 image (rows, columns, channels)."""
@@ -143,35 +148,34 @@ class WinogradConv:
         return self.blocks(size) * WINOGRAD_OUT + 2
 
     def bands(self, features: Features) -> list[range]:
-        """Rows of blocks that are computed at once."""
-        rows, step = self.blocks(features.height), max(1, BLOCKS_AT_ONCE // self.blocks(features.width))
+        """Rows of blocks, or maps, that are computed at once."""
+        rows, each = self.blocks(features.height), self.blocks(features.width)
+        if features.data.ndim == 4:
+            rows, each = len(features.data), rows * each
+        step = max(1, BLOCKS_AT_ONCE // each)
         return [range(first, min(rows, first + step)) for first in range(0, rows, step)]
 
     def compute(
         self, features: Features, out: Tensor, band: range, scratch: Scratch, beside: Features | None = None
     ) -> None:
-        """Fill the rows of `out` (rows, columns, filters) that belong to the band of blocks.
+        """Fill the rows of `out` (rows, columns, filters) that belong to the band of blocks, or of maps.
 
         `beside` is what enters the residual block that this layer ends.
         """
-        rows, columns = len(band), self.blocks(features.width)
-        products = self._products(features, band, scratch)
-        values = scratch.take("blocks", WINOGRAD_OUT**2, rows * columns * self.filters)
+        grid = self.blocks(features.height), self.blocks(features.width)
+        products = self._products(_blocks(features.data, band, grid, WINOGRAD_IN), scratch)
+        target = _blocks(out, band, grid, WINOGRAD_OUT)
+        values = scratch.take("blocks", WINOGRAD_OUT**2, products.shape[1] * self.filters)
         torch.mm(self.backward, products.view(WINOGRAD_IN**2, -1), out=values)
         if beside is not None:
-            self._add(values, _blocks(beside, band, columns, WINOGRAD_OUT, LOST_PX), scratch)
+            self._add(values, _blocks(beside.data, band, grid, WINOGRAD_OUT, LOST_PX), scratch)
         functional.leaky_relu_(values, self.slope)
-        target = out[WINOGRAD_OUT * band.start : WINOGRAD_OUT * band.stop, : WINOGRAD_OUT * columns]
-        blocks = values.view(WINOGRAD_OUT, WINOGRAD_OUT, rows, columns, self.filters)
-        target.unflatten(0, (rows, WINOGRAD_OUT)).unflatten(2, (columns, WINOGRAD_OUT)).copy_(
-            blocks.permute(2, 0, 3, 1, 4)
-        )
+        target.copy_(values.view(target.shape))
 
-    def _products(self, features: Features, band: range, scratch: Scratch) -> Tensor:
+    def _products(self, view: Tensor, scratch: Scratch) -> Tensor:
         """Transformed outputs (places of a block, blocks, filters), bias included."""
-        columns, channels = self.blocks(features.width), features.data.shape[2]
-        places, count = WINOGRAD_IN**2, len(band) * columns
-        view = _blocks(features, band, columns, WINOGRAD_IN)
+        channels, places = view.shape[-1], WINOGRAD_IN**2
+        count = math.prod(view.shape[2:-1])
         pixels = scratch.take("blocks", places, count * channels)
         pixels.view(view.shape).copy_(view)
         transformed = torch.mm(
@@ -189,14 +193,21 @@ class WinogradConv:
             return
         pixels = scratch.take("transformed", *beside.shape)
         pixels.copy_(beside)
-        values.view(-1, self.filters).addmm_(pixels.flatten(0, 3), self.shortcut)
+        values.view(-1, self.filters).addmm_(pixels.flatten(0, -2), self.shortcut)
 
 
-def _blocks(features: Features, band: range, columns: int, side: int, lost: int = 0) -> Tensor:
-    """Blocks of `side` px under those of outputs, `lost` px further: (y, x, rows, columns, channels)."""
-    row, column = features.strides
-    return features.data.as_strided(
-        (side, side, len(band), columns, features.data.shape[2]),
-        (row, column, WINOGRAD_OUT * row, WINOGRAD_OUT * column, 1),
-        (WINOGRAD_OUT * band.start + lost) * row + lost * column,
+def _blocks(data: Tensor, band: range, grid: tuple[int, int], side: int, lost: int = 0) -> Tensor:
+    """Blocks of `side` px under those of outputs, `lost` px further: (y, x, rows, columns, channels).
+
+    Of one map, the band counts its rows of blocks; of several, it counts maps: (y, x, maps, rows, ...).
+    """
+    row, column = data.stride(-3), data.stride(-2)
+    steps: tuple[int, ...] = (WINOGRAD_OUT * row, WINOGRAD_OUT * column)
+    shape: tuple[int, ...] = (len(band), grid[1])
+    if data.ndim == 4:
+        steps, shape = (data.stride(0), *steps), (len(band), *grid)
+    return data.as_strided(
+        (side, side, *shape, data.shape[-1]),
+        (row, column, *steps, 1),
+        band.start * steps[0] + lost * (row + column),
     )

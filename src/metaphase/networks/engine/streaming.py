@@ -112,14 +112,16 @@ def plan_detection(
     """Tiles of one size over the slide, their outputs on one lattice of 4 px from the slide's first pixel on.
 
     With a mask, tiles whose core does not touch it are left out. `config` is what they are searched with.
-    By default tiles have the size that runs fastest, or that of a slide that is smaller.
+    By default tiles have about the size that runs fastest, or that of a slide that is smaller; on a CPU,
+    where any size is as fast, they fill the slide.
     """
     border = BORDER + smoothing_reach(_sigma(config, mpp)) + engine.margin
     lead = PATCH_PX // 2 + border * OUTPUT_STRIDE_PX
     if tile_px is None:
         best = engine.tile_px - 2 * OUTPUT_STRIDE_PX * (border - BORDER)
         longest = max(slide.bounds.width, slide.bounds.height) * slide.mpp / mpp
-        tile_px = min(best, engine.step_px * math.ceil(longest / engine.step_px))
+        even = even_tile_px(longest, best, engine.step_px)
+        tile_px = even if str(engine.device) == "cpu" or longest < best else best
     if tile_px % engine.step_px or tile_px < engine.step_px:
         raise UsageError(
             f"tiles of {tile_px} px do not join without a seam",
@@ -131,6 +133,16 @@ def plan_detection(
     side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)
     tiles = (Tile(tile.core, Box(tile.core.x - lead, tile.core.y - lead, side, side)) for tile in plan.tiles)
     return dataclasses.replace(plan, tiles=tuple(tiles))
+
+
+def even_tile_px(side_px: float, best_px: int, step_px: int) -> int:
+    """About `best_px`, but such that tiles, which all have one size, cover a small slide without much waste.
+
+    >>> even_tile_px(2048, 1992, 4), even_tile_px(2048, 1016, 4), even_tile_px(642, 1992, 8)
+    (2048, 1024, 648)
+    """
+    tiles = max(1, math.ceil(side_px / best_px - 0.1))
+    return step_px * math.ceil(side_px / tiles / step_px)
 
 
 def detect_tiles(
