@@ -324,7 +324,7 @@ def hired(
 def _client(distributed: Any, where: Any) -> Any:
     try:
         if isinstance(where, str):
-            asyncio.run(_greet(where))
+            asyncio.run(_greet(distributed, where))
         return distributed.Client(where, set_as_default=False)
     except Exception as error:  # whatever a server that is none may say
         foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
@@ -335,13 +335,10 @@ def _client(distributed: Any, where: Any) -> Any:
         ) from error
 
 
-async def _greet(address: str) -> None:
+async def _greet(distributed: Any, address: str) -> None:
     """Exchange greetings, for which a client would wait for ever where a web server listens."""
-    from distributed.comm import connect
-    from distributed.security import Security
-
-    keys = Security().get_connection_args("client")
-    (await asyncio.wait_for(connect(address, **keys), GREETING_S)).abort()
+    keys = distributed.Security().get_connection_args("client")
+    (await asyncio.wait_for(distributed.comm.connect(address, **keys), GREETING_S)).abort()
 
 
 def _local(workers: int, share: int, gpus: int) -> tuple[Any, dict[Any, set[int]]]:
