@@ -49,7 +49,6 @@ epochs = 1
 samples_per_epoch = 48
 batch = 16
 normalisation = "batch"
-gamma = 0.125
 augment = "R"
 
 [run.training]
