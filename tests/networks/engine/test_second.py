@@ -53,7 +53,7 @@ def test_tile_size_changes_nothing(tile_px: int) -> None:
     slide = ArraySlide(texture(360, 320), mpp=0.25)
     engine = Engine([lite_network()], CPU, Second(residual_network(), 0.05))
     config = PeakConfig(floor=0.4, suppress_um=5, smooth_um=1.0)
-    whole = find_detections(engine, slide, config, tile_px=1024)
+    whole = find_detections(engine, slide, config, tile_px=360)
     tiled = find_detections(engine, slide, config, tile_px=tile_px)
     assert len(whole.x) > 5
     np.testing.assert_allclose(tiled.x, whole.x, atol=1e-2)
