@@ -26,8 +26,9 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.small_layers import PatchConv, WinogradConv
 
-WINDOWS_AT_ONCE = 16
-"""Windows that a worker has at a time: the wide layer reads its spectra once for all of them."""
+CONVOLVED_AT_ONCE, WINDOWS_AT_ONCE = 4, 16
+"""Windows a call of oneDNN, few sizes for which it makes code, and windows that a worker has at a time: the
+wide layer reads its spectra once for all of them."""
 WINDOW_OUTPUTS = 22
 """Outputs a side of a Fourier block: a window that is smoothed as the bundled model is has 21."""
 
@@ -64,7 +65,7 @@ def joined_layers(
 
 
 class JoinedWindows:
-    """One network by oneDNN's convolutions, in a precision of choice, a window after the other."""
+    """One network by oneDNN's convolutions, in a precision of choice."""
 
     def __init__(self, detector: FoldedDetector, workers: Workers, dtype: torch.dtype) -> None:
         first, *rest = detector.small
@@ -78,9 +79,9 @@ class JoinedWindows:
         return shared_out(self._some, image, self._workers)
 
     def _some(self, image: Tensor, _: Scratch) -> Tensor:
-        return torch.cat([self._window(window) for window in image.split(1)])
+        return torch.cat([self._few(windows) for windows in image.split(CONVOLVED_AT_ONCE)])
 
-    def _window(self, image: Tensor) -> Tensor:
+    def _few(self, image: Tensor) -> Tensor:
         values = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
         for layer in self._layers:
             values = layer(values)
@@ -119,14 +120,15 @@ class WinogradWindows:
     def _features(self, image: Tensor, following: _Following) -> Features:
         """Maps on the outputs' lattice."""
         features: Features | None = None
-        for number, window in enumerate(image.split(1)):
-            values = window.permute(0, 3, 1, 2).float()
+        for first in range(0, len(image), CONVOLVED_AT_ONCE):
+            few = slice(first, first + CONVOLVED_AT_ONCE)
+            values = image[few].permute(0, 3, 1, 2).float()
             for layer in self._fine:
                 values = layer(values)
             if features is None:
                 _, channels, height, width = values.shape
                 features = empty_features(height, width, channels, following, len(image))
-            features.data[number, : values.shape[2], : values.shape[3]] = values[0].permute(1, 2, 0)
+            features.data[few, : values.shape[2], : values.shape[3]] = values.permute(0, 2, 3, 1)
         assert features is not None
         return features
 
