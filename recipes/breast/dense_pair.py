@@ -45,10 +45,12 @@ from metaphase.images.stain.pixels import stained_density
 from metaphase.networks.cards import (
     PATCH_PX,
     AtypicalModel,
+    CardAdditions,
     ModelCard,
     SecondModel,
     StatedCalibration,
     TrainingData,
+    completed_card,
     current_versions,
     named_model,
     parse_card,
@@ -147,7 +149,7 @@ def search(options: argparse.Namespace) -> None:
 def looker(options: argparse.Namespace, device: torch.device) -> nn.Module:
     """The network that looks again: a student, or a packaged model."""
     stored = options.folder / f"{options.second}.safetensors"
-    if options.second in STUDENTS and stored.exists():
+    if options.second in STUDENTS:
         return load(STUDENTS[options.second](), stored, device)
     network: Any = load_model(named_model(options.second), device)[0]
     packaged: nn.Module = network.to(memory_format=torch.channels_last)
@@ -361,9 +363,11 @@ def write(
         "optical_density": learnt_colour(learnt), "data": data, "intended_use": USE,
         "known_failures": FAILURES, "versions": current_versions(),
     }  # fmt: skip
-    second = looker(options, device)
     own = ModelCard(name=beside.stem, family="residual", gamma=0.75, **common)  # type: ignore[arg-type]
-    looks = save_model(beside, second, own, half=True)  # type: ignore[arg-type]
+    if options.second not in STUDENTS:
+        before = parse_card(named_model(options.second).with_suffix(".json"))
+        own = completed_card(before, beside.stem, CardAdditions(data=before.data, intended_use=USE))
+    looks = save_model(beside, looker(options, device), own, half=True)
     whole = ModelCard(
         name=target.stem, family="lite", gamma=1.0, thresholds=points,  # type: ignore[arg-type]
         second=SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=floor),
