@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from PIL import Image
 
 from metaphase.labels.phh3.candidates import find_brown_candidates
 from metaphase.labels.phh3.classification import Classifier, classify_candidates, load_classifier
@@ -83,9 +84,7 @@ def main() -> None:
     for mpp in options.mpp:
         rows, pictures = [], []
         for image, count in pd.read_csv(options.data / "counts.csv").itertuples(index=False):
-            slide = ArraySlide(
-                np.ascontiguousarray(cv2.imread(str(options.data / image))[..., ::-1]), mpp=mpp
-            )
+            slide = ArraySlide(np.array(Image.open(options.data / image).convert("RGB")), mpp=mpp)
             table = seen(slide, classifiers)
             rows.append(counted(image, int(count), table, classifiers))
             pictures += picture(slide, table, 0.25) if options.pictures else []

@@ -25,6 +25,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from PIL import Image
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
@@ -144,11 +145,17 @@ def cut_case(case: Case) -> Cut:
 def cut_tiles(folder: Path, repeats: int) -> Cut:
     """The candidates of tiles without any mitosis, which are put together to one slide."""
     source = folder.parent.name
-    tiles = [_on_glass(cv2.imread(str(path))[..., ::-1]) for path in sorted(folder.glob("*.jpg"))]
+    tiles = [_on_glass(np.asarray(Image.open(path).convert("RGB"))) for path in sorted(folder.glob("*.jpg"))]
     across = max(1, int(np.sqrt(len(tiles))))
     rows = [np.hstack(tiles[i : i + across]) for i in range(0, len(tiles) - across + 1, across)]
     slide = ArraySlide(np.ascontiguousarray(np.vstack(rows)), mpp=TILE_MPP)
-    facts = {"answer": ARTEFACT, "slide": source, "laboratory": source, "source": source, REPEAT: repeats}
+    facts: dict[str, Any] = {
+        "answer": ARTEFACT,
+        "slide": source,
+        "laboratory": source,
+        "source": source,
+        REPEAT: repeats,
+    }
     table = searched(slide).assign(**facts)
     return Cut(table, squares(slide, table), 0, 0)
 
@@ -185,7 +192,10 @@ def _near(wanted: pd.DataFrame, table: pd.DataFrame) -> int:
 
 def _through_jpeg(pixels: RGB, quality: int) -> RGB:
     coded = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
-    return np.ascontiguousarray(cv2.imdecode(coded, cv2.IMREAD_COLOR)[..., ::-1])
+    decoded: RGB = np.ascontiguousarray(
+        np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.uint8)[..., ::-1]
+    )
+    return decoded
 
 
 # ---- stores ----
@@ -213,7 +223,8 @@ def _write_store(store: Path, network: str, cuts: Iterable[Cut]) -> None:
     with PatchWriter(store, side_px=SIDE_PX, mpp=MPP) as writer:
         for cut in cuts:
             for patch, row in zip(cut.patches, cut.table.to_dict("records"), strict=True):
-                writer.add(patch, label=int(_is_yes(network, row["answer"])), **row)
+                facts = {str(name): value for name, value in row.items()}
+                writer.add(patch, label=int(_is_yes(network, row["answer"])), **facts)
 
 
 def _is_yes(network: str, answer: Any) -> bool:

@@ -203,7 +203,8 @@ def _reporter(bar: Progress) -> Report:
 
 
 def _tell_step(state: StageState) -> None:
-    from metaphase.jobs.lab.steps import CUT_SHARE, told_facts
+    from metaphase.jobs.lab.parts import CUT_SHARE
+    from metaphase.jobs.lab.steps import told_facts
 
     tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {told_facts(state.facts)}")
     for case, why in state.facts.get(CUT_SHARE, {}).items():

@@ -24,7 +24,8 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
     write_slides,
 )
-from metaphase.jobs.lab.steps import CUT_SHARE, Step, steps_of, told_facts
+from metaphase.jobs.lab.parts import CUT_SHARE, Step
+from metaphase.jobs.lab.steps import steps_of, told_facts
 from metaphase.jobs.stages import Report, StageState, run_stages, silent, stage_states
 from metaphase.jobs.training.config import START
 from metaphase.jobs.training.run import read_results
