@@ -358,12 +358,12 @@ def write(
         )
         for folder, (name, terms) in SOURCES.items()
     )
-    common = {
+    common: dict[str, Any] = {
         "normalisation": "batch", "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
         "optical_density": learnt_colour(learnt), "data": data, "intended_use": USE,
         "known_failures": FAILURES, "versions": current_versions(),
     }  # fmt: skip
-    own = ModelCard(name=beside.stem, family="residual", gamma=0.75, **common)  # type: ignore[arg-type]
+    own = ModelCard(name=beside.stem, family="residual", gamma=0.75, **common)
     if options.second not in STUDENTS:
         before = parse_card(named_model(options.second).with_suffix(".json"))
         own = completed_card(before, beside.stem, CardAdditions(data=before.data, intended_use=USE))

@@ -134,13 +134,13 @@ class Windows:
         corner, first, last = (np.stack(parts) for parts in zip(*places, strict=True))
         pixels, cells = self._cut(numbers, corner, first, last)
         domains = torch.from_numpy(self.domain[numbers]).to(self.device)
-        share = _inside(corner, first, last, self.device)
-        in_cells = functional.avg_pool2d(share[:, None], CELL_PX)[:, 0]
+        inside = _inside(corner, first, last, self.device)
+        in_cells = functional.avg_pool2d(inside[:, None], CELL_PX)[:, 0]
         alone = self.rng.random(count) >= self.crops.collage
         framed = np.flatnonzero(~alone & (in_cells.amin((1, 2)) < 0.5).cpu().numpy())
         cells = cells.masked_fill(in_cells < 0.5, ANY)
         if len(framed):
-            self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), share, in_cells)
+            self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), inside, in_cells)
         return pixels, cells, domains
 
     def _number(self, kind: str) -> int:
