@@ -63,16 +63,16 @@ def test_odd_resolution_tags_are_no_resolution(slide: Path, change: dict[str, in
         assert opened.info.resolution is None
 
 
-def sparse(path: Path, side: int, tile: int, tiles: int, size: int = 0) -> Path:
-    """A TIFF that promises side x side pixels and lists so many tiles."""
-    values = [0] * tiles
+def sparse(path: Path, side: int, tile: int, tiles: int, first: int = 8) -> Path:
+    """A TIFF that promises side x side pixels and lists so many tiles, of which the first has some bytes."""
+    values = [first] + [0] * (tiles - 1)
     tags = [
         (256, 4, 1, side), (257, 4, 1, side), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (277, 3, 1, 1),
         (322, 4, 1, tile), (323, 4, 1, tile), (324, 4, tiles, 400), (325, 4, tiles, 400),
     ]  # fmt: skip
     body = b"".join(struct.pack("<HHII", *one) for one in tags)
     head = b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", len(tags)) + body + bytes(4)
-    path.write_bytes(head.ljust(400, b"\0") + struct.pack(f"<{tiles}I", *values) + bytes(size))
+    path.write_bytes(head.ljust(400, b"\0") + struct.pack(f"<{tiles}I", *values))
     return path
 
 
@@ -85,6 +85,11 @@ def test_headers_promise_no_more_than_the_file_holds(tmp_path: Path, monkeypatch
     monkeypatch.setenv(LIMITS, "100")
     with open_slide(promising) as opened:
         assert opened.width == 80_000
+
+
+def test_a_slide_without_any_tile_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SlideError, match="not one of its tiles or strips holds a byte"):
+        open_slide(sparse(tmp_path / "nothing.tif", 4096, 256, 256, first=0))
 
 
 def test_a_jpeg_larger_than_its_tile_is_not_unpacked(tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def _check_page(page: TiffPage) -> None:
         )
     if not all(isinstance(number, int) and number >= 0 for number in (*offsets, *counts)):
         raise ValueError("tiles or strips at places that cannot be")
+    if not any(counts):
+        raise ValueError("not one of its tiles or strips holds a byte")
 
 
 def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:
