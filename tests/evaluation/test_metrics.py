@@ -25,6 +25,7 @@ from metaphase.evaluation.metrics import (
     f1_of_rates,
     froc,
     slide_counts,
+    steady_threshold,
     thinned,
 )
 from metaphase.reports.plots import froc_line, froc_plot
@@ -103,6 +104,28 @@ def test_best_threshold_is_the_best_and_the_highest_of_equals(marked: Marked) ->
         return
     assert value == counted.f1.max()
     assert threshold == counted.threshold[counted.f1 == value].max()
+
+
+@given(marks())
+def test_a_steady_threshold_has_the_f1_of_its_detections(marked: Marked) -> None:
+    counted = curve(marked)
+    (_, highest), (threshold, value) = best_threshold(counted), steady_threshold(counted)
+    if not highest > 0:
+        assert value == pytest.approx(highest, nan_ok=True)
+        return
+    kept = marked.probability >= threshold
+    true = marked.found[kept].sum()
+    assert value == pytest.approx(2 * true / (kept.sum() + counted.truths))
+    assert counted.threshold.min() <= threshold <= counted.threshold.max()
+
+
+def test_a_steady_threshold_lies_in_the_middle_of_what_few_mitoses_cannot_tell_apart() -> None:
+    """Three mitoses, all found, the false ones far below: any threshold between is as good."""
+    few = marked_of([0.99, 0.98, 0.97, 0.02, 0.01], [True, True, True, False, False], [0] * 5, [0])
+    assert best_threshold(curve(few)) == (0.97, 1.0)
+    assert steady_threshold(curve(few))[0] == pytest.approx(0.5, abs=0.4)
+    many = marked_of(np.linspace(1, 0, 2000).tolist(), [True] * 1000 + [False] * 1000, [0] * 2000, [0])
+    assert steady_threshold(curve(many))[0] == pytest.approx(best_threshold(curve(many))[0], abs=0.02)
 
 
 @given(marks())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import GRID, Bench, bench_of, counts_of, measured
 from metaphase.evaluation.marks import Marked
-from metaphase.evaluation.metrics import best_threshold, curve, detection_metrics
+from metaphase.evaluation.metrics import curve, detection_metrics, steady_threshold
 from metaphase.jobs.training.config import EvaluationSection, LearningSection, Task
 from metaphase.networks.engine import even_tile_px
 from metaphase.networks.training.data import open_set
@@ -69,7 +69,7 @@ def test_scores_agree_with_the_evaluation(tmp_path: Path) -> None:
     validation, test = random_marks(1), random_marks(2)
     bootstrap = BootstrapConfig(samples=300)
     values = measured(validation, test, ["a"] * 6 + ["b"] * 6)
-    assert values["threshold"] == best_threshold(curve(validation))[0]
+    assert values["threshold"] == steady_threshold(curve(validation))[0]
     wanted = detection_metrics(test, values["threshold"], bootstrap).f1
     found = counts_of([values]).f1_at_validation(bootstrap)
     assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))

@@ -16,12 +16,12 @@ from metaphase.evaluation.marks import Marked, MatchingConfig, mark, merged, poi
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
     Estimate,
-    best_threshold,
     curve,
     draws,
     estimate,
     f1_of_counts,
     slide_counts,
+    steady_threshold,
 )
 
 GRID = np.round([*np.linspace(0.01, 0.99, 99), 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995], 4)
@@ -66,9 +66,9 @@ def bench_of(cohort: pd.DataFrame, reference: pd.DataFrame, split: str, matching
 def measured(validation: Marked, test: Marked, centres: list[str]) -> dict[str, Any]:
     """Plain values from which every table and curve of a network is made.
 
-    Counts a slide at the threshold that is best on the validation slides, and on the grid of thresholds.
+    Counts a slide at the steady threshold of the validation slides, and on the grid of thresholds.
     """
-    chosen, _ = best_threshold(curve(validation))
+    chosen, reached = steady_threshold(curve(validation))
     chosen = 0.5 if np.isnan(chosen) else chosen
     true, false = slide_counts(test, np.array([chosen]))
     rows = pd.DataFrame({"case": test.cases, "patient": test.patients, "centre": centres})
@@ -76,7 +76,7 @@ def measured(validation: Marked, test: Marked, centres: list[str]) -> dict[str, 
     steps = slide_counts(test, GRID)
     return {
         "threshold": chosen,
-        "validation_f1": _number(best_threshold(curve(validation))[1]),
+        "validation_f1": _number(reached),
         "slides": rows.to_dict("list"),
         "curve_true": steps[0].astype(int).tolist(),
         "curve_false": steps[1].astype(int).tolist(),

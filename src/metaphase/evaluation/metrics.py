@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
 from metaphase.base.cautions import Caution
@@ -43,6 +44,8 @@ class BootstrapConfig:
 
 FALSE_PER_MM2 = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """False detections per mm2 at which FROC sensitivities are tabulated."""
+SURE = 1e-6
+"""Probabilities nearer to 0 or 1 than this are no surer."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,23 @@ def best_threshold(curve: Curve) -> tuple[float, float]:
         return float("nan"), float("nan")
     best = int(np.nanargmax(curve.f1))
     return float(curve.threshold[best]), float(curve.f1[best])
+
+
+def steady_threshold(curve: Curve) -> tuple[float, float]:
+    """A threshold for other slides than these, and the F1 here: the middle, in logits, of good ones.
+
+    Good are those whose F1 cannot be told from the highest one, within two standard errors of so few truths.
+    The best of few mitoses is the best by chance, and often far too strict elsewhere.
+    """
+    best, highest = best_threshold(curve)
+    if not highest > 0:
+        return best, highest
+    share = (curve.truths * highest + 1) / (curve.truths + 2)
+    error = np.sqrt(share * (1 - share) / (curve.truths + 2))
+    good = curve.threshold[curve.f1 >= highest - 2 * error]
+    middle = expit(logit(good[[0, -1]].clip(SURE, 1 - SURE)).mean())
+    steady = float(np.clip(middle, good[-1], good[0]))
+    return steady, float(curve.f1[curve.threshold >= steady][-1])
 
 
 def froc(curve: Curve, area_mm2: float, rates: tuple[float, ...] = FALSE_PER_MM2) -> dict[float, float]:
