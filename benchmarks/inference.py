@@ -46,6 +46,7 @@ from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tile
 GPU_BATCH = 4
 MPX_PER_MM2 = 16.0
 PLAIN_OUTPUTS = 160
+WAYS = ("threads", "processes")
 Row = dict[str, Any]
 
 
@@ -376,6 +377,7 @@ def main() -> None:
     parser.add_argument(
         "--side", type=int, nargs="+", help="px of the slides for the end-to-end runs; 0 leaves them out"
     )
+    parser.add_argument("--decoders", nargs="+", choices=WAYS, default=WAYS, help="of slides for a GPU")
     parser.add_argument("--tissue", type=Path, nargs="*", default=[], help="pictures that slides are made of")
     parser.add_argument("--smooth-um", type=float, default=0.0, help="of trained models")
     parser.add_argument("--exhaustive", action="store_true", help="also with the second look everywhere")
@@ -387,6 +389,7 @@ def main() -> None:
     results: Row = {"speed": [], "end_to_end": [], "torch": torch.__version__}
     device = choose_device(arguments.device)
     processes = TileProcesses(available_cores())
+    decoders = {"threads": None, "processes": processes}
     sides = arguments.side or [4096 if device.type == "cpu" else 30_000]
     peaks = PeakConfig(smooth_um=arguments.smooth_um) if arguments.model else None
     with tempfile.TemporaryDirectory() as folder:
@@ -402,8 +405,8 @@ def main() -> None:
                 engines.append(Engine([network], replace(config, exhaustive=True), second))
             for path in slides.values():
                 for each in engines:
-                    for decoders in (None, processes) if device.type == "cuda" else (None,):
-                        row = {"network": name, **end_to_end(each, path, peaks, decoders)}
+                    for way in arguments.decoders if device.type == "cuda" else ("threads",):
+                        row = {"network": name, **end_to_end(each, path, peaks, decoders[way])}
                         print({key: _rounded(value) for key, value in row.items()}, flush=True)
                         results["end_to_end"].append(row)
             del engine, engines

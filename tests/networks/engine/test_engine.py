@@ -159,7 +159,7 @@ def test_a_batch_too_large_is_halved(engine: Engine) -> None:
     not torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
     reason="needs CUDA and Triton",
 )
-@pytest.mark.parametrize(("precision", "tolerance"), [("auto", 1e-3), ("fast", 0.05), ("float32", 1e-4)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("auto", 1e-3), ("fast", 0.25), ("float32", 1e-4)])
 def test_gpu_equals_the_plain_network(precision: str, tolerance: float) -> None:
     network, image = random_network(gamma=0.3), texture(500, 430)
     engine = Engine([network], EngineConfig(device="cuda", precision=precision))  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from metaphase.networks.engine.layers import (
 
 CHANNEL_MULTIPLE, SMALLEST_DOT = 8, 16
 STEM_PLACES, HEAD_PLACES, HEAD_CHUNK = 128, 64, 64
+"""The head takes its hidden channels in two chunks at least: of a single one Triton 3 makes wrong code."""
 TRIM = -LITE_TRIM[0]
 SIXTH = 1 / 6
 """Wide features are held in sixths: ReLU6 then keeps them between 0 and 1."""
@@ -187,7 +188,8 @@ class Head:
     ) -> None:
         self.slope, self.channels = slope, channels
         self.depth = max(_power_of_2(channels), SMALLEST_DOT)
-        self.inner = padded(hidden.out_channels, HEAD_CHUNK)
+        self.chunk = HEAD_CHUNK if hidden.out_channels > HEAD_CHUNK else HEAD_CHUNK // 2
+        self.inner = padded(max(hidden.out_channels, HEAD_CHUNK), self.chunk)
         self.weight = _matrix(hidden.weight[:, :, 0, 0].T, self.depth, self.inner, device)
         self.bias = _vector(_bias(hidden), self.inner, device)
         self.answer = _matrix(answer.weight[:, :, 0, 0].T, self.inner, SMALLEST_DOT, device)
@@ -199,7 +201,7 @@ class Head:
         out = torch.empty(tiles, rows, columns, dtype=torch.float32, device=values.device)
         cell_kernels.answers[(triton.cdiv(in_h * in_w, HEAD_PLACES), tiles)](
             values, self.weight, self.bias, self.answer, self.answer_bias, out, in_h, in_w, rows, columns,
-            self.slope, channels=self.channels, depth=self.depth, inner=self.inner, chunk=HEAD_CHUNK,
+            self.slope, channels=self.channels, depth=self.depth, inner=self.inner, chunk=self.chunk,
             places=HEAD_PLACES, num_warps=4,
         )  # fmt: skip
         return out

@@ -53,8 +53,6 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
-KERNEL_CHANNELS = 16
-"""Least channels of a block that kernels compute."""
 WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
 """Pixels of windows that a second look sees at once."""
 
@@ -344,10 +342,9 @@ def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
 
 
 def fits_kernels(network: nn.Sequential) -> bool:
-    """Whether kernels were made for these layers, and Triton is here; they err where blocks are narrower."""
-    blocks = [layer for layer in network if isinstance(layer, InvertedBlock)]
-    narrowest = min((min(block.shape[:3]) for block in blocks), default=0)
-    return narrowest >= KERNEL_CHANNELS and importlib.util.find_spec("triton") is not None
+    """Whether kernels were made for these layers, and Triton is here."""
+    inverted = any(isinstance(layer, InvertedBlock) for layer in network)
+    return inverted and importlib.util.find_spec("triton") is not None
 
 
 def combine(logits: list[Tensor]) -> Tensor:
