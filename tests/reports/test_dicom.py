@@ -82,6 +82,16 @@ def test_annotations(slide: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(*ordered, check_dtype=False, rtol=0, atol=1e-6)
 
 
+def test_more_annotations_than_places_are_an_error_at_once(slide: Path, tmp_path: Path) -> None:
+    path = tmp_path / "slide.dcm"
+    write_detections(DetectionSet(points(), ("slide",)), path, "dicom", sources={"slide": slide})
+    dataset = dcmread(path)
+    dataset.AnnotationGroupSequence[0].NumberOfAnnotations = 10**9
+    dataset.save_as(path)
+    with pytest.raises(TableError, match="places of 1,000,000,000 annotations"):
+        read_detections(path)
+
+
 def test_wsidicom_shows_them_on_the_slide(slide: Path, tmp_path: Path) -> None:
     table = points(5)
     path = tmp_path / "slide.dcm"

@@ -99,7 +99,12 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, list):
         value = tuple(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UsageError(
+                f"{where} is a number of {len(str(value))} digits", next_step="give a smaller one"
+            ) from error
     plain = _plain_types(hint)
     if plain and (not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain)):
         wanted = " or ".join({tuple: "a list"}.get(one, one.__name__) for one in plain)

@@ -193,6 +193,8 @@ def _rows(group: Any, slide: str) -> list[tuple[str, float, float, float | None,
     if not count:
         return []
     places = [(shape.min(0) + shape.max(0)) / 2 for shape in group.get_graphic_data("2D")]
+    if len(places) != count:
+        raise ValueError(f"{len(places):,} places of {count:,} annotations")
     names, values, _ = group.get_measurements()
     told = [index for index, name in enumerate(names) if name.value == "122157"]
     given = values[:, told[0]] if told else np.full(count, np.nan)
