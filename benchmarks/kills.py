@@ -2,10 +2,11 @@
 
 python -m benchmarks.kills [--only detect] [--kills 100] [--seed 1]
 
-`detect` and `run` are killed (SIGKILL) again and again until they come through, and what they left is
-compared with the result of a run that nobody disturbed. The labelling server and the viewer are killed
-while observers answer; afterwards every answer that was acknowledged must be in the database. Nothing that a
-command started may outlive it. Ends with 1 where anything was lost, differs or stayed.
+`detect`, `run` and `lab next` (which asks nobody here) are killed (SIGKILL) again and again until they come
+through, and what they left is compared with the result of a run that nobody disturbed. The labelling server
+and the viewer are killed while observers answer; afterwards every answer that was acknowledged must be in the
+database. Nothing that a command started may outlive it. Ends with 1 where anything was lost, differs or
+stayed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,13 +30,15 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
-from tests.jobs.run_samples import TINY
+from tests.jobs.run_samples import TINY, TINY_LAB
 from tests.web.pages import Page, command, labelling, post, served, viewing
 
 from metaphase.base.tables import read_manifest, read_table
+from metaphase.jobs.lab.folder import Lab
+from metaphase.jobs.lab.running import begin
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
-KINDS = ("detect", "run", "label", "view")
+KINDS = ("detect", "run", "lab", "label", "view")
 SIDE_PX = 768
 BATCH, OBSERVERS = 5, 8
 LONGEST_S = 20.0
@@ -153,6 +157,34 @@ def training(config: Path) -> Job:
     return Job("run", lambda output: command("run", config, "-o", output, "--device", "cpu"), result)
 
 
+def laboratory(folder: Path) -> Job:
+    """From three pairs of slides to a packaged model and its results; the bundled PHH3 networks label."""
+    dense = SimulationConfig(
+        cases=3, centres=1, width=SIDE_PX, height=SIDE_PX, seed=13, mitoses_per_mm2=(900, 1000), workers=1
+    )
+    simulate_cohort(folder / "cohort", dense)
+    (folder / "slides").mkdir()
+    for slide in (folder / "cohort").glob("*/*.tif"):
+        slide.rename(folder / "slides" / f"{slide.parent.name}_{slide.name}")
+    begun = begin(folder / "begun", folder / "slides", start="", name="tiny").lab.root
+    settings = (begun / "lab.toml").read_text(encoding="utf-8")
+    for asked in ("round1 = 600", "round2 = 400", "review = 50", "answers = 100"):
+        settings = settings.replace(asked, f"{asked.split()[0]} = 0")
+    (begun / "lab.toml").write_text(settings + TINY_LAB, encoding="utf-8")
+
+    def arguments(output: Path) -> list[str]:
+        if not output.exists():
+            shutil.copytree(begun, output)
+        return command("lab", "next", "--lab", output, "--device", "cpu")
+
+    def result(output: Path) -> dict[str, Any]:
+        lab = Lab(output)
+        found = read_table(lab.results / "candidates.parquet").to_dict("list")
+        return {"weights": lab.model.read_bytes(), "candidates": found}
+
+    return Job("lab next", arguments, result)
+
+
 def _without_times(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _without_times(value) for key, value in values.items() if "second" not in key}
@@ -207,6 +239,7 @@ def tallies(chosen: Sequence[str], folder: Path, kills: int, random: Random) -> 
     kinds: dict[str, Callable[[Path], Tally]] = {
         "detect": lambda here: kill_job(detection(slide), here, kills, random),
         "run": lambda here: kill_job(training(here / "run.toml"), here, kills, random),
+        "lab": lambda here: kill_job(laboratory(here), here, kills, random),
         "label": lambda here: kill_page(labelling(here, slide), kills, random),
         "view": lambda here: kill_page(viewing(here), kills, random),
     }

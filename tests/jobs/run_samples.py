@@ -29,6 +29,34 @@ TINY: dict[str, Any] = {
     "test": {"bootstrap": 50, "suppress_um": 12.5},
     "experiments": {"seeds": 1},
 }  # fmt: skip
+TINY_LAB = """
+[phh3]
+epochs = 1
+samples_per_epoch = 48
+batch = 16
+normalisation = "batch"
+augment = "R"
+
+[run.training]
+family = "detector"
+augment = "R"
+stain_mix = 0.0
+batch = 16
+epochs = 1
+samples_per_epoch = 32
+
+[run.sets]
+easy_negatives = 40
+hard_negatives = 60
+
+[run.ensemble]
+networks = 1
+gamma = 0.04
+
+[run.students]
+gammas = [0.04]
+"""
+"""What `lab.toml` says at its end, for a laboratory of seconds."""
 
 
 def tiny_config(**tables: dict[str, Any]) -> RunConfig:

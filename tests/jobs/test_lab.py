@@ -42,34 +42,7 @@ from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation import SimulationConfig, simulate_cohort
-
-TINY = """
-[phh3]
-epochs = 1
-samples_per_epoch = 48
-batch = 16
-normalisation = "batch"
-augment = "R"
-
-[run.training]
-family = "detector"
-augment = "R"
-stain_mix = 0.0
-batch = 16
-epochs = 1
-samples_per_epoch = 32
-
-[run.sets]
-easy_negatives = 40
-hard_negatives = 60
-
-[run.ensemble]
-networks = 1
-gamma = 0.04
-
-[run.students]
-gammas = [0.04]
-"""
+from tests.jobs.run_samples import TINY_LAB
 
 
 def seen(name: str, looks: Role = "", problem: str = "") -> Seen:
@@ -259,7 +232,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     assert sorted(begun.manifest["split"]) == ["test", "train", "validation"]
     settings = (lab.root / "lab.toml").read_text()
     settings = settings.replace("review = 50", "review = 5").replace("answers = 100", "answers = 0")
-    (lab.root / "lab.toml").write_text(settings + TINY)
+    (lab.root / "lab.toml").write_text(settings + TINY_LAB)
     lab = Lab(lab.root, "cpu")
     truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in begun.manifest["case"]}
     moments = iter(np.random.default_rng(3).integers(2, 12, 3).tolist())
@@ -298,7 +271,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     result = CliRunner().invoke(commands, ["--lab", str(lab.root), "--json"])
     assert json.loads(result.stdout)["next"] == ""
     (lab.root / "lab.toml").write_text(
-        settings + TINY.replace("epochs = 1\nsamples_per_epoch = 32", "epochs = 2")
+        settings + TINY_LAB.replace("epochs = 1\nsamples_per_epoch = 32", "epochs = 2")
     )
     changed = {one.step.name: one for one in standings(Lab(lab.root, "cpu"))}
     assert changed["cnn2"].status == "done"
