@@ -1,9 +1,8 @@
-"""A sheet of a detector's errors on MiDeSeC: its surest false detections, then its misses.
+"""A sheet of a detector's errors on complete fields left out: its surest false detections, then its misses.
 
-python recipes/breast/error_sheet.py --cohort OUT --folder WORK --threshold T -o SHEET.png
+python recipes/breast/error_sheet.py --data FOLDER [--source midesec] [--model breast] -o SHEET.png
 
-OUT is what breast_cohort.py wrote, WORK where breast_accuracy.py left its detections. Squares of 32 um; in
-each its probability, for a miss the highest one within 7.5 um.
+Squares of 32 um; in each its probability, for a miss the highest one within 7.5 um.
 """
 
 from __future__ import annotations
@@ -15,50 +14,37 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from breast_accuracy import OTHER, parts_of
+from arithmetic import found_by
+from dense_accuracy import RADIUS_UM
+from pictures import MITOSIS, MPP, TRAIN, Picture, Pixels, read_pictures
 from PIL import Image, ImageDraw
 
-from metaphase.base.tables import read_table
-from metaphase.detections import MITOSIS, match
+from metaphase.detections import match
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
 
-RADIUS_UM, SIDE_PX, A_ROW, MOST = 7.5, 128, 12, 60
-Pixels = npt.NDArray[np.uint8]
+SIDE_PX, A_ROW, MOST = 128, 12, 60
 
 
 @dataclass(frozen=True)
 class Error:
-    """A place where detector and reference differ."""
+    """A place where detector and labels differ."""
 
     probability: float
     missed: bool
     picture: Pixels
 
 
-def errors(cohort: Path, work: Path, threshold: float) -> Iterator[Error]:
-    """All errors of the fields that tested."""
-    slides, reference = parts_of(cohort), read_table(cohort / "reference.csv")
-    for row in slides[slides["split"] == OTHER].to_dict("records"):
-        found = read_table(work / "found" / f"{row['case']}.parquet")
-        truth = reference[(reference["case"] == row["case"]) & (reference["label"] == MITOSIS)]
-        with Image.open(row["he"]) as image:
-            pixels = np.asarray(image.convert("RGB"))
-        yield from _errors_of(pixels, found, truth, threshold, RADIUS_UM / row["mpp"])
-
-
-def _errors_of(
-    pixels: Pixels, found: pd.DataFrame, truth: pd.DataFrame, threshold: float, radius_px: float
-) -> Iterator[Error]:
-    counted = found[found["probability"] >= threshold]
-    places, real = (table[["x", "y"]].to_numpy(np.float64) for table in (counted, truth))
-    pairs = match(places, counted["probability"].to_numpy(np.float64), real, radius_px)
-    probability = counted["probability"].to_numpy()
-    for number in np.flatnonzero(pairs < 0):
-        yield Error(float(probability[number]), False, _square(pixels, places[number]))
+def errors_of(field: Picture, found: npt.NDArray[np.float64], threshold: float) -> Iterator[Error]:
+    """False detections and misses of one field; `found` holds x, y and probability."""
+    counted, real = found[found[:, 2] >= threshold], field.of(MITOSIS)
+    pairs = match(counted[:, :2] * MPP, counted[:, 2].copy(), real * MPP, RADIUS_UM)
+    for x, y, probability in counted[pairs < 0]:
+        yield Error(float(probability), False, _square(field.pixels, np.array([x, y])))
     for number in np.setdiff1d(np.arange(len(real)), pairs):
-        away = np.hypot(found["x"] - real[number, 0], found["y"] - real[number, 1])
-        best = float(found["probability"][away <= radius_px].max())
-        yield Error(best, True, _square(pixels, real[number]))
+        near = np.hypot(*(found[:, :2] - real[number]).T) * MPP <= RADIUS_UM
+        best = float(found[near, 2].max(initial=0.0))
+        yield Error(best, True, _square(field.pixels, real[number]))
 
 
 def _square(pixels: Pixels, place: npt.NDArray[np.float64]) -> Pixels:
@@ -80,22 +66,30 @@ def sheet(*groups: list[Error]) -> Image.Image:
 
 def _labelled(error: Error) -> Image.Image:
     square = Image.fromarray(error.picture)
-    said = "nothing" if np.isnan(error.probability) else f"{error.probability:.3f}"
+    said = f"{error.probability:.3f}" if error.probability else "nothing"
     ImageDraw.Draw(square).text((3, 2), ("missed, " if error.missed else "") + said, fill="black")
     return square
 
 
 def main() -> None:
-    """Read, compare, draw."""
+    """Search, compare, draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cohort", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--threshold", type=float, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--source", default="midesec")
+    parser.add_argument("--model", default="breast")
+    parser.add_argument("--device")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    every = list(errors(options.cohort, options.folder, options.threshold))
+    ready = ReadyDetector(load_detector([options.model]), EngineConfig(device=options.device))
+    fields = [
+        one for one in read_pictures(options.data) if one.folder == options.source and one.role != TRAIN
+    ]
+    found, threshold = found_by(ready, fields), ready.detector.points.mitoses.delta
+    every = [
+        error for one in fields for error in errors_of(one, found[f"{one.folder}|{one.name}"], threshold)
+    ]
     false = sorted((error for error in every if not error.missed), key=lambda error: -error.probability)
     missed = [error for error in every if error.missed]
     print(f"{len(false)} false detections, {len(missed)} misses")
