@@ -19,6 +19,7 @@ from metaphase.base.errors import UsageError
 
 pytest.importorskip("distributed", reason="the extra cluster is not installed")
 pytestmark = pytest.mark.filterwarnings("default")  # what Dask warns about is not ours
+TRIM = "MALLOC_TRIM_THRESHOLD_"
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,12 @@ def test_a_crew_does_what_one_process_does(crew: Crew, tmp_path: Path) -> None:
     assert "failed item 4 True" in ears.heard
     assert {"started item 0", "item 0 1/2"} <= set(ears.heard)
     assert (tmp_path / "crew" / "errors.log").is_file()
+
+
+def test_workers_keep_the_memory_that_they_use_again(crew: Crew, tmp_path: Path) -> None:
+    """Without Dask's word to the allocator, with which an engine takes a fifth longer."""
+    told = run_batch({"a": 1}, lambda _item, _progress: os.environ.get(TRIM, "kept"), tmp_path, None, crew)
+    assert told.results == {"a": "kept"}
 
 
 def test_a_lost_worker_s_item_is_done_again(crew: Crew, tmp_path: Path) -> None:
@@ -155,7 +162,13 @@ def test_workers_are_asked_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     with hired(cluster=settings) as crew:
         assert crew is not None
-        batch = run_batch({"a": 1, "b": 2}, lambda item, _progress: item + 1, tmp_path / "out", None, crew)
+        batch = run_batch(
+            {"a": 1, "b": 2},
+            lambda item, _progress: (item + 1, os.environ.get(TRIM, "kept")),
+            tmp_path / "out",
+            None,
+            crew,
+        )
         assert crew._resources() == {"GPU": 1}
-    assert batch.results == {"a": 2, "b": 3}
+    assert batch.results == {"a": (2, "kept"), "b": (3, "kept")}
     assert len((tmp_path / "jobs").read_text().splitlines()) == 1

@@ -44,8 +44,13 @@ FRUGAL = {
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
 }
-"""Dask watches itself for tasks of milliseconds; ours take minutes, and cores are for them."""
+"""Dask watches itself for tasks of milliseconds; ours take minutes, and cores are for them. And it has the
+allocator give memory back at once, which costs an engine that takes it again for each tile a fifth of its
+time."""
+KEEP_MEMORY = """DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON="{'MALLOC_TRIM_THRESHOLD_': None}\""""
+"""The last of these for workers that are started elsewhere."""
 GPU = "GPU"
 """What workers with a GPU declare (`dask worker --resources GPU=1`); where one does, items go to those."""
 KINDS = {
@@ -376,8 +381,8 @@ def _queued(config: ClusterConfig) -> Any:
     options = {"cores": 1, "memory": "4GB", **config.options, "processes": 1}
     extra = ["--nthreads", "1", *(("--resources", f"{GPU}=1") if config.gpu else ())]
     options["worker_extra_args"] = [*options.get("worker_extra_args", ()), *extra]
-    threads = f"export OMP_NUM_THREADS={options['cores']}"
-    options["job_script_prologue"] = [threads, *options.get("job_script_prologue", ())]
+    exports = [f"export OMP_NUM_THREADS={options['cores']}", f"export {KEEP_MEMORY}"]
+    options["job_script_prologue"] = [*exports, *options.get("job_script_prologue", ())]
     try:
         cluster = getattr(dask_jobqueue, KINDS[config.kind])(**options)
     except (TypeError, ValueError) as error:
