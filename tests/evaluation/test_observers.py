@@ -105,6 +105,14 @@ def test_incomplete_or_odd_answers_are_refused(study: Path, change, message: str
         read_observers(study / "key.csv", [study / "a.csv"])
 
 
+def test_a_key_without_items_is_none(study: Path) -> None:
+    sheet = pd.DataFrame({"item": export(study).key["item"], "answer": "not"})
+    write_table(study / "a.csv", sheet)
+    write_table(study / "key.csv", pd.DataFrame(columns=["item", "kind"]))
+    with pytest.raises(TableError, match="the key has no item"):
+        read_observers(study / "key.csv", [study / "a.csv"])
+
+
 def test_the_key_may_not_lie_with_the_observer(study: Path) -> None:
     with pytest.raises(UsageError, match="in the observer's folder"):
         export_observers(

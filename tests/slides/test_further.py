@@ -104,6 +104,15 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         open_slide(path)
 
 
+def test_a_level_without_pixels_is_an_error(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "slide.zarr", blob_image(), version=2)
+    told = path / "1" / ".zarray"
+    stated = json.loads(told.read_text())
+    told.write_text(json.dumps(stated | {"shape": [*stated["shape"][:-2], 0, stated["shape"][-1]]}))
+    with pytest.raises(SlideError, match="a level without pixels"):
+        open_slide(path)
+
+
 def test_a_folder_is_accounted_for_by_its_content(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "slide.zarr", blob_image())
     source = SlideSource(path)

@@ -261,6 +261,8 @@ def read_observers(
     """
     planned = read_table(key)
     require_columns(planned, ("item", "kind"), key)
+    if planned.empty:
+        raise TableError("the key has no item", path=key, next_step="give the key of the study, whole")
     if not answers:
         raise UsageError("no answers are given", next_step="name the observers' answer files")
     names = [Path(path).stem if Path(path).name != ANSWERS else Path(path).parent.name for path in answers]

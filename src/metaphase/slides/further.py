@@ -117,6 +117,8 @@ class OmeZarrSlide(Slide):
             self._axes = [str(axis["name"]) for axis in image["axes"]]
             self._arrays = [group[level["path"]] for level in image["datasets"]]
             sizes = [self._size(array) for array in self._arrays]
+            if not all(min(size) > 0 for size in sizes):
+                raise ValueError("a level without pixels")
             stated = _ome_mpp(image)
             for array in self._arrays:
                 _refuse_risky(array, path)
