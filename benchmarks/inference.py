@@ -39,6 +39,7 @@ from metaphase.networks.detector import load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.arithmetic import tissue_like
 from metaphase.networks.engine.cpu import CpuDetector, Workers
+from metaphase.networks.engine.engine import page_locked
 from metaphase.networks.engine.layers import fold_detector
 from metaphase.networks.engine.settings import Precision, Second
 from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
@@ -236,7 +237,9 @@ def write_slide(path: Path, side: int, pictures: list[Path]) -> int:
     return 512 * count
 
 
-def end_to_end(engine: Engine, path: Path, peaks: PeakConfig | None, decoders: TileProcesses | None) -> Row:
+def end_to_end(
+    engine: Engine, path: Path, peaks: PeakConfig | None, decoders: TileProcesses | None, rounds: int
+) -> Row:
     """A slide: decoding alone, computing alone, and both at once; by threads or processes."""
     with open_slide(path) as slide:
         pixels = next(iter(read_tiles(slide, plan_detection(slide, engine))))[1]
@@ -270,7 +273,7 @@ def end_to_end(engine: Engine, path: Path, peaks: PeakConfig | None, decoders: T
             points = sum(len(result.points.x) for result in found)
 
         watch = Stopwatch(both, megapixels, engine.device)
-        watch.run(2)
+        watch.run(rounds)
         together = min(watch.wall) * megapixels
     compute = one * len(plan.tiles)
     return {
@@ -388,7 +391,7 @@ def main() -> None:
     config = EngineConfig(device=arguments.device, precision=arguments.precision)
     results: Row = {"speed": [], "end_to_end": [], "torch": torch.__version__}
     device = choose_device(arguments.device)
-    processes = TileProcesses(available_cores())
+    processes = TileProcesses(available_cores(), page_locked if device.type == "cuda" else None)
     decoders = {"threads": None, "processes": processes}
     sides = arguments.side or [4096 if device.type == "cpu" else 30_000]
     peaks = PeakConfig(smooth_um=arguments.smooth_um) if arguments.model else None
@@ -406,7 +409,10 @@ def main() -> None:
             for path in slides.values():
                 for each in engines:
                     for way in arguments.decoders if device.type == "cuda" else ("threads",):
-                        row = {"network": name, **end_to_end(each, path, peaks, decoders[way])}
+                        row = {
+                            "network": name,
+                            **end_to_end(each, path, peaks, decoders[way], arguments.rounds),
+                        }
                         print({key: _rounded(value) for key, value in row.items()}, flush=True)
                         results["end_to_end"].append(row)
             del engine, engines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,24 @@ def test_pixels_hold_as_long_as_promised(tmp_path: Path, processes: TileProcesse
             taken.append(pixels)
             for back in range(min(5, number) + 1):
                 np.testing.assert_array_equal(taken[number - back], expected[number - back])
+
+
+def test_shared_memory_is_prepared_before_its_use_and_let_go(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def prepare(memory: mmap) -> Callable[[], object]:
+        size = len(memory)
+        seen.append(f"prepared {size}")
+        return lambda: seen.append(f"let go of {size}")
+
+    one = TileProcesses(1, prepare)
+    with open_slide(pyramid(tmp_path / "a.tif")) as slide:
+        for tile_px in (64, 64, 256):
+            plan = plan_tiles(slide.bounds, slide.mpp, tile_px=tile_px)
+            assert sum(1 for _ in one.read(slide, plan, ahead=1, hold=1)) == len(plan.tiles)
+    one.close()
+    small, large = (seen[number].split()[-1] for number in (0, 2))
+    assert seen == [f"prepared {small}", f"let go of {small}", f"prepared {large}", f"let go of {large}"]
 
 
 def test_a_search_finds_the_same(tmp_path: Path, processes: TileProcesses) -> None:

@@ -155,8 +155,10 @@ class ReadyDetector:
         if self._graphs or not self.may_start_processes or cores < FEW_CORES:
             return None
         from metaphase.networks.checkpoints import choose_device
+        from metaphase.networks.engine.engine import page_locked
 
-        return TileProcesses(cores) if choose_device(self.config.device).type == "cuda" else None
+        device = choose_device(self.config.device)
+        return TileProcesses(cores, page_locked) if device.type == "cuda" else None
 
 
 def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:

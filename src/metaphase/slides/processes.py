@@ -6,7 +6,7 @@ import mmap
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -23,19 +23,25 @@ from metaphase.slides.opening import SlideSource, source_of
 from metaphase.slides.tiles import Tile, TilePlan
 
 PAGE, CHANNELS = mmap.ALLOCATIONGRANULARITY, 3
+NICENESS = 5
+"""How far decoding gives way: a GPU waits for whoever computes, who has little to do, but at once."""
+Prepare = Callable[[mmap.mmap], Callable[[], object]]
+"""Makes shared memory ready for a device, and says how to undo that."""
 
 
 class TileProcesses:
     """Processes that decode into memory which they share with this one; kept from slide to slide.
 
     They begin at once, so that they are ready when a network is. Python starts them by importing the main
-    program again: that must not work when it is imported.
+    program again: that must not work when it is imported. `prepare` sees the shared memory before its use.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, prepare: Prepare | None = None) -> None:
         self.count = count
         self._file = _shared_file()
-        self._bytes = 0
+        self._room: mmap.mmap | None = None
+        self._prepare: Prepare = prepare or (lambda _: lambda: None)
+        self._undo: Callable[[], object] = lambda: None
         shared = _Shared(self._file)
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (shared,))
         for _ in range(count):
@@ -50,8 +56,8 @@ class TileProcesses:
             return
         source, slots = source_of(slide), ahead + hold + 1
         size = max(tile.outer.area for tile in plan.tiles) * CHANNELS
-        room = self._room(slots * size)
-        decode = partial(_decode, source, plan.mpp, size, slots, self._bytes)
+        room = self._of(slots * size)
+        decode = partial(_decode, source, plan.mpp, size, slots, len(room))
         tasks = [
             (number, tile, *plan.to_level0(tile.outer.x, tile.outer.y))
             for number, tile in enumerate(plan.tiles)
@@ -66,16 +72,20 @@ class TileProcesses:
                 next_step="run again, finished tiles are kept; the machine may be short of memory",
             ) from error
 
-    def _room(self, size: int) -> mmap.mmap:
-        """The shared memory; it only grows."""
-        if size > self._bytes:
-            self._bytes = -(-size // PAGE) * PAGE
-            os.truncate(self._file, self._bytes)
-        return mmap.mmap(self._file, self._bytes)
+    def _of(self, size: int) -> mmap.mmap:
+        """Shared memory of at least this size; it only grows."""
+        if self._room is None or size > len(self._room):
+            total = -(-size // PAGE) * PAGE
+            os.truncate(self._file, total)
+            self._undo()
+            self._room = mmap.mmap(self._file, total)
+            self._undo = self._prepare(self._room)
+        return self._room
 
     def close(self) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
+        self._undo()
         os.close(self._file)
 
 
@@ -110,6 +120,7 @@ _worker: dict[str, Any] = {}
 def _begin(shared: _Shared) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the tiles is stopped, and ends them
+    os.nice(NICENESS)
     _worker["file"] = shared.file
 
 

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from mmap import mmap
 from typing import TypeVar
 
 import numpy as np
@@ -209,11 +210,11 @@ class Engine:
         return int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
 
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Tensor]]:
-        """Batches whose pixels are tensors; for a GPU in memory that travels beside its work, made ahead."""
-        pinned = self.device.type == "cuda"
-        stack = partial(_stacked, pinned=pinned)
-        # tensors that one thread makes and another frees pile up on the CPU; pinned ones do not
-        return ordered_map(stack, batches, threads=1, ahead=1) if pinned else map(stack, batches)
+        """Batches whose pixels are tensors; for a GPU they are sent ahead, beside its work."""
+        if self.device.type != "cuda":
+            return map(_stacked, batches)  # tensors that one thread makes and another frees pile up here
+        send = partial(_sent, device=self.device, stream=torch.cuda.Stream(self.device))
+        return ordered_map(send, batches, threads=1, ahead=1)
 
     def started(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
         """Tiles on their way through the device, smoothed by `sigma` outputs."""
@@ -244,10 +245,7 @@ class Engine:
         except RuntimeError as error:
             if self.device.type == "cpu":
                 raise
-            raise DeviceError(
-                f"the device {self.device} failed ({_first_line(error)})",
-                next_step="run again, finished tiles and slides are kept; or use --device cpu",
-            ) from error
+            raise _failed(self.device, error) from error
 
     def _halved(self, tiles: Tensor, error: Exception) -> Tensor:
         if len(tiles) == 1:
@@ -319,13 +317,40 @@ def _cut(values: Tensor, windows: Windows, step: int, side: int) -> Tensor:
     return values[places[:, 0, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def _stacked(batch: tuple[T, list[RGB]], *, pinned: bool) -> tuple[T, Tensor]:
-    """Pixels (tiles, rows, columns, 3) of a batch; pinned memory travels to a GPU beside its work."""
+def _stacked(batch: tuple[T, list[RGB]]) -> tuple[T, Tensor]:
+    """Pixels (tiles, rows, columns, 3) of a batch."""
     tiles, pixels = batch
-    out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=pinned)
-    for target, source in zip(out.numpy(), pixels, strict=True):
-        target[...] = source
+    return tiles, torch.from_numpy(np.stack(pixels))
+
+
+def _sent(batch: tuple[T, list[RGB]], device: torch.device, stream: torch.cuda.Stream) -> tuple[T, Tensor]:
+    """As `_stacked`, on a GPU; straight from where the pixels lie."""
+    tiles, pixels = batch
+    try:
+        with torch.cuda.device(device):
+            used_by = torch.cuda.current_stream()
+            with torch.cuda.stream(stream):
+                out = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, device=device)
+                for target, source in zip(out, pixels, strict=True):
+                    writable = source if source.flags.writeable else source.copy()
+                    target.copy_(torch.from_numpy(writable), non_blocking=True)
+                stream.synchronize()
+            out.record_stream(used_by)
+    except RuntimeError as error:
+        raise _failed(device, error) from error
     return tiles, out
+
+
+PORTABLE = 1
+"""For all GPUs of the machine."""
+
+
+def page_locked(memory: mmap) -> Callable[[], object]:
+    """Memory from which a GPU fetches by itself, where the system allows that; and how to undo it."""
+    lock, place = torch.cuda.cudart(), np.frombuffer(memory, np.uint8)
+    if lock.cudaHostRegister(place.ctypes.data, place.nbytes, PORTABLE) != lock.cudaError.success:
+        return lambda: None
+    return partial(lock.cudaHostUnregister, place.ctypes.data)
 
 
 def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
@@ -366,6 +391,13 @@ def check_finite(logits: Tensor) -> None:
     """Raise `ModelError` where a network gave NaN or infinity."""
     if not bool(torch.isfinite(logits).all()):
         raise not_finite()
+
+
+def _failed(device: torch.device, error: Exception) -> DeviceError:
+    return DeviceError(
+        f"the device {device} failed ({_first_line(error)})",
+        next_step="run again, finished tiles and slides are kept; or use --device cpu",
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -16,9 +16,9 @@ from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.settings import Calibration, PeakConfig
 
-MOVES = 3
+MOVES = 5
 """Outputs by which a maximum may move when the second network has its say."""
-MARGIN = 4
+MARGIN = 6
 """Outputs that a tile needs at each side beyond those of a search with one look: `MOVES` and a border, and an
 even number, so that the cells of a network lie as they do in such a search."""
 Ints = npt.NDArray[np.int64]
