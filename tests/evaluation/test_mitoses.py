@@ -300,7 +300,14 @@ def test_manifest_with_a_case_twice_is_refused(cohort: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"radius_um": 0}, {"radius_um": float("nan")}, {"method": "best"}, {"threshold": 2}, {"border_um": -1}],
+    [
+        {"radius_um": 0},
+        {"radius_um": float("nan")},
+        {"radius_um": 1e308},
+        {"method": "best"},
+        {"threshold": 2},
+        {"border_um": -1},
+    ],
 )
 def test_settings_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):

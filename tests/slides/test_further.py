@@ -113,6 +113,21 @@ def test_a_level_without_pixels_is_an_error(tmp_path: Path) -> None:
         open_slide(path)
 
 
+@pytest.mark.parametrize("axes", ["cyx", "xczyx"])
+def test_axes_that_do_not_fit_the_arrays_are_an_error(tmp_path: Path, axes: str) -> None:
+    path = write_zarr(tmp_path / "slide.zarr", blob_image(), axes=[{"name": name} for name in axes])
+    with pytest.raises(SlideError, match="axes"):
+        open_slide(path)
+
+
+def test_every_level_has_bytes_as_pixels(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "slide.zarr", blob_image(), version=2)
+    told = path / "1" / ".zarray"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"dtype": "<f4"}))
+    with pytest.raises(SlideError, match="channels of float32"):
+        open_slide(path)
+
+
 def test_a_folder_is_accounted_for_by_its_content(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "slide.zarr", blob_image())
     source = SlideSource(path)

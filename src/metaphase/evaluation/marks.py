@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,10 @@ from metaphase.detections.matching import NOBODY
 from metaphase.evaluation.cohort import Cohort, Comparison
 
 # ---- when a detection counts as a truth found ----
+
+
+FARTHEST_UM = 1000.0
+"""What is farther apart than this says nothing about a nucleus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,14 @@ class MatchingConfig:
         if self.method not in ("greedy", "optimal"):
             raise UsageError(f"matching {self.method!r} is unknown", next_step="choose greedy or optimal")
         require_range(
-            math.isfinite(self.radius_um) and self.radius_um > 0, "radius_um", self.radius_um, "above 0"
+            0 < self.radius_um <= FARTHEST_UM,
+            "radius_um",
+            self.radius_um,
+            f"above 0, at most {FARTHEST_UM:g}",
         )
         for name in ("border_um", "ignore_radius_um"):
             value = getattr(self, name)
-            require_range(math.isfinite(value) and value >= 0, name, value, "at least 0")
+            require_range(0 <= value <= FARTHEST_UM, name, value, f"from 0 to {FARTHEST_UM:g}")
         if self.threshold is not None:
             require_range(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
 

@@ -116,24 +116,29 @@ class OmeZarrSlide(Slide):
             image = _ome(group.attrs)["multiscales"][0]
             self._axes = [str(axis["name"]) for axis in image["axes"]]
             self._arrays = [group[level["path"]] for level in image["datasets"]]
+            if len(set(self._axes)) < len(self._axes):
+                raise ValueError(f"axes {self._axes}")
+            for array in self._arrays:
+                if array.ndim != len(self._axes):
+                    raise ValueError(f"{len(self._axes)} axes for an array of {array.ndim}")
             sizes = [self._size(array) for array in self._arrays]
             if not all(min(size) > 0 for size in sizes):
                 raise ValueError("a level without pixels")
             stated = _ome_mpp(image)
             for array in self._arrays:
                 _refuse_risky(array, path)
-        kind, samples = self._arrays[0].dtype, self._samples
-        if kind != np.uint8 or samples not in (1, 3, 4):
-            self.close()
-            raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
+        for array in self._arrays:
+            kind, samples = array.dtype, self._samples(array)
+            if kind != np.uint8 or samples not in (1, 3, 4):
+                self.close()
+                raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
         super().__init__(_info(path, "ome-zarr", sizes, stated, mpp))
 
     def _size(self, array: Any) -> tuple[int, int]:
         return int(array.shape[self._axes.index("x")]), int(array.shape[self._axes.index("y")])
 
-    @property
-    def _samples(self) -> int:
-        return int(self._arrays[0].shape[self._axes.index("c")]) if "c" in self._axes else 1
+    def _samples(self, array: Any) -> int:
+        return int(array.shape[self._axes.index("c")]) if "c" in self._axes else 1
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
