@@ -15,7 +15,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import LIMITS, check_plain, finite, is_file, parse_json, parsing, raised
 from metaphase.base.provenance import CHECK, facts_of, why_again, write_note
-from metaphase.base.tables import TableError, read_manifest, read_table, require_numbers, write_table
+from metaphase.base.tables import Remark, TableError, read_manifest, read_table, require_numbers, write_table
 
 
 def test_pipes_devices_sockets_and_folders_are_refused_at_once(
@@ -175,3 +175,14 @@ def test_a_table_of_ours_with_a_changed_byte_is_no_other_table(tmp_path: Path) -
     (tmp_path / "b.parquet").write_bytes(data)
     with pytest.raises(TableError, match="cannot be read as a table"):
         read_table(tmp_path / "b.parquet")
+
+
+def test_what_is_said_of_a_table_is_shared_by_tables_made_of_it(tmp_path: Path) -> None:
+    told = Remark(model="breast", cases=["a", "b"])
+    table = pd.DataFrame({"x": [1.0, 2.0]})
+    table.attrs["points"] = told
+    write_table(tmp_path / "a.parquet", table)
+    back = read_table(tmp_path / "a.parquet")
+    assert back.attrs == {"points": told}
+    for one in (table, back):
+        assert one[one["x"] > 1].assign(y=0).attrs["points"] is one.attrs["points"]

@@ -84,11 +84,13 @@ def test_one_that_cannot_be_loaded_is_left_out(
 ) -> None:
     monkeypatch.syspath_prepend(str(site))
     plugins.plugins.cache_clear()
+    plugins.plugin_names.cache_clear()
     assert set(plugins.plugins("metaphase.formats")) == {"lines"}
     (site / "slide.jsonl").write_text('{"x": 3, "y": 4, "probability": 0.5}\n')
     assert read_detections(site / "slide.jsonl").table["y"].tolist() == [4]
     assert "broken of example_package:absent cannot be used" in caplog.text
     plugins.plugins.cache_clear()
+    plugins.plugin_names.cache_clear()
 
 
 def test_a_plain_network_searches_slides(he_slide: Path) -> None:

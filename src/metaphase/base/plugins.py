@@ -18,6 +18,7 @@ Group = Literal["metaphase.slides", "metaphase.formats", "metaphase.networks"]
 _log = logging.getLogger(__name__)
 
 
+@cache
 def plugin_names(group: Group) -> tuple[str, ...]:
     """Their names; nothing is loaded."""
     return tuple(sorted({one.name for one in entry_points(group=group)}))

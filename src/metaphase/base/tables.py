@@ -85,7 +85,20 @@ def _read_parquet(path: Path, source: Path | BytesIO, size: int) -> pd.DataFrame
     rows = parquet.read_metadata(source).num_rows
     if rows > raised(max(MOST_ROWS, size)):
         raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
-    return pd.read_parquet(source, page_checksum_verification=True)
+    frame = pd.read_parquet(source, page_checksum_verification=True)
+    for name, told in frame.attrs.items():
+        frame.attrs[name] = Remark(told) if isinstance(told, dict) else told
+    return frame
+
+
+class Remark(dict[str, Any]):
+    """What the maker of a table says about it, in `DataFrame.attrs`; not to be changed.
+
+    Tables made of it share it: pandas copies all that attributes hold, each time that it makes a column.
+    """
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Remark:
+        return self
 
 
 def write_table(path: str | Path, frame: pd.DataFrame) -> None:

@@ -15,7 +15,7 @@ from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import SlideError
 from metaphase.base.geometry import Box
 from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, white_balanced
-from metaphase.images.stain.pixels import optical_density, stained_density
+from metaphase.images.stain.pixels import channel_mean, optical_density, stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
 from metaphase.slides.metadata import CHECK_MPP
@@ -162,7 +162,7 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: i
 
 def sharpness(image: RGB, mpp: float = WORKING_MPP) -> float:
     """Fine detail (0.5 to 1 um) relative to coarser detail (1 to 2 um); about 0.7 to 1.2 when in focus."""
-    density = optical_density(image).mean(axis=2)
+    density = channel_mean(optical_density(image))
     fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / mpp) for size in BLUR_UM)
     detail = float(np.std(middle - coarse))
     return float(np.std(fine - middle)) / detail if detail > 1e-6 else 0.0

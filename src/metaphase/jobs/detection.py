@@ -30,7 +30,7 @@ from metaphase.base.errors import SlideError, spelled
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
-from metaphase.base.tables import read_table, write_table
+from metaphase.base.tables import Remark, read_table, write_table
 from metaphase.counting import (
     CountConfig,
     SlideCount,
@@ -321,7 +321,7 @@ class _SlideJob:
             table[CHANCE] = calibration.chance(
                 specimen(table, facts["mpp"], self._tissue, None, self.counting)
             )
-        table.attrs[OPERATING_POINTS] = self.stated
+        table.attrs[OPERATING_POINTS] = Remark(self.stated)
         listed = table[table["probability"] >= self.points.lowest].reset_index(drop=True)
         listed.attrs = table.attrs
         write_table(self.folder / CANDIDATES, table)

@@ -20,7 +20,7 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.base.tables import named, natural, read_table, require_columns
+from metaphase.base.tables import Remark, named, natural, read_table, require_columns
 from metaphase.counting import CountConfig
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
@@ -403,7 +403,7 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
     """Points of all slides as one table; slides without any are named in it too."""
     parts = [DetectionSet(read_table(one.folder / path.name), (one.name,)) for one in results]
     whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINTS] = dict(results[0].points)
+    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].points)
     write_detections(whole, path, "parquet")
 
 

@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 from metaphase.base.cautions import Cautions, read_cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import parsing
-from metaphase.base.tables import named, write_table
+from metaphase.base.tables import Remark, named, write_table
 from metaphase.counting import (
     CountConfig,
     Hotspot,
@@ -191,7 +191,7 @@ def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
     mitosis = table["label"] == MITOSIS
     for column, point in ((LISTED, "mitoses"), (COUNTED, "count")):
         table[column] = mitosis & (table["probability"] >= result.points[point]["delta"])
-    table.attrs[OPERATING_POINTS] = dict(result.points)
+    table.attrs[OPERATING_POINTS] = Remark(result.points)
     listed = table[mitosis & (table["probability"] >= result.lowest)].reset_index(drop=True)
     listed.attrs = table.attrs
     write_table(result.folder / CANDIDATES, table)

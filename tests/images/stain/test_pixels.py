@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain.pixels import rgb_uint8, rgb_unit
+from metaphase.images.stain.pixels import channel_mean, rgb_uint8, rgb_unit
 
 from .samples import BAD_IMAGES
 
@@ -41,3 +41,9 @@ def test_alpha_lies_over_white():
 def test_other_arrays_are_refused(image):
     with pytest.raises(UsageError):
         rgb_unit(image)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32, np.float64])
+def test_the_mean_of_channels_is_that_of_numpy(kind):
+    image = np.random.default_rng(0).integers(0, 256, (7, 5, 3)).astype(kind)
+    np.testing.assert_array_equal(channel_mean(image), image.mean(axis=-1))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.images.stain.pixels import optical_density, rgb_uint8
+from metaphase.images.stain.pixels import channel_mean, optical_density, rgb_uint8
 
 # ---- the colour of empty glass ----
 
@@ -26,7 +26,7 @@ DARKEST_GLASS, MAX_GLASS_TINT = 180, 0.2
 def glass_colour(thumbnail: RGB) -> Floats32:
     """The median colour (3) of the brightest pixels; white where these are too dark or coloured for glass."""
     pixels = thumbnail.reshape(-1, 3)
-    light = pixels.mean(axis=1)
+    light = channel_mean(pixels)
     glass = np.median(pixels[light >= np.percentile(light, 99)], axis=0).astype(np.float32)
     believable = glass.min() > DARKEST_GLASS and np.ptp(glass) < MAX_GLASS_TINT * glass.max()
     return glass if believable else np.full(3, 255, np.float32)
@@ -96,8 +96,9 @@ def _sample(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def _coloured_density(pixels: npt.NDArray[np.uint8]) -> Floats32 | None:
     """Optical density (n, 3) of the coloured pixels, or None where these cannot be tissue."""
     density = optical_density(pixels)
-    mean = density.mean(axis=1)
-    coloured = (mean > MIN_OD) & (mean < MAX_OD) & (np.ptp(density, axis=1) > MIN_CHROMA)
+    mean, (red, green, blue) = channel_mean(density), density.T
+    spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
+    coloured = (mean > MIN_OD) & (mean < MAX_OD) & (spread > MIN_CHROMA)
     if coloured.mean() < MIN_COLOURED or mean[coloured].std() < MIN_TEXTURE:
         return None
     result: Floats32 = density[coloured]

@@ -86,8 +86,16 @@ def optical_density(image: RGB) -> Floats32:
     return density
 
 
+def channel_mean(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Mean of three channels (..., 3); along so short an axis NumPy's own takes many times as long."""
+    red, green, blue = np.moveaxis(values, -1, 0)
+    kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
+    mean: npt.NDArray[Any] = (np.add(red, green, dtype=kind) + blue) / kind.type(3)
+    return mean
+
+
 def stained_density(images: RGB) -> npt.NDArray[np.float64]:
     """Mean optical density of the stained pixels of RGB images (..., 3), one number a channel."""
     density = optical_density(images).reshape(-1, 3)
-    stained = density[density.mean(axis=1) > STAINED_OD]
+    stained = density[channel_mean(density) > STAINED_OD]
     return stained.mean(axis=0, dtype=float) if len(stained) else np.zeros(3)
