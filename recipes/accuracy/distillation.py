@@ -36,9 +36,10 @@ from metaphase.jobs.training.chain import NETWORKS, Chain
 from metaphase.jobs.training.config import ENSEMBLE, Task, members, read_run_config, students, width_name
 from metaphase.jobs.training.run import tested_network
 from metaphase.labels.mining import SOFT_TARGET
+from metaphase.networks.architectures import centre_crop
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.training.data import open_set
-from metaphase.networks.training.loop import centre_crop, train
+from metaphase.networks.training.loop import train
 from metaphase.networks.training.views import teacher_answers
 
 LOOKED_AT = 2048

@@ -45,11 +45,12 @@ from metaphase.evaluation.metrics import draws, estimate, ratio, slide_counts
 from metaphase.images.stain.augmentation import RECIPES
 from metaphase.images.stain.pixels import stained_density
 from metaphase.labels.mining.candidates import intensity_sums
+from metaphase.networks.architectures import centre_crop
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import Feeder, open_set, split_cases
-from metaphase.networks.training.loop import centre_crop, feed_in_order, train
+from metaphase.networks.training.loop import feed_in_order, train
 from metaphase.networks.training.patches import PatchWriter, open_store
 
 DIRECTIONS = {"histech": "3D Histech", "aperio": "Aperio CS2"}

@@ -24,10 +24,10 @@ import pandas as pd
 import torch
 
 from metaphase.base.arrays import RGB
-from metaphase.networks.architectures import probability
+from metaphase.networks.architectures import centre_crop, probability
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.data import Feeder, open_set
-from metaphase.networks.training.loop import centre_crop, feed_in_order
+from metaphase.networks.training.loop import feed_in_order
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import best_f1
 from metaphase.simulation import Case, SimulationConfig, case_truth, cohort_cases, render_region

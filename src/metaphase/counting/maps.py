@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import fftshift, irfft2, rfft2
 from scipy.ndimage import gaussian_filter
-from scipy.signal import fftconvolve
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
@@ -191,7 +191,8 @@ def clustering(points_um: Points, cells: Cells, radius_um: float) -> float:
 def near_by_chance(cells: Cells, radius_um: float) -> float:
     """Probability that two points thrown anywhere on the tissue are within `radius_um` of each other."""
     tissue = cells.tissue_mm2
-    together = fftconvolve(tissue, tissue[::-1, ::-1])
+    size = [2 * side - 1 for side in tissue.shape]
+    together = fftshift(irfft2(np.abs(rfft2(tissue, size)) ** 2, size))
     rows, columns = (np.arange(-side + 1, side) * cells.step_um for side in tissue.shape)
     near = rows[:, None] ** 2 + columns**2 <= radius_um**2
     return float(together[near].sum() / tissue.sum() ** 2)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import rankdata
 
 from metaphase.base.arrays import Floats
 from metaphase.base.cautions import Caution, Cautions
@@ -51,7 +50,7 @@ def quadratic_kappa(table: npt.ArrayLike) -> Floats:
 
 def spearman(truth: Floats, predicted: Floats) -> float:
     """Spearman's rank correlation, ties ranked in the middle; NaN if one side is constant."""
-    ranks = (rankdata(side) for side in (truth, predicted))
+    ranks = (pd.Series(side).rank().to_numpy() for side in (truth, predicted))
     first, second = (rank - rank.mean() for rank in ranks)
     return float(ratio(first @ second, np.sqrt((first @ first) * (second @ second))))
 

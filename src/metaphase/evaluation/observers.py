@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from PIL import Image
-from scipy.stats import binomtest
 
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
@@ -147,6 +146,8 @@ def proportion(count: int, total: int, confidence: float = 0.95) -> Estimate:
     """
     if not total:
         return Estimate(float("nan"))
+    from scipy.stats import binomtest  # takes a second to import, and few commands want it
+
     interval = binomtest(count, total).proportion_ci(confidence)
     return Estimate(count / total, float(interval.low), float(interval.high))
 

@@ -28,7 +28,7 @@ from metaphase.base.provenance import (
     why_again,
     write_note,
 )
-from metaphase.reports.run import StageRow
+from metaphase.reports.pages import StageRow
 
 Facts = dict[str, Any]
 """Plain values worth knowing about what a stage made."""

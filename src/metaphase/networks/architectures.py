@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from metaphase.base.errors import ModelError
 from metaphase.base.plugins import plugins
-from metaphase.networks.cards import NetworkSpec, Normalisation
+from metaphase.networks.cards import PATCH_PX, NetworkSpec, Normalisation
 
 # ---- a detector of residual blocks ----
 
@@ -320,6 +320,13 @@ _BUILDERS = {
 def probability(logits: Tensor) -> Tensor:
     """Probability of class 1, (N, h, w), from logits (N, 2, h, w)."""
     return torch.softmax(logits.float(), dim=1)[:, 1]
+
+
+def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:
+    """uint8 (n, h, w, 3) to float (n, 3, side, side) in [0, 1], from the middle."""
+    top, left = (pixels.shape[1] - side) // 2, (pixels.shape[2] - side) // 2
+    crop = pixels[:, top : top + side, left : left + side].permute(0, 3, 1, 2)
+    return crop.to(torch.float32, memory_format=torch.channels_last).div_(255)
 
 
 def patch_probability(logits: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,17 @@ class TextTable:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A stage of a job as a page shows it."""
+
+    name: str
+    about: str
+    status: str
+    seconds: float | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def render(template: str, script: str = "", **content: Any) -> str:

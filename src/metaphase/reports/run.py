@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,12 @@ import pandas as pd
 from metaphase.base.arrays import RGB
 from metaphase.base.files import write_bytes, write_text
 from metaphase.reports.drawing import data_uri, jpeg_uris
-from metaphase.reports.pages import TextTable, duration, render
+from metaphase.reports.pages import StageRow, TextTable, duration, render
 from metaphase.reports.plots import Line, learning_plot, network_f1_plot
 
 EXAMPLE_BYTES = 1_500_000
 Panels = Mapping[str, Sequence[Line]]
 """Lines of F1 against the threshold, by the test slides they are about."""
-
-
-@dataclass(frozen=True)
-class StageRow:
-    """A stage of a job as a page shows it."""
-
-    name: str
-    about: str
-    status: str
-    seconds: float | None
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,10 @@ from scipy.special import expit, logit
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.provenance import account_of, fingerprint_of
-from metaphase.networks.architectures import patch_probability
+from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine.settings import Calibration
-from metaphase.networks.training.loop import centre_crop
 from metaphase.slides import Slide, cut_squares
 
 CLIP = 1e-6

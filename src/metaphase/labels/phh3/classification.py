@@ -23,10 +23,9 @@ from metaphase.labels.phh3.cases import (
     write_classified,
 )
 from metaphase.labels.phh3.config import CLASSES, Phh3Error
-from metaphase.networks.architectures import patch_probability
+from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, named_model
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.training.loop import centre_crop
 from metaphase.slides import Slide, SlideSource, cut_squares
 
 BLOCK_PX = 512

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
+from scipy.special import bdtrc
 
 from metaphase.labels.registration.coarse import Similarity
 from metaphase.labels.registration.config import RegistrationConfig
@@ -68,7 +68,7 @@ class Evidence:
     @property
     def p_value(self) -> float:
         """Probability that as many or more agree by chance."""
-        return float(binom.sf(self.agreeing - 1, self.tiles, self.chance)) if self.tiles else 1.0
+        return float(bdtrc(self.agreeing - 1, self.tiles, self.chance)) if self.tiles else 1.0
 
     @property
     def convincing(self) -> bool:

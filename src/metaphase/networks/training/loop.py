@@ -24,7 +24,7 @@ from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
 from metaphase.images.stain.augmentation import Augmentation
 from metaphase.images.stain.pixels import stained_density
-from metaphase.networks.architectures import build_network, parameter_count, patch_probability
+from metaphase.networks.architectures import build_network, centre_crop, parameter_count, patch_probability
 from metaphase.networks.cards import (
     PATCH_PX,
     ModelCard,
@@ -399,13 +399,6 @@ def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation:
             f"a batch of {config.batch} cannot be shared by {team.size} processes",
             next_step=f"choose a multiple of {2 * team.size}",
         )
-
-
-def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:
-    """uint8 (n, h, w, 3) to float (n, 3, side, side) in [0, 1], from the middle."""
-    top, left = (pixels.shape[1] - side) // 2, (pixels.shape[2] - side) // 2
-    crop = pixels[:, top : top + side, left : left + side].permute(0, 3, 1, 2)
-    return crop.to(torch.float32, memory_format=torch.channels_last).div_(255)
 
 
 def feed_in_order(feed: Feeder, rows: Integers, batch: int) -> Iterator[Tensor]:
