@@ -58,7 +58,7 @@ from metaphase.networks.cards import (
 from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
 from metaphase.networks.engine.places import smoothing_reach
-from metaphase.networks.engine.second import MOVES
+from metaphase.networks.engine.second import FAR
 from metaphase.networks.engine.settings import Calibration
 from metaphase.networks.points import PAPER_POINTS, OperatingPoint, PointName
 
@@ -116,7 +116,7 @@ def pair_found(
     found = maxima((first + second) / 2, smooth_um, FLOOR)
     own = maxima(first, smooth_um, LEAST_FLOOR)
     apart = np.abs(found[:, None, 3:] - own[None, :, 3:]).max(axis=2)
-    sure = np.where(apart <= MOVES, own[None, :, 2], 0.0).max(axis=1, initial=0.0)
+    sure = np.where(apart <= FAR, own[None, :, 2], 0.0).max(axis=1, initial=0.0)
     kept = suppress(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].copy(), SUPPRESS_UM / MPP)
     return np.column_stack([found[:, :3], sure])[kept], own[:, 2]
 

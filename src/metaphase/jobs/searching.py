@@ -56,7 +56,7 @@ MAP_ROWS = 512
 
 
 @dataclass(frozen=True)
-class SlideSearched(Ingredients, stage="search", schema=2):
+class SlideSearched(Ingredients, stage="search", schema=3):
     """What decides the detections of a slide, whoever searches it."""
 
     slide: SlideSource

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter
 from scipy.special import expit, logit
 from torch import nn
 
+from metaphase.base.arrays import Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
@@ -18,6 +23,8 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.cpu import Workers
 from metaphase.networks.engine.layers import PlainDetector, fold_detector
+from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.second import FAR, MARGIN, NARROW_OUTPUTS, NEAR, Windows, cut, look_again
 from metaphase.networks.engine.settings import Calibration, Second
 from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 from metaphase.networks.exporting import export_model
@@ -71,6 +78,88 @@ def test_a_higher_floor_asks_less() -> None:
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[2]
+
+
+# ---- how much is asked ----
+
+
+class Asked:
+    """Two networks whose answers are maps that are known beforehand; what is asked of the second is noted."""
+
+    def __init__(self, one: Floats32, other: Floats32) -> None:
+        self.maps, self.windows = (one[None], other[None]), Counter[int]()
+
+    def __call__(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """The maps around places."""
+        self.windows[windows.outputs] += len(windows.tile)
+        one, other = (cut(each, windows, 1, windows.outputs) for each in self.maps)
+        return one, other
+
+
+SIGMA, FLOOR = 1.75, 0.2
+REACH, INNER = smoothing_reach(SIGMA), slice(MARGIN, -MARGIN)
+
+
+def hills(places: list[tuple[int, int]], height: float, base: float = -6.0) -> Floats32:
+    """Logits of 80 x 80 outputs with a hill at each place."""
+    rows, columns = np.mgrid[:80, :80]
+    tops = [np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / 50) for row, column in places]
+    return (base + (height - base) * np.max(tops, axis=0)).astype(np.float32)
+
+
+def looked(one: Floats32, other: Floats32) -> tuple[Peaks, Asked]:
+    """What becomes of the first network's places."""
+    own = smoothed(one[None, INNER, INNER], SIGMA)
+    asked = Asked(one, other)
+    return look_again(collect(own, is_peak(own, 0.3)), asked, SIGMA, FLOOR, Calibration()), asked
+
+
+def whole(one: Floats32, other: Floats32) -> Floats32:
+    """The mean of both everywhere, smoothed, where places are counted."""
+    return smoothed(((one + other) / 2)[None, INNER, INNER], SIGMA)
+
+
+def test_a_place_that_the_second_denies_is_seen_by_itself_only() -> None:
+    found, asked = looked(hills([(30, 30), (50, 50)], 3.0), hills([(30, 30)], 3.0, -9.0))
+    assert [(round(row), round(column)) for row, column in zip(found.row, found.column, strict=True)] == [
+        (30 - MARGIN - REACH, 30 - MARGIN - REACH)
+    ]
+    assert asked.windows == {1: 2, 2 * (REACH + NEAR + BORDER) + 1: 1}
+
+
+def test_a_maximum_that_moves_far_is_followed() -> None:
+    one, other = hills([(40, 40)], 3.0), hills([(48, 40)], 6.0)
+    found, asked = looked(one, other)
+    assert asked.windows[2 * (REACH + FAR + BORDER) + 1] == 1
+    expected = collect(whole(one, other), is_peak(whole(one, other), FLOOR))
+    np.testing.assert_allclose(found.row, expected.row)
+    np.testing.assert_allclose(found.probability, expected.probability, rtol=1e-5)
+
+
+def test_wide_smoothing_is_not_judged_by_the_place_itself() -> None:
+    one = hills([(40, 40)], 3.0)
+    asked = Asked(one, one)
+    sigma = 2 * NARROW_OUTPUTS
+    own = smoothed(one[None, INNER, INNER], sigma)
+    look_again(collect(own, is_peak(own, 0.1)), asked, sigma, 0.05, Calibration())
+    assert 1 not in asked.windows
+
+
+@given(seed=st.integers(0, 10_000), agree=st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_what_is_found_is_what_both_say_everywhere(seed: int, agree: float) -> None:
+    rng = np.random.default_rng(seed)
+    one, own = (8 * gaussian_filter(rng.standard_normal((80, 80)), 3) * 10 - 2 for _ in range(2))
+    one, other = one.astype(np.float32), (agree * one + (1 - agree) * own).astype(np.float32)
+    found, _ = looked(one, other)
+    mean = whole(one, other)
+    there = collect(mean, is_peak(mean, FLOOR))
+    for row, column, probability in zip(found.row, found.column, found.probability, strict=True):
+        same = np.hypot(there.row - row, there.column - column) < 1e-3
+        rising = expit(mean[0]).max() >= probability >= FLOOR  # towards a place beyond its reach
+        assert same.any() or rising
+        if same.any():
+            np.testing.assert_allclose(there.probability[same][0], probability, rtol=1e-4)
 
 
 def test_components_need_every_place() -> None:

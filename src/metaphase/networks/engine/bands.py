@@ -18,6 +18,8 @@ from metaphase.networks.engine.layers import CellDetector, FoldedBlock, FoldedCo
 
 BAND_BYTES = 10_000_000
 """Of the widest map inside a band."""
+PACKED_SIZES = 8
+"""Sizes of maps for which a convolution keeps its weights in order."""
 
 # ---- layers that know which rows they need ----
 
@@ -32,7 +34,7 @@ class JoinedConv:
         self.weight, self.bias, self.stride, self.groups = conv.weight, conv.bias, conv.stride, groups
         self.after = after if isinstance(after, nn.ReLU6 | nn.LeakyReLU) else None
         self.joined = joins_activations() if joined is None else joined
-        self._packed: Tensor | None = None
+        self._packed: dict[torch.Size, Tensor] = {}
 
     def out_size(self, size: int) -> int:
         """Outputs along a side of `size` inputs."""
@@ -48,14 +50,21 @@ class JoinedConv:
             out = functional.conv2d(values, self.weight, self.bias, self.stride, groups=self.groups)
             return out if self.after is None else self.after(out)
         sides = [0, 0], [self.stride] * 2, [1, 1], self.groups
-        if self._packed is None:  # in the order that oneDNN wants for maps of such a size, once
-            self._packed = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, *sides, list(values.shape)
-            )
+        packed = self._packed.get(values.shape[2:])
+        if packed is None:
+            packed = self._pack(values, *sides)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            values, self._packed, self.bias, *sides, *_named(self.after), ""
+            values, packed, self.bias, *sides, *_named(self.after), ""
         )
         return result
+
+    def _pack(self, values: Tensor, *sides: list[int] | int) -> Tensor:
+        """Weights in the order that oneDNN wants for maps of such a size; of another one it is very slow."""
+        if len(self._packed) >= PACKED_SIZES:
+            self._packed.clear()
+        packed: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *sides, list(values.shape))
+        self._packed[values.shape[2:]] = packed
+        return packed
 
 
 def _named(after: nn.Module | None) -> tuple[str, list[float]]:

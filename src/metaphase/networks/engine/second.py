@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,14 +13,18 @@ from scipy.special import logit
 from metaphase.base.arrays import Floats32
 from metaphase.base.errors import UsageError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
-from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.places import BORDER, Mask, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.settings import Calibration, PeakConfig
 
-MOVES = 5
-"""Outputs by which a maximum may move when the second network has its say."""
+NEAR, FAR = 1, 5
+"""Outputs by which a maximum moves when the second network has its say: nearly always, and at most."""
 MARGIN = 6
-"""Outputs that a tile needs at each side beyond those of a search with one look: `MOVES` and a border, and an
+"""Outputs that a tile needs at each side beyond those of a search with one look: `FAR` and a border, and an
 even number, so that the cells of a network lie as they do in such a search."""
+LACKING = 1.0
+"""Logits, calibrated, by which both networks at a place itself may say less than what is asked for."""
+NARROW_OUTPUTS = 2.5
+"""Smoothing up to which a place itself tells enough: what is averaged wider says little about it."""
 Ints = npt.NDArray[np.int64]
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
@@ -63,16 +67,48 @@ def refuse_components(config: PeakConfig) -> None:
 def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calibration: Calibration) -> Peaks:
     """What becomes of the places that the first network points to, from a probability of `floor` on.
 
-    As if both had searched everything, and the mean of their logits counted. Places are counted in the first
-    network's smoothed maps, which lack `MARGIN` and the smoothing's reach.
+    As if both had searched everything, and the mean of their logits counted. The second network first sees
+    each place itself, then what is near where that is promising, and more where the answer rises beyond it.
+    Places are counted in the first network's smoothed maps, which lack `MARGIN` and the smoothing's reach.
     """
+    if sigma <= NARROW_OUTPUTS and len(first.map_index):
+        alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
+        first = _taken(first, alone >= logit(floor) - LACKING)
     if not len(first.map_index):
         return first
-    reach = smoothing_reach(sigma)
-    corner = first.output + (MARGIN - MOVES - BORDER)  # maps lack the reach that windows add
-    one, other = answers(Windows(first.map_index, corner, 2 * (reach + MOVES + BORDER) + 1))
-    mean = np.asarray((one + other) / 2, np.float32)
-    return _tops(calibration(smoothed(mean, sigma)), first, floor)
+    beyond = BORDER + smoothing_reach(sigma)
+    near = calibration(smoothed(_means(first, answers, NEAR + beyond, sigma), sigma))
+    rises = _rises(near, floor)
+    found = _tops(near[~rises], _taken(first, ~rises), floor)
+    if not rises.any():
+        return found
+    first = _taken(first, rises)
+    far = calibration(smoothed(_means(first, answers, FAR + beyond, sigma), sigma))
+    return _joined(found, _tops(far, first, floor))
+
+
+def _means(first: Peaks, answers: Answers, around: int, sigma: float) -> Floats32:
+    """Mean logits of both networks `around` places: (places, 2 around + 1, 2 around + 1)."""
+    corner = first.output + (MARGIN + smoothing_reach(sigma) - around)
+    one, other = answers(Windows(first.map_index, corner, 2 * around + 1))
+    return np.asarray((one + other) / 2, np.float32)
+
+
+def _rises(maps: Floats32, floor: float) -> Mask:
+    """Which maps have no maximum from `floor` on, and are highest at their border."""
+    inner = maps[:, BORDER:-BORDER, BORDER:-BORDER]
+    rises: Mask = ~is_peak(maps, floor).any((1, 2)) & (maps.max((1, 2)) > inner.max((1, 2)))
+    return rises
+
+
+def _taken(peaks: Peaks, which: Mask) -> Peaks:
+    return Peaks(*(getattr(peaks, each.name)[which] for each in fields(Peaks)))
+
+
+def _joined(some: Peaks, others: Peaks) -> Peaks:
+    return Peaks(
+        *(np.concatenate([getattr(some, each.name), getattr(others, each.name)]) for each in fields(Peaks))
+    )
 
 
 def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
@@ -84,15 +120,16 @@ def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
     inner = slice(BORDER, -BORDER)
     values = np.full(maps.shape, -np.inf, np.float32)
     values[:, inner, inner] = maps[:, inner, inner]
-    flat = values.reshape(len(maps), -1)
+    side = maps.shape[1]
+    flat = values.reshape(len(maps), side**2)
     peaks = np.where(is_peak(maps, floor).reshape(flat.shape), flat, -np.inf)
     chosen = np.where(peaks.max(1) > -np.inf, peaks.argmax(1), flat.argmax(1))
-    number, side = np.arange(len(maps)), maps.shape[1]
+    number = np.arange(len(maps))
     top = np.zeros(maps.shape, bool)
     top[number, chosen // side, chosen % side] = flat.max(1) >= logit(floor)
     found = collect(maps, top)
     which = found.map_index
-    shift = first.output[which] - MOVES - BORDER
+    shift = first.output[which] - side // 2
     moved = (found.row + shift[:, 0], found.column + shift[:, 1], found.probability)
     return Peaks(first.map_index[which], first.output[which], *moved)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -29,8 +29,10 @@ from metaphase.networks.engine.small_layers import PatchConv, WinogradConv
 CONVOLVED_AT_ONCE, WINDOWS_AT_ONCE = 4, 16
 """Windows a call of oneDNN, few sizes for which it makes code, and windows that a worker has at a time: the
 wide layer reads its spectra once for all of them."""
-WINDOW_OUTPUTS = 22
-"""Outputs a side of a Fourier block: a window that is smoothed as the bundled model is has 21."""
+FEW_WINDOWS = 8
+"""Fewer than this are not worth reading spectra for."""
+WINDOW_OUTPUTS = 32
+"""Outputs a side of a Fourier block at most; a smaller window is one block."""
 
 Some = Callable[[Tensor, Scratch], Tensor]
 """Logits (windows, rows, columns) of some windows."""
@@ -91,7 +93,8 @@ class JoinedWindows:
 class WinogradWindows:
     """One network in float32: oneDNN down to the outputs' lattice, then Winograd's and Fourier's forms.
 
-    These have a third of the products, and are as fast as they are only for many windows at once.
+    These have a third of the products, and are as fast as they are only for many windows at once: a few are
+    convolved.
     """
 
     def __init__(self, detector: FoldedDetector, workers: Workers) -> None:
@@ -100,22 +103,30 @@ class WinogradWindows:
         self._fine = joined_layers(detector.small[:fine], detector.slope, torch.float32)
         self._coarse = [_coarse_layer(layer, detector.slope) for layer in detector.small[fine:]]
         self._detector, self._workers = detector, workers
-
-    @cached_property
-    def _wide(self) -> FourierConv:
-        """Its spectra take a second to make: only where there is anything to look at."""
-        return FourierConv(self._detector, WINDOW_OUTPUTS)
+        self._wide: dict[int, FourierConv] = {}
+        self._few = JoinedWindows(detector, workers, torch.float32)
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (windows, rows, columns) of uint8 pixels (windows, rows, columns, 3)."""
-        readers = [*self._coarse, self._wide]
-        return shared_out(partial(self._some, readers=readers), image, self._workers)
+        if len(image) < FEW_WINDOWS:
+            return self._few.logits(image)
+        outputs = (max(image.shape[1:3]) - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1
+        some = partial(self._some, wide=self._wide_for(outputs))
+        return shared_out(some, image, self._workers)
 
-    def _some(self, image: Tensor, scratch: Scratch, readers: Sequence[_Following]) -> Tensor:
+    def _wide_for(self, outputs: int) -> FourierConv:
+        """The last layer; its spectra take up to a second to make, so once for each size."""
+        block = min(outputs + outputs % 2, WINDOW_OUTPUTS)
+        if block not in self._wide:
+            self._wide[block] = FourierConv(self._detector, block)
+        return self._wide[block]
+
+    def _some(self, image: Tensor, scratch: Scratch, wide: FourierConv) -> Tensor:
+        readers: list[_Following] = [*self._coarse, wide]
         features = self._features(image, readers[0])
         for layer, following in zip(self._coarse, readers[1:], strict=True):
             features = self._layer(layer, features, following, scratch)
-        return self._logits(features, scratch)
+        return self._logits(wide, features, scratch)
 
     def _features(self, image: Tensor, following: _Following) -> Features:
         """Maps on the outputs' lattice."""
@@ -159,11 +170,11 @@ class WinogradWindows:
             layer.compute(features, out.data, band, scratch, beside)
         return out
 
-    def _logits(self, features: Features, scratch: Scratch) -> Tensor:
-        maps, outputs, lost = len(features.data), self._wide.blocks.outputs, self._wide.kernel - 1
-        rows, columns = self._wide.block_count(features.height), self._wide.block_count(features.width)
+    def _logits(self, wide: FourierConv, features: Features, scratch: Scratch) -> Tensor:
+        maps, outputs, lost = len(features.data), wide.blocks.outputs, wide.kernel - 1
+        rows, columns = wide.block_count(features.height), wide.block_count(features.width)
         out = torch.empty(maps * rows, outputs, columns, outputs)
-        self._wide.compute(features, out, range(maps), scratch)
+        wide.compute(features, out, range(maps), scratch)
         logits = out.view(maps, rows * outputs, columns * outputs)
         return logits[:, : features.height - lost, : features.width - lost]
 
