@@ -152,14 +152,14 @@ def test_what_is_found_is_what_both_say_everywhere(seed: int, agree: float) -> N
     one, own = (8 * gaussian_filter(rng.standard_normal((80, 80)), 3) * 10 - 2 for _ in range(2))
     one, other = one.astype(np.float32), (agree * one + (1 - agree) * own).astype(np.float32)
     found, _ = looked(one, other)
-    mean = whole(one, other)
-    there = collect(mean, is_peak(mean, FLOOR))
-    for row, column, probability in zip(found.row, found.column, found.probability, strict=True):
-        same = np.hypot(there.row - row, there.column - column) < 1e-3
-        rising = expit(mean[0]).max() >= probability >= FLOOR  # towards a place beyond its reach
-        assert same.any() or rising
-        if same.any():
-            np.testing.assert_allclose(there.probability[same][0], probability, rtol=1e-4)
+    mean = expit(whole(one, other)[0])
+    inside = (np.abs(np.stack([found.row, found.column]) - len(mean) / 2) < len(mean) / 2 - FAR).all(0)
+    for row, column, probability in zip(
+        found.row[inside], found.column[inside], found.probability[inside], strict=True
+    ):
+        rows, columns = (slice(round(at) - 1, round(at) + 2) for at in (row, column))
+        assert probability >= FLOOR
+        assert np.isclose(mean[rows, columns], probability, rtol=1e-4).any()
 
 
 def test_components_need_every_place() -> None:

@@ -50,6 +50,11 @@ class Windows:
             Windows(self.tile[at : at + count], self.corner[at : at + count], self.outputs) for at in starts
         ]
 
+    def filled(self, count: int) -> Windows:
+        """So many: the last one again and again."""
+        which = np.minimum(np.arange(count), len(self.tile) - 1)
+        return Windows(self.tile[which], self.corner[which], self.outputs)
+
 
 Answers = Callable[[Windows], tuple[Floats32, Floats32]]
 """Logits (n, outputs, outputs) of the first and of the second network in windows."""
