@@ -5,23 +5,28 @@ python recipes/breast/arithmetic.py --data FOLDER [--simulated COHORT] [--device
 Images left out, and slides of COHORT (`metaphase simulate COHORT --centres 8 --cases 8`), are searched three
 times: in float32 with both networks everywhere, in float32 with the second look, and as `metaphase detect`
 does it. A line a source and operating point: the share of the long way's detections that is kept, the largest
-move of a probability, and both F1.
+move of a probability, and both F1. Then, a line a source, how many windows of which size the second network
+saw in float32 (on a GPU with those by which their number is filled up).
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from dense_accuracy import NONE, Found, marked
 from pictures import MITOSIS, MPP, TRAIN, VALIDATION, Picture, read_pictures
+from torch import Tensor
 
 from metaphase.base.tables import read_manifest
 from metaphase.evaluation.metrics import detection_metrics
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.arithmetic import Detector
 from metaphase.slides import ArraySlide, open_slide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
@@ -42,6 +47,29 @@ def simulated_pictures(cohort: Path) -> list[Picture]:
             Picture(str(row.case), "simulated", centre, str(row.case), VALIDATION, pixels, {MITOSIS: places})
         )
     return pictures
+
+
+class Watched:
+    """A network of windows; how many of which side it sees."""
+
+    def __init__(self, network: Detector) -> None:
+        self.network = network
+        self.sides: Counter[int] = Counter()
+
+    def logits(self, image: Tensor) -> Tensor:
+        """What the network says."""
+        self.sides[image.shape[1]] += len(image)
+        return self.network.logits(image)
+
+
+def watched(ready: ReadyDetector) -> Watched:
+    """Its second network, from now on counted."""
+    engine = ready.engine
+    assert isinstance(engine, Engine)
+    assert engine.second is not None
+    watch = Watched(engine.second.network)
+    engine.second = replace(engine.second, network=watch)
+    return watch
 
 
 def found_by(ready: ReadyDetector, pictures: list[Picture]) -> Found:
@@ -93,8 +121,10 @@ def main() -> None:
         "as it is": EngineConfig(device=options.device),
     }
     ready = {name: ReadyDetector(detector, config) for name, config in ways.items()}
+    watch, seen = watched(ready["second look"]), []
     print("| | point | way | arithmetic | kept | largest move | F1, long way | F1 |\n" + "|---" * 8 + "|")
     for source, pictures in by_source.items():
+        watch.sides.clear()
         found = {name: found_by(each, pictures) for name, each in ready.items()}
         long = found.pop("everywhere")
         for point in (detector.points.mitoses, detector.points.count):
@@ -109,6 +139,10 @@ def main() -> None:
                     f"{right} of {total} | {moved:.3f} | {expected} | {f1} |",
                     flush=True,
                 )
+        mm2 = sum(one.pixels.shape[0] * one.pixels.shape[1] for one in pictures) * (MPP / 1000) ** 2
+        sides = ", ".join(f"{count / mm2:.0f} of {side} px" for side, count in sorted(watch.sides.items()))
+        seen.append(f"{source}, {mm2:.1f} mm2: windows per mm2 {sides or 'none'}")
+    print("\n" + "\n".join(seen))
 
 
 if __name__ == "__main__":

@@ -317,7 +317,7 @@ def usual_count(count: int) -> int:
     >>> [usual_count(count) for count in (1, 5, 9, 17, 33, 100, 805)]
     [1, 5, 10, 20, 40, 112, 896]
     """
-    step = max(1, 2 ** (count.bit_length() - 3))
+    step = 1 << max(0, count.bit_length() - 3)
     return -(-count // step) * step
 
 
