@@ -112,6 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     left_out = [one for one in read_pictures(options.data) if one.role != TRAIN]
     by_source = {name: [one for one in left_out if one.folder == name][: options.most] for name in FOLDERS}
+    by_source = {name: pictures for name, pictures in by_source.items() if pictures}
     if options.simulated:
         by_source["simulated laboratories"] = simulated_pictures(options.simulated)
     detector = load_detector([options.model])
