@@ -1,6 +1,6 @@
 """What a model finds by faster arithmetic and by its second look, beside what it finds the long way.
 
-python recipes/breast/arithmetic.py --data FOLDER [--simulated COHORT] [--device cuda] [--most 40]
+python recipes/breast/arithmetic.py --data FOLDER [--simulated COHORT] [--device cuda] [--precision fast]
 
 Images left out, and slides of COHORT (`metaphase simulate COHORT --centres 8 --cases 8`), are searched three
 times: in float32 with both networks everywhere, in float32 with the second look, and as `metaphase detect`
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="breast")
     parser.add_argument("--device")
+    parser.add_argument("--precision", default="auto", help="of the third way; fast: bfloat16 on any CPU")
     parser.add_argument("--most", type=int, default=1_000_000, help="images a source")
     parser.add_argument("--simulated", type=Path, help="a cohort of `metaphase simulate`")
     options = parser.parse_args()
@@ -119,7 +120,7 @@ def main() -> None:
     ways = {
         "everywhere": EngineConfig(device=options.device, precision="float32", exhaustive=True),
         "second look": EngineConfig(device=options.device, precision="float32"),
-        "as it is": EngineConfig(device=options.device),
+        "as it is": EngineConfig(device=options.device, precision=options.precision),
     }
     ready = {name: ReadyDetector(detector, config) for name, config in ways.items()}
     watch, seen = watched(ready["second look"]), []
