@@ -12,16 +12,15 @@ from scipy.special import expit
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig, SlideCount, count_slide
 from metaphase.counting.calibration import Calibration
+from metaphase.counting.learning import Posterior, learn
 from metaphase.counting.populations import (
-    BINS,
     OWN,
     SPREADS,
     Laboratory,
-    Posterior,
     ReviewerError,
     cells_of,
-    learn,
     log_odds,
+    middles_of,
     own_of,
 )
 from tests.counting.scenes import all_tissue, table
@@ -30,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 COUNTED = 0.95
 CONFIG = CountConfig(threshold=COUNTED, step_um=200.0, draws=50)
 FLOOR = -2.2
-MIDDLES = FLOOR + (np.arange(BINS) + 0.5) * (float(log_odds(np.array(1.0))) - FLOOR) / BINS
+MIDDLES = middles_of(FLOOR)
 
 
 def scene(

@@ -27,15 +27,8 @@ from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
 from metaphase.counting.calibration import Calibration
-from metaphase.counting.populations import (
-    Laboratory,
-    Learned,
-    Posterior,
-    ReviewerError,
-    bin_of,
-    cells_of,
-    learn,
-)
+from metaphase.counting.learning import Learned, Posterior, learn
+from metaphase.counting.populations import Laboratory, ReviewerError, bin_of, cells_of
 from metaphase.networks.points import OperatingPoint, UsedPoints
 
 # ---- what is asked about ----
