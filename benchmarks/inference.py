@@ -383,7 +383,13 @@ def main() -> None:
     parser.add_argument("--decoders", nargs="+", choices=WAYS, default=WAYS, help="of slides for a GPU")
     parser.add_argument("--tissue", type=Path, nargs="*", default=[], help="pictures that slides are made of")
     parser.add_argument("--smooth-um", type=float, default=0.0, help="of trained models")
-    parser.add_argument("--exhaustive", action="store_true", help="also with the second look everywhere")
+    parser.add_argument(
+        "--exhaustive",
+        nargs="?",
+        choices=("also", "only"),
+        const="also",
+        help="slides with the second network everywhere, beside the second look or without it",
+    )
     parser.add_argument("--compiled", action="store_true", help="also plain networks that PyTorch compiled")
     parser.add_argument("--explore", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -405,7 +411,8 @@ def main() -> None:
             results["speed"] += rows
             engines = [engine]
             if second is not None and arguments.exhaustive:
-                engines.append(Engine([network], replace(config, exhaustive=True), second))
+                everywhere = Engine([network], replace(config, exhaustive=True), second)
+                engines = [everywhere] if arguments.exhaustive == "only" else [engine, everywhere]
             for path in slides.values():
                 for each in engines:
                     for way in arguments.decoders if device.type == "cuda" else ("threads",):
