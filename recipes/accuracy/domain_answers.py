@@ -185,11 +185,15 @@ def figures_of(marked: Marked, user: float, times: Floats) -> Drawn:
 
 
 def all_others(groups: Mapping[str, Drawn]) -> Drawn:
-    """Mean over the scanners that were not trained on, each with its own thresholds, by their mitoses."""
+    """Mean over the scanners that were not trained on, each with its own thresholds, by their mitoses.
+
+    Where one has too few slides to draw from, no draws are left but the first.
+    """
     away = [drawn for name, drawn in groups.items() if name != HOME]
-    mitoses = np.stack([drawn["mitoses"] for drawn in away])
+    common = min(len(drawn["mitoses"]) for drawn in away)
+    mitoses = np.stack([drawn["mitoses"][:common] for drawn in away])
     return {
-        name: (np.stack([drawn[name] for drawn in away]) * mitoses).sum(axis=0) / mitoses.sum(axis=0)
+        name: (np.stack([drawn[name][:common] for drawn in away]) * mitoses).sum(axis=0) / mitoses.sum(axis=0)
         for name in FIGURES
     }
 
