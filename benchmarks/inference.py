@@ -411,8 +411,9 @@ def main() -> None:
             results["speed"] += rows
             engines = [engine]
             if second is not None and arguments.exhaustive:
-                everywhere = Engine([network], replace(config, exhaustive=True), second)
-                engines = [everywhere] if arguments.exhaustive == "only" else [engine, everywhere]
+                engines.append(Engine([network], replace(config, exhaustive=True), second))
+            if arguments.exhaustive == "only":
+                del engines[:-1]
             for path in slides.values():
                 for each in engines:
                     for way in arguments.decoders if device.type == "cuda" else ("threads",):
