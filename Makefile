@@ -9,7 +9,7 @@ GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test lint format bench site wheel wheel-check locks hostile kills audit bom clean
+.PHONY: demo test test-all lint format bench site wheel wheel-check locks hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -34,8 +34,11 @@ demo: $(READY) $(VIEWER)/openseadragon.min.js  ## a simulated slide, its mitoses
 	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/results
 	@echo "Open demo/results/he/report.html in a browser, or the slide itself with: $(BIN)/metaphase view demo/results"
 
-test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests but the slow ones
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+test-all: test  ## then the slow ones, and ten times the examples of property tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 
 lint: $(READY)  ## style, types, import layers
 	$(BIN)/ruff check .

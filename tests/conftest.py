@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.sharing import FOLDER
 
 CALM = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OPENCV_FOR_THREADS_NUM": "1"}
 for name, value in CALM.items():
@@ -19,22 +22,23 @@ for name, value in CALM.items():
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; tests stop servers by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(
-    "project",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.differing_executors],  # contract classes have one subclass a backend
-)
-settings.load_profile("project")
+for name, examples in (("quick", 20), ("thorough", 200)):  # `make test` and `make test-all`
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.differing_executors],  # contract classes have one subclass a backend
+    )
+settings.load_profile("quick")
 
 
-LONGEST = "test_from_a_folder_to_a_detector"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first, so that it does not run alone at the end."""
-    items.sort(key=lambda item: item.name != LONGEST)
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder for what all workers share; they have that of the process which started them."""
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="metaphase-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True))
 
 
 @pytest.fixture(scope="session")

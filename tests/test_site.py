@@ -14,6 +14,7 @@ import metaphase as mp
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: metaphase[docs]")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from tests.cli.running import run
 from tests.jobs.conftest import he_slide, model
@@ -97,6 +98,7 @@ def test_a_cohort_is_searched_by_its_manifest(tmp_path: Path, he_slide: Path, mo
     assert run("detect", "--manifest", manifest, "--split", "none", "-o", out).returncode == 2
 
 
+@pytest.mark.slow
 def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path) -> None:
     for name in ("a", "b", "bad"):
         content = he_slide.read_bytes()
@@ -137,6 +139,7 @@ def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path
     assert not (parts / "errors.log").exists()
 
 
+@pytest.mark.slow
 def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Path, model: Path) -> None:
     slides = []
     for name in "ab":

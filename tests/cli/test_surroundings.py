@@ -51,6 +51,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, he_slide: Path, model:
     return found(out / "he")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", [None, UNWRITABLE, "/nowhere"])
 def test_no_home_and_one_that_is_read_only(
     home: str | None, tmp_path: Path, he_slide: Path, model: Path, undisturbed: dict[str, Any]
@@ -65,6 +66,7 @@ def test_no_home_and_one_that_is_read_only(
     assert found(tmp_path / "he") == undisturbed
 
 
+@pytest.mark.slow
 def test_the_plainest_language(tmp_path: Path, he_slide: Path, model: Path) -> None:
     slide = tmp_path / "café β.tif"
     slide.write_bytes(he_slide.read_bytes())
@@ -78,6 +80,7 @@ def test_the_plainest_language(tmp_path: Path, he_slide: Path, model: Path) -> N
     assert "Café" in (tmp_path / "out.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [("info", "{}"), ("info", "{}", "--json"), ("--help",), ("info", "absent")]
 )
@@ -119,6 +122,7 @@ def limited(size: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20_000])
 def test_a_full_disk_is_an_error_and_what_was_done_is_kept(
     size: int, tmp_path: Path, he_slide: Path, model: Path, undisturbed: dict[str, Any]
@@ -150,6 +154,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps(tmp_path: Path, he_slide: Path, model: Path, undisturbed: dict[str, Any]) -> None:
     command = [sys.executable, "-c", JUMPING, *detect(he_slide, model, tmp_path)]
     for _ in range(2):

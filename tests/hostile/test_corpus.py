@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_what_failed_once_does_not_fail_again() -> None:
     """In a process of its own, which forks one for each input."""
     done = subprocess.run(

@@ -16,7 +16,7 @@ from metaphase.networks.checkpoints import save_model
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
-WIDTH, HEIGHT = 900, 700
+WIDTH, HEIGHT = 500, 400
 
 
 def write_slide(path: Path, pixels: npt.NDArray[np.uint8]) -> Path:
@@ -31,7 +31,7 @@ def write_slide(path: Path, pixels: npt.NDArray[np.uint8]) -> Path:
 def he_pixels() -> npt.NDArray[np.uint8]:
     """Drawn once: modules that import the fixture have one each."""
     (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
-    return render_region(case, "he", 500, 600, WIDTH, HEIGHT)
+    return render_region(case, "he", 520, 60, WIDTH, HEIGHT)
 
 
 @pytest.fixture(scope="session")
@@ -40,12 +40,13 @@ def he_slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny_model(path: Path, *, seed: int = 0, mpp: float = 0.25, family: str = "detector") -> Path:
-    """An untrained detector whose answers are spread by scaling its last layer."""
+    """An untrained detector whose answers are spread from 0.6 to 1 by scaling and shifting its last layer."""
     torch.manual_seed(seed)
     spec = NetworkSpec(family, 0.05)  # type: ignore[arg-type]
     network = build_network(spec)
     with torch.no_grad():
-        network[-1].weight.mul_(8)  # type: ignore[operator, union-attr]
+        network[-1].weight.mul_(16)  # type: ignore[operator, union-attr]
+        network[-1].bias[1] -= 3  # type: ignore[index, union-attr]
     card = ModelCard(
         name="tiny", family=spec.family, gamma=0.05, mpp=mpp, patch_px=100, classes=("other", "mitosis")
     )

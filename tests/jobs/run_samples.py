@@ -1,17 +1,15 @@
-"""A finished run so small that it takes seconds, made once for all tests of a process."""
+"""A finished run so small that it takes seconds, made once for all tests."""
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.run import run_chain
+from tests.sharing import made_once
 
 TINY: dict[str, Any] = {
     "simulate": {
@@ -67,10 +65,7 @@ def tiny_config(**tables: dict[str, Any]) -> RunConfig:
     return run_config(merged, Path())
 
 
-@lru_cache
+@cache
 def finished_workspace() -> Path:
     """Workspace of the finished run; copy it before changing anything."""
-    folder = Path(tempfile.mkdtemp(prefix="metaphase-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    run_chain(Chain(tiny_config(), folder / "workspace", "cpu"))
-    return folder / "workspace"
+    return made_once("run", lambda folder: run_chain(Chain(tiny_config(), folder, "cpu")))

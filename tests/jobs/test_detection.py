@@ -28,7 +28,7 @@ from metaphase.slides import SlideSource, open_slide
 from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, tiny_model, write_slide
 
-CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
+CONFIG = DetectionConfig(threshold=0.9, tile_px=128)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_stopped_run_goes_on(
         CONFIG,
         progress=lambda done, total: resumed.append(done / total),
     )
-    assert len(shares) + len(resumed) == 12
+    assert len(shares) + len(resumed) == 16
     assert min(resumed) > max(shares)
     pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
 
@@ -139,13 +139,13 @@ def stamps(folder: Path) -> dict[str, int]:
 def test_a_finished_slide_is_left_alone(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
     detected(he_slide, tmp_path, detector)
     before = stamps(tmp_path)
-    again = detected(he_slide, tmp_path, detector, DetectionConfig(threshold=0.9, tile_px=128))
+    again = detected(he_slide, tmp_path, detector, DetectionConfig(threshold=0.9, tile_px=256))
     assert again.resumed
     assert stamps(tmp_path) == before
 
 
 def test_probability_map_shows_the_peaks(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
-    config = DetectionConfig(threshold=0.9, tile_px=256, probability_map=True)
+    config = DetectionConfig(threshold=0.9, tile_px=128, probability_map=True)
     outcome = detected(he_slide, tmp_path, detector, config, tissue="whole")
     pixels = tifffile.imread(tmp_path / "probability.tif")
     assert pixels.shape == (HEIGHT // 4, WIDTH // 4)
@@ -205,7 +205,7 @@ def test_missing_resolution_is_an_error(tmp_path: Path, detector: Detector) -> N
 
 def test_a_damaged_tile_keeps_what_was_finished(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
     with open_slide(he_slide) as slide:
-        pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 3, 1))  # wide: overviews read a coarser level
+        pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 6, 1))  # wide: overviews read a coarser level
     damaged = write_slide(tmp_path / "wide.tif", pixels)
     with tifffile.TiffFile(damaged) as file:
         page = file.pages[0]
@@ -213,7 +213,7 @@ def test_a_damaged_tile_keeps_what_was_finished(tmp_path: Path, he_slide: Path, 
     data = bytearray(damaged.read_bytes())
     data[start : start + length] = bytes(length)
     damaged.write_bytes(data)
-    config = DetectionConfig(tile_px=256)
+    config = DetectionConfig(tile_px=128)
     with pytest.raises(SlideError, match=r"wide\.tif"):
         detected(damaged, tmp_path / "out", detector, config, tissue="whole")
     assert (tmp_path / "out" / "tiles.journal").stat().st_size > 500

@@ -135,6 +135,7 @@ def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
     assert row.by_centre == {"away": pytest.approx(away), "home": 0}
 
 
+@pytest.mark.slow
 def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path: Path) -> None:
     workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
@@ -154,6 +155,7 @@ def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path
     assert sum(path.stat().st_size for path in job.results.rglob("*") if path.is_file()) < 1_000_000
 
 
+@pytest.mark.slow
 def test_side_by_side_from_nothing(tmp_path: Path) -> None:
     job = Experiments(Chain(tiny_config(), tmp_path, "cpu"))
     states = run_experiments(job, at_once=2)

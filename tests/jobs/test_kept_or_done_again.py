@@ -41,7 +41,7 @@ from tests.jobs.conftest import tiny_model
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 
 CPU = EngineConfig(device="cpu")
-CONFIG = DetectionConfig(threshold=0.9, tile_px=256)
+CONFIG = DetectionConfig(threshold=0.9, tile_px=128)
 
 
 def ready(model: Path) -> ReadyDetector:
@@ -75,7 +75,7 @@ def own_model(tmp_path: Path) -> Path:
 def test_a_threshold_tuned_into_the_card_changes_the_count_without_a_new_search(
     tmp_path: Path, he_slide: Path, own_model: Path
 ) -> None:
-    folder, config = tmp_path / "out", DetectionConfig(tile_px=256)
+    folder, config = tmp_path / "out", DetectionConfig(tile_px=128)
     first = detect(he_slide, folder, own_model, config)
     search = (folder / "search.parquet").stat().st_mtime_ns
     table = pd.read_parquet(folder / "candidates.parquet")
@@ -293,7 +293,7 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
         ({"counting": CountConfig(draws=10)}, ["count", "report"]),
         ({"threshold": 0.8}, ["count", "export", "report"]),
         ({"formats": ("qupath", "csv", "asap")}, ["export"]),
-        ({"tile_px": 128}, []),
+        ({"tile_px": 256}, []),
         ({"any_stain": True}, []),
         ({"floor": 0.2}, ["search", "count", "export", "report"]),
         ({"probability_map": True}, ["search", "count", "export", "report"]),
@@ -439,7 +439,7 @@ def test_what_the_card_says_of_colours_reaches_the_report_without_a_new_search(
 def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_model: Path) -> None:
     tune(own_model, delta=0.62)
     slides = list(named_slides([he_slide]).values())
-    batch = detect_cohort(slides, tmp_path, ready(own_model), DetectionConfig(tile_px=256))
+    batch = detect_cohort(slides, tmp_path, ready(own_model), DetectionConfig(tile_px=128))
     summary = batch.results["he"].summary
     for table in (tmp_path / "candidates.parquet", tmp_path / "he" / "candidates.parquet"):
         point = count_point([table])

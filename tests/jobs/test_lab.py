@@ -224,6 +224,7 @@ def killing(after: int) -> Callable[[str, float, float], None]:
     return report
 
 
+@pytest.mark.slow
 def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path) -> None:
     """Killed three times on the way; people answer whatever is asked; the end says how to use the model."""
     begun = begin(tmp_path, slides, start="", name="tiny")
@@ -281,6 +282,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     assert replace(changed["detector"].state).status == "waiting"
 
 
+@pytest.mark.slow
 def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp_path: Path) -> None:
     lab = begin(tmp_path, slides, start="", name="tiny").lab
     settings = (lab.root / "lab.toml").read_text().replace("round1 = 600", "round1 = 0")

@@ -161,6 +161,7 @@ def _stop_at(text: str) -> Callable[[str, float, float], None]:
     return report
 
 
+@pytest.mark.slow
 def test_candidates_found_in_several_processes_are_the_same(workspace: Path) -> None:
     chain = chain_in(workspace)
     known = {path.name: path.read_bytes() for path in (workspace / "mining/candidates").glob("*.parquet")}
@@ -173,6 +174,7 @@ def test_candidates_found_in_several_processes_are_the_same(workspace: Path) -> 
     assert found == known
 
 
+@pytest.mark.slow
 def test_slides_rendered_in_several_processes_are_the_same(tmp_path: Path) -> None:
     settings = SimulationConfig(cases=2, centres=1, width=256, height=256, seed=4, workers=1)
     for workers in (1, 2):

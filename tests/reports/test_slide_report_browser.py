@@ -76,6 +76,7 @@ def test_a_crop_shows_where_it_lies_and_keys_lead_on(tab: Tab, report: Path) -> 
     assert page.evaluate("document.activeElement.closest('.crop') !== null")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(768, 1024), (1024, 768), (1280, 800), (400, 800)])
 def test_an_enlarged_figure_opens_inside_the_window(browser, report: Path, width: int, height: int) -> None:
     tab = Tab(browser, viewport={"width": width, "height": height})
@@ -100,6 +101,7 @@ def wordy_index(folder: Path, report: Path) -> Path:
     return write_cohort_index(folder / "index.html", rows)
 
 
+@pytest.mark.slow
 def test_a_printed_page_is_not_cut(browser, report: Path, tmp_path: Path) -> None:
     index = wordy_index(tmp_path, report)
     tab = Tab(browser, viewport={"width": 688, "height": 1000})  # A4 between margins of 14 mm
@@ -112,6 +114,7 @@ def test_a_printed_page_is_not_cut(browser, report: Path, tmp_path: Path) -> Non
     tab.context.close()
 
 
+@pytest.mark.slow
 def test_the_index_fits_a_tablet(browser, report: Path, tmp_path: Path) -> None:
     tab = Tab(browser, viewport={"width": 768, "height": 1024})
     tab.page.goto(wordy_index(tmp_path, report).as_uri())
@@ -142,6 +145,7 @@ def test_all_pictures_decode_and_a_narrow_screen_does_not_scroll_sideways(browse
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_without_scripts_everything_shows(browser, report: Path) -> None:
     tab = Tab(browser, java_script_enabled=False)
     tab.page.goto(report.as_uri())

@@ -59,6 +59,7 @@ def answers_of(project: Project, observer: str) -> dict[int, str]:
         return {project.by_name[one.item].number: one.answer for one in store.current(observer)}
 
 
+@pytest.mark.slow
 def test_two_observers_and_a_killed_server(browser: playwright.Browser, tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", ITEMS)
     server = Server(project.folder)

@@ -142,6 +142,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     assert done.summary["machine"]["score"]["detections"] == counted
 
 
+@pytest.mark.slow
 def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:
     page = tab.page
     begin(tab, server.url)
@@ -163,6 +164,7 @@ def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:
     page.wait_for_function("text => document.querySelector('#scale span').textContent === text", arg=where)
 
 
+@pytest.mark.slow
 def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
     page = tab.page
     page.goto(server.url)
@@ -205,6 +207,7 @@ def settled(page) -> float:
     return float(shown[-1])
 
 
+@pytest.mark.slow
 def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) -> None:
     side = 3000
     places = spread_places(20, side, side)
@@ -241,6 +244,7 @@ def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) 
         server.end()
 
 
+@pytest.mark.slow
 def test_a_tablet_shows_slide_and_answers_at_once_by_touch(browser, server: Server) -> None:
     tab = Tab(browser, viewport={"width": 768, "height": 1024}, has_touch=True)
     page = tab.page

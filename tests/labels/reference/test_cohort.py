@@ -100,6 +100,7 @@ def test_settings_come_from_tables(tmp_path: Path) -> None:
             settings_of(BuildConfig, wrong)
 
 
+@pytest.mark.slow
 def test_shards_add_up(workspace: Path, tmp_path: Path) -> None:
     row = pd.read_csv(workspace.parent / "manifest.csv", dtype=str).to_dict("records")[0]
     row |= {name: str(workspace.parent / row[name]) for name in ("he", "phh3", "points")}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB
 from metaphase.networks.architectures import build_network, probability
 from metaphase.networks.cards import Family, NetworkSpec, Normalisation
+from metaphase.networks.engine import Detections
 
 GAMMA = 0.07
 
@@ -100,3 +102,12 @@ def texture(height: int, width: int, seed: int = 0) -> RGB:
         coarse = generator.normal(size=(height // step + 2, width // step + 2, 3))
         image += coarse.repeat(step, 0).repeat(step, 1)[:height, :width]
     return np.clip(image * 30 + 170, 0, 255).astype(np.uint8)
+
+
+def assert_same(found: Detections, wanted: Detections, *, px: float = 0.02, by: float = 1e-4) -> None:
+    """The same detections in any order: equal values may come in another one on another processor."""
+    assert len(found.x) == len(wanted.x)
+    away, which = cKDTree(np.column_stack([wanted.x, wanted.y])).query(np.column_stack([found.x, found.y]))
+    assert len(set(which.tolist())) == len(which)
+    assert away.max(initial=0) <= px
+    np.testing.assert_allclose(found.probability, wanted.probability[which], atol=by)

@@ -29,7 +29,14 @@ from metaphase.networks.engine.settings import Calibration, Second
 from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 from metaphase.networks.exporting import export_model
 from metaphase.slides import ArraySlide
-from tests.networks.engine.networks_made import GAMMA, lite_network, random_network, residual_network, texture
+from tests.networks.engine.networks_made import (
+    GAMMA,
+    assert_same,
+    lite_network,
+    random_network,
+    residual_network,
+    texture,
+)
 
 CPU = EngineConfig(device="cpu", workers=2, precision="float32")
 FIRSTS = (lite_network, random_network)
@@ -63,8 +70,7 @@ def test_tile_size_changes_nothing(tile_px: int) -> None:
     whole = find_detections(engine, slide, config, tile_px=320)
     tiled = find_detections(engine, slide, config, tile_px=tile_px)
     assert len(whole.x) > 5
-    np.testing.assert_allclose(tiled.x, whole.x, atol=1e-2)
-    np.testing.assert_allclose(tiled.probability, whole.probability, atol=1e-4)
+    assert_same(tiled, whole)
 
 
 def test_a_higher_floor_asks_less() -> None:
@@ -184,8 +190,8 @@ def test_calibration_moves_probabilities_and_no_place(second: Second[nn.Sequenti
     )
     engine = Engine([lite_network()], CPU, second, Calibration(0.5, -1.0))
     found = find_detections(engine, slide, PeakConfig(floor=expit(0.5 * logit(0.01) - 1), suppress_um=5))
-    np.testing.assert_allclose(found.x, plain.x, atol=1e-3)
-    np.testing.assert_allclose(logit(found.probability), 0.5 * logit(plain.probability) - 1, atol=1e-3)
+    moved = expit(0.5 * logit(plain.probability) - 1)
+    assert_same(found, replace(plain, probability=moved), px=1e-3)
 
 
 # ---- as a model on disk ----
@@ -218,7 +224,7 @@ def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
     config = PeakConfig(floor=0.3, suppress_um=5)
     ready = ReadyDetector(load_detector([saved(tmp_path)]), CPU)
     expected = find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.05)), slide, config)
-    np.testing.assert_array_equal(find_detections(ready.engine, slide, config).x, expected.x)
+    assert_same(find_detections(ready.engine, slide, config), expected)
 
 
 def test_exported_it_finds_the_same(tmp_path: Path) -> None:
@@ -231,8 +237,7 @@ def test_exported_it_finds_the_same(tmp_path: Path) -> None:
         for each in (model, tmp_path / "graph" / "both.onnx")
     ]
     assert len(found[0].x) > 5
-    np.testing.assert_allclose(found[1].x, found[0].x, atol=1e-2)
-    np.testing.assert_allclose(found[1].probability, found[0].probability, atol=1e-4)
+    assert_same(*found)
 
 
 def test_packaging_takes_both_along(tmp_path: Path) -> None:

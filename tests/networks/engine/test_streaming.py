@@ -22,7 +22,13 @@ from metaphase.networks.engine import (
 )
 from metaphase.networks.engine.settings import PeakMethod
 from metaphase.slides import ArraySlide, MaskGrid
-from tests.networks.engine.networks_made import darkness_network, plain_probabilities, random_network, texture
+from tests.networks.engine.networks_made import (
+    assert_same,
+    darkness_network,
+    plain_probabilities,
+    random_network,
+    texture,
+)
 
 CLOSE = PeakConfig(floor=0.2, suppress_um=3.0)
 HIGH = 0.98
@@ -39,11 +45,6 @@ def dark() -> Engine:
     return Engine([darkness_network()], EngineConfig(device="cpu", workers=1))
 
 
-def sorted_points(points: Detections) -> np.ndarray:
-    table = np.stack([points.y, points.x, points.probability], 1)
-    return table[np.lexsort((table[:, 1], table[:, 0]))]
-
-
 @pytest.mark.parametrize("tile_px", [96, 180, 300])
 @pytest.mark.parametrize(("smooth_um", "method"), [(0.0, "maxima"), (2.5, "maxima"), (0.0, "components")])
 def test_detections_do_not_depend_on_the_tiling(
@@ -52,10 +53,9 @@ def test_detections_do_not_depend_on_the_tiling(
     slide = ArraySlide(texture(310, 361), 0.25)
     floor = CLOSE.floor if method == "maxima" else HIGH
     config = dataclasses.replace(CLOSE, floor=floor, smooth_um=smooth_um, method=method)
-    whole = sorted_points(find_detections(engine, slide, config))
-    tiled = sorted_points(find_detections(engine, slide, config, tile_px=tile_px))
-    assert len(whole) > (20 if smooth_um == 0 else 2)
-    np.testing.assert_allclose(tiled, whole, atol=0.02)
+    whole = find_detections(engine, slide, config)
+    assert len(whole.x) > (20 if smooth_um == 0 else 2)
+    assert_same(find_detections(engine, slide, config, tile_px=tile_px), whole, by=0.02)
 
 
 def test_detections_equal_those_of_one_large_map(engine: Engine) -> None:
@@ -77,10 +77,10 @@ def test_components_are_those_of_the_whole_map(engine: Engine) -> None:
     expected = plain_probabilities(random_network(), framed).numpy()[:75, :85]
     regions = measure.regionprops(measure.label(expected >= HIGH, connectivity=2), expected)
     config = PeakConfig(floor=HIGH, suppress_um=0.0, method="components")
-    found = sorted_points(find_detections(engine, ArraySlide(image, 0.25), config, tile_px=120))
-    wanted = np.array(sorted((*(4 * np.array(one.centroid)), one.intensity_max) for one in regions))
-    assert len(wanted) > 10
-    np.testing.assert_allclose(found, wanted, atol=1e-3)
+    found = find_detections(engine, ArraySlide(image, 0.25), config, tile_px=120)
+    y, x = 4 * np.array([one.centroid for one in regions]).T
+    assert len(regions) > 10
+    assert_same(found, Detections(x, y, np.array([one.intensity_max for one in regions])), by=1e-3)
 
 
 def test_smoothing_does_not_move_a_detection(dark: Engine) -> None:
@@ -140,7 +140,7 @@ def test_mask_limits_the_work_and_the_points(engine: Engine) -> None:
             engine, slide, dataclasses.replace(CLOSE, suppress_um=0), tile_px=tile_px, mask=mask
         )
         assert np.all((points.x >= 50) & (points.x < 200) & (points.y >= 100) & (points.y < 250))
-        np.testing.assert_allclose(sorted_points(points), sorted_points(inside(everything, mask)), atol=0.02)
+        assert_same(points, inside(everything, mask), by=0.02)
 
 
 def test_points_outside_the_mask_grid_are_outside() -> None:
@@ -182,9 +182,7 @@ def test_batches_of_several_tiles_give_the_same(engine: Engine, monkeypatch: pyt
     from metaphase.networks.engine import streaming
 
     slide = ArraySlide(texture(330, 270), 0.25)
-    single = sorted_points(find_detections(engine, slide, CLOSE, tile_px=100))
+    single = find_detections(engine, slide, CLOSE, tile_px=100)
     original = streaming._batches
     monkeypatch.setattr(streaming, "_batches", lambda tiles, _: original(tiles, 3))
-    np.testing.assert_allclose(
-        sorted_points(find_detections(engine, slide, CLOSE, tile_px=100)), single, atol=1e-6
-    )
+    assert_same(find_detections(engine, slide, CLOSE, tile_px=100), single, px=1e-6, by=1e-6)

@@ -55,6 +55,14 @@ def config(stores: Path, **changes: Any) -> TrainingConfig:
     return replace(base, **changes)
 
 
+@pytest.fixture(scope="module")
+def trained(stores: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Update]]:
+    """A run of one epoch, to be left as it is, and what it reported."""
+    folder, updates = tmp_path_factory.mktemp("trained"), list[Update]()
+    train(config(stores, epochs=1), folder, device="cpu", watch=updates.append)
+    return folder, updates
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_model(folder / "network")[0].state_dict()
 
@@ -121,6 +129,35 @@ def start(toml: Path, folder: Path, **environment: str) -> subprocess.Popen[str]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs ended with the same weights and history, to the last bit."""
+    first, second = weights(one), weights(other)
+    columns = ["epoch", "loss", "f1", "threshold"]
+    histories = [pd.read_csv(folder / "history.csv")[columns] for folder in (one, other)]
+    return histories[0].equals(histories[1]) and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_stopped_and_resumed_equals_uninterrupted(
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECK_EVERY", 1)
+    chosen = config(stores, epochs=2, checkpoint_minutes=1e-9, seams=0.5)
+    seen: list[tuple[int, int]] = []
+
+    def stop(update: Update) -> None:
+        seen.append((update.epoch, update.step))
+        if len(seen) == 6:  # in the second epoch: 4 steps each
+            raise KeyboardInterrupt
+
+    train(chosen, tmp_path / "whole", device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, tmp_path / "stopped", device="cpu", watch=stop)
+    train(chosen, tmp_path / "stopped", device="cpu", watch=stop)
+    assert seen[6] > seen[4], "it went on, it did not start again"
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+
+
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -> None:
     toml = write_toml(stores, tmp_path / "run.toml", seams=0.5)
     whole = start(toml, tmp_path / "whole")
@@ -134,13 +171,10 @@ def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -
     output, errors = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, errors
     assert "epoch=0, step=1," not in output  # it went on, it did not start again
-    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "broken")
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-    columns = ["epoch", "loss", "f1", "threshold"]
-    histories = [pd.read_csv(tmp_path / name / "history.csv")[columns] for name in ("whole", "broken")]
-    pd.testing.assert_frame_equal(*histories, check_exact=True)
+    assert same(tmp_path / "whole", tmp_path / "broken")
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(stores: Path, tmp_path: Path) -> None:
     toml = write_toml(stores, tmp_path / "run.toml", augment="", epochs=2)
     code = (
@@ -166,18 +200,17 @@ def test_two_processes_equal_one(stores: Path, tmp_path: Path) -> None:
     assert histories[0]["f1"].tolist() == histories[1]["f1"].tolist()
 
 
-def test_folder_of_another_run_is_refused(stores: Path, tmp_path: Path) -> None:
-    train(config(stores, epochs=1), tmp_path, device="cpu")
+def test_folder_of_another_run_is_refused(stores: Path, trained: tuple[Path, list[Update]]) -> None:
     with pytest.raises(TrainingError, match=r"holds another run: config\.batch was 8 and is \d+"):
-        train(config(stores, epochs=1, batch=4), tmp_path, device="cpu")
+        train(config(stores, epochs=1, batch=4), trained[0], device="cpu")
 
 
-def test_finished_run_is_left_alone(stores: Path, tmp_path: Path) -> None:
-    first = train(config(stores, epochs=1), tmp_path, device="cpu")
-    before = (tmp_path / "last.safetensors").stat().st_mtime_ns
-    again = train(config(stores, epochs=1), tmp_path, device="cpu")
-    assert again.best == first.best
-    assert (tmp_path / "last.safetensors").stat().st_mtime_ns == before
+def test_finished_run_is_left_alone(stores: Path, trained: tuple[Path, list[Update]]) -> None:
+    folder = trained[0]
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    again = train(config(stores, epochs=1), folder, device="cpu")
+    assert again.best == load_model(again.model)[1].metrics["validation"]["f1"]
+    assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
 def test_exploding_loss_keeps_the_last_good_state(
@@ -197,6 +230,7 @@ def test_exploding_loss_keeps_the_last_good_state(
     assert (tmp_path / "last.safetensors").read_bytes() == good
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) -> None:
     chosen = config(stores, epochs=5, augment="R", network=NetworkSpec(gamma=1 / 8, normalisation="batch"))
     teacher = train(chosen, tmp_path / "teacher", device="cpu").model
@@ -207,7 +241,7 @@ def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) 
 
 
 def test_compiled_networks_learn_the_same(
-    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
 
@@ -216,9 +250,8 @@ def test_compiled_networks_learn_the_same(
         return function
 
     monkeypatch.setattr(torch, "compile", plainly)
-    chosen = config(stores, epochs=1)
-    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
-    student = replace(chosen, teachers=(str(teacher),), seed=6)
+    teacher = trained[0] / "network.safetensors"
+    student = config(stores, epochs=1, teachers=(str(teacher),), seed=6)
     train(student, tmp_path / "plain", device="cpu")
     assert not compiled
     train(replace(student, compile=True), tmp_path / "compiled", device="cpu")
@@ -243,10 +276,12 @@ def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("setting", ["stain_mix", "seams"])
-def test_mixing_and_seams_are_part_of_what_is_drawn(stores: Path, tmp_path: Path, setting: str) -> None:
-    for name, share in (("first", 0.8), ("again", 0.8), ("without", 0.0)):
-        train(replace(config(stores, epochs=1), **{setting: share}), tmp_path / name, device="cpu")
-    first, again, without = (weights(tmp_path / name) for name in ("first", "again", "without"))
+def test_mixing_and_seams_are_part_of_what_is_drawn(
+    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, setting: str
+) -> None:
+    for name in ("first", "again"):
+        train(replace(config(stores, epochs=1), **{setting: 0.8}), tmp_path / name, device="cpu")
+    first, again, without = map(weights, (tmp_path / "first", tmp_path / "again", trained[0]))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], without[key]) for key in first)
 
@@ -345,12 +380,13 @@ def test_resumed_moments_lie_in_memory_as_their_weights(tmp_path: Path) -> None:
     assert resumed.state[again.weight]["exp_avg"].stride() == again.weight.stride() != (27, 9, 3, 1)
 
 
-def test_training_starts_from_the_weights_of_a_model(stores: Path, tmp_path: Path) -> None:
-    train(config(stores, epochs=1), tmp_path / "first")
-    start = str(tmp_path / "first" / "network.safetensors")
+def test_training_starts_from_the_weights_of_a_model(
+    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path
+) -> None:
+    start = str(trained[0] / "network.safetensors")
     still = {"learning_rate": 1e-12, "final_learning_rate": 1e-12}
     train(config(stores, epochs=1, start=start, seed=9, **still), tmp_path / "second")
-    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    before, after = weights(trained[0]), weights(tmp_path / "second")
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     with pytest.raises(TrainingError, match=r"gamma 0.0625.*gamma 0.125"):
         train(config(stores, network=NetworkSpec(gamma=1 / 8), start=start), tmp_path / "third")
@@ -358,9 +394,8 @@ def test_training_starts_from_the_weights_of_a_model(stores: Path, tmp_path: Pat
         train(config(stores, epochs=1), tmp_path / "second")
 
 
-def test_a_rate_is_told_only_where_one_is_known(stores: Path, tmp_path: Path) -> None:
-    told: list[Update] = []
-    train(config(stores, epochs=1), tmp_path, watch=told.append)
+def test_a_rate_is_told_only_where_one_is_known(trained: tuple[Path, list[Update]]) -> None:
+    told = trained[1]
     assert all(update.patches_per_s > 0 for update in told)
     assert "patches/s" in str(told[0])
     assert "patches/s" not in str(replace(told[0], patches_per_s=0.0))
