@@ -29,7 +29,7 @@ for name, examples in (("quick", 20), ("thorough", 200)):  # `make test` and `ma
         deadline=None,
         derandomize=True,
         database=None,
-        suppress_health_check=[HealthCheck.differing_executors],  # contract classes have one subclass a backend
+        suppress_health_check=[HealthCheck.differing_executors],  # of classes of contracts
     )
 settings.load_profile("quick")
 

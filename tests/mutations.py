@@ -1,6 +1,6 @@
-"""Would the tests notice? Thirty lines of the core, each broken once: `python -m tests.mutations [-- PYTEST]`.
+"""Would the tests notice? Thirty lines of the core, each broken once: `python -m tests.mutations`.
 
-For each, the tests near it run first, then all, until one fails. What follows `--` goes to pytest.
+For each, the tests near it run first, then all, until one fails. All options go to pytest.
 """
 
 from __future__ import annotations
@@ -14,38 +14,99 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MUTANTS = (
-    ("networks/engine/peaks.py", "peak &= inner > _shifted(logits, dy, dx)", "peak &= inner >= _shifted(logits, dy, dx)"),
-    ("networks/engine/peaks.py", "rows = [index, row, column, down, right,", "rows = [index, row, column, right, down,"),
-    ("networks/engine/places.py", "return math.ceil(3 * sigma)", "return math.ceil(2 * sigma)"),
-    ("networks/engine/second.py", "np.asarray((one + other) / 2, np.float32)", "np.asarray(one + other, np.float32)"),
-    ("networks/engine/second.py", "shift = first.output[which] - side // 2", "shift = first.output[which]"),
-    ("networks/engine/streaming.py", "place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX", "place = peaks.output * OUTPUT_STRIDE_PX"),
-    ("networks/engine/streaming.py", "first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX", "first_px = PATCH_PX + OUTPUT_STRIDE_PX"),
-    ("detections/suppression.py", "(square >= distance**2) & (point != near)", "(square > distance**2) & (point != near)"),
-    ("detections/suppression.py", "order = np.lexsort((x, y, -score))", "order = np.lexsort((y, x, -score))"),
-    ("detections/suppression.py", "TOUCHING = 1.5", "TOUCHING = 1.2"),
-    ("detections/matching.py", "(pairs.truth, pairs.detection, pairs.distance, -prob", "(pairs.truth, pairs.detection, -pairs.distance, -prob"),
-    ("counting/hotspot.py", "histogram[:, 0] = 0", "histogram[:, 0] *= 1"),
-    ("counting/hotspot.py", "middles = middles[bound > best]", "middles = middles[bound > best + 1]"),
-    ("counting/hotspot.py", "/ step - 0.5) + 1 - lattice.column", "/ step - 0.5) - lattice.column"),
-    ("base/provenance.py", "return output.is_file() and self.matches(note_path(output))", "return output.is_file()"),
-    ("base/provenance.py", 'if before.get("schema") != now["schema"]:', 'if before.get("schema") is None:'),
-    ("base/provenance.py", "return content if check is None or check == fingerprint_of(content) else {}", "return content"),
-    ("base/provenance.py", "if stage in field.metadata.get(_DECIDES, (stage,))", "if field.name"),
-    ("base/leases.py", '!= stated.get("started")', '== stated.get("started")'),
-    ("base/leases.py", "if path.read_bytes() != lapsed.content:", "if not path.exists():"),
-    ("base/leases.py", "if not self._is_mine(file.read()):", "if not file.read():"),
-    ("counting/calibration.py", "return_length=True) - counted", "return_length=True)"),
-    ("counting/calibration.py", "+ generator.poisson(chance * missed)", "+ generator.poisson(0 * missed)"),
-    ("labels/registration/transform.py", "points - self.field.at(guess)", "points + self.field.at(guess)"),
-    ("labels/registration/correlation.py", "> exclusion_px**2", "< exclusion_px**2"),
-    ("labels/registration/quality.py", "return self.p_value <= RELIABLE_P and", "return"),
-    ("detections/formats/qupath.py", "* width / 2", "* width"),
-    ("detections/formats/asap.py", "key=lambda one: int(one.get(\"Order\", 0))", "key=lambda one: 0"),
-    ("labels/observers/store.py", "SELECT MAX(sequence) FROM log", "SELECT MIN(sequence) FROM log"),
-    ("labels/observers/store.py", "self._latest = max(self._latest, now())", "self._latest = now()"),
-)  # fmt: skip
+MUTANTS = """
+networks/engine/peaks.py
+- peak &= inner > _shifted(logits, dy, dx)
++ peak &= inner >= _shifted(logits, dy, dx)
+networks/engine/peaks.py
+- rows = [index, row, column, down, right,
++ rows = [index, row, column, right, down,
+networks/engine/places.py
+- return math.ceil(3 * sigma)
++ return math.ceil(2 * sigma)
+networks/engine/second.py
+- np.asarray((one + other) / 2, np.float32)
++ np.asarray(one + other, np.float32)
+networks/engine/second.py
+- shift = first.output[which] - side // 2
++ shift = first.output[which]
+networks/engine/streaming.py
+- place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
++ place = peaks.output * OUTPUT_STRIDE_PX
+networks/engine/streaming.py
+- first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX
++ first_px = PATCH_PX + OUTPUT_STRIDE_PX
+detections/suppression.py
+- (square >= distance**2) & (point != near)
++ (square > distance**2) & (point != near)
+detections/suppression.py
+- order = np.lexsort((x, y, -score))
++ order = np.lexsort((y, x, -score))
+detections/suppression.py
+- TOUCHING = 1.5
++ TOUCHING = 1.2
+detections/matching.py
+- (pairs.truth, pairs.detection, pairs.distance, -prob
++ (pairs.truth, pairs.detection, -pairs.distance, -prob
+counting/hotspot.py
+- histogram[:, 0] = 0
++ histogram[:, 0] *= 1
+counting/hotspot.py
+- middles = middles[bound > best]
++ middles = middles[bound > best + 1]
+counting/hotspot.py
+- / step - 0.5) + 1 - lattice.column
++ / step - 0.5) - lattice.column
+base/provenance.py
+- return output.is_file() and self.matches(note_path(output))
++ return output.is_file()
+base/provenance.py
+- if before.get("schema") != now["schema"]:
++ if before.get("schema") is None:
+base/provenance.py
+- return content if check is None or check == fingerprint_of(content) else {}
++ return content
+base/provenance.py
+- if stage in field.metadata.get(_DECIDES, (stage,))
++ if field.name
+base/leases.py
+- != stated.get("started")
++ == stated.get("started")
+base/leases.py
+- if path.read_bytes() != lapsed.content:
++ if not path.exists():
+base/leases.py
+- if not self._is_mine(file.read()):
++ if not file.read():
+counting/calibration.py
+- return_length=True) - counted
++ return_length=True)
+counting/calibration.py
+- + generator.poisson(chance * missed)
++ + generator.poisson(0 * missed)
+labels/registration/transform.py
+- points - self.field.at(guess)
++ points + self.field.at(guess)
+labels/registration/correlation.py
+- > exclusion_px**2
++ < exclusion_px**2
+labels/registration/quality.py
+- return self.p_value <= RELIABLE_P and
++ return
+detections/formats/qupath.py
+- * width / 2
++ * width
+detections/formats/asap.py
+- key=lambda one: int(one.get("Order", 0))
++ key=lambda one: 0
+labels/observers/store.py
+- SELECT MAX(sequence) FROM log
++ SELECT MIN(sequence) FROM log
+labels/observers/store.py
+- self._latest = max(self._latest, now())
++ self._latest = now()
+"""
+"""File, a part of a line that stands there once, and what takes its place."""
 
 
 def notices(source: Path, mutant: tuple[str, str, str], options: list[str]) -> str:
@@ -74,20 +135,27 @@ def notices(source: Path, mutant: tuple[str, str, str], options: list[str]) -> s
 
 def main(options: list[str]) -> int:
     """Exit code: how many lines nobody notices."""
+    lines = MUTANTS.strip().splitlines()
+    mutants = [(lines[at], lines[at + 1][2:], lines[at + 2][2:]) for at in range(0, len(lines), 3)]
     unseen = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         source = Path(folder)
-        shutil.copytree(ROOT / "src" / "metaphase", source / "metaphase", ignore=shutil.ignore_patterns("models"))
+        shutil.copytree(
+            ROOT / "src" / "metaphase", source / "metaphase", ignore=shutil.ignore_patterns("models")
+        )
         (source / "metaphase" / "models").symlink_to(ROOT / "src" / "metaphase" / "models")
-        for number, mutant in enumerate(MUTANTS, 1):
+        for number, mutant in enumerate(mutants, 1):
             began = time.monotonic()
             noticed = notices(source, mutant, options)
             unseen += not noticed
             verdict = noticed or "NOT NOTICED"
-            print(f"{number:2} {mutant[0]}: {mutant[2]}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(MUTANTS) - unseen} of {len(MUTANTS)} noticed")
+            print(
+                f"{number:2} {mutant[0]}: {mutant[2]}: {verdict} ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
+    print(f"{len(mutants) - unseen} of {len(mutants)} noticed")
     return unseen
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[2:] if sys.argv[1:2] == ["--"] else sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

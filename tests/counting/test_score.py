@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -27,7 +27,6 @@ def clusters(*sizes: int) -> Floats:
 
 
 @given(places_um)
-@settings(max_examples=25)
 def test_count_is_the_95th_percentile_over_filled_positions(points: Floats) -> None:
     step, radius = QUICK.step_um, QUICK.radius_um
     low, high = np.floor((points.min(axis=0) - radius) / step), np.ceil((points.max(axis=0) + radius) / step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -134,7 +134,6 @@ def test_the_interval_holds_its_own_count(size: int) -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
-@settings(deadline=None, max_examples=30)
 def test_the_share_of_atypical_figures_lies_in_its_interval(chances: list[float]) -> None:
     table = pd.DataFrame({"probability": 1.0, "atypical": chances})
     found = atypical_share(table, 0.5)

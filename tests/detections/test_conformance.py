@@ -15,11 +15,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import shapely
-from hypothesis import given, settings
+from hypothesis import given
 
 from metaphase.base.tables import TableError
 from metaphase.detections import DetectionSet, detection_set, read_detections, write_detections
 from tests.detections.sets import detection_sets, provenance_set
+from tests.examples import FEW
 
 SLIDERUNNER_COLUMNS = {
     "Slides": "uid filename width height EXACTUSER directory uuid exactImageID",
@@ -39,7 +40,7 @@ def written(name: str, tmp_path: Path, detections: DetectionSet | None = None) -
 
 
 @given(detections=detection_sets())
-@settings(max_examples=15)
+@FEW
 def test_qupath_objects(detections: DetectionSet, tmp_path_factory: pytest.TempPathFactory) -> None:
     collections = written("qupath", tmp_path_factory.mktemp("q"), detections)
     features = [feature for content in collections for feature in content["features"]]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, UsageError
@@ -27,6 +27,7 @@ from metaphase.detections import (
 from metaphase.detections.formats.contract import noted_probability, probability_note
 from metaphase.detections.table import file_stem, identities, slide_of_stem
 from tests.detections.sets import NAMES, detection_sets, points_by_slide, provenance_set
+from tests.examples import FEW
 from tests.slides.dicoms import write_plain
 from tests.slides.images import blob_image
 from tests.work import lines_run, most_bytes
@@ -81,7 +82,7 @@ def assert_same(found: DetectionSet, expected: DetectionSet, name: str) -> None:
 
 @EVERY
 @given(detections=detection_sets(), mpp=st.sampled_from([0.1214, 0.25, 0.5]))
-@settings(max_examples=15)
+@FEW
 def test_a_folder_of_one_file_a_slide_reads_back(name: str, detections: DetectionSet, mpp: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = write_detections(detections, folder, name, mpp=mpp, sources=SOURCES)
@@ -91,7 +92,7 @@ def test_a_folder_of_one_file_a_slide_reads_back(name: str, detections: Detectio
 
 @pytest.mark.parametrize("name", MANY_SLIDES)
 @given(detections=detection_sets())
-@settings(max_examples=15)
+@FEW
 def test_one_file_of_many_slides_reads_back(name: str, detections: DetectionSet) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"all{suffix_of(name)}"
@@ -104,7 +105,7 @@ def test_one_file_of_many_slides_reads_back(name: str, detections: DetectionSet)
 
 @pytest.mark.parametrize("name", ONE_SLIDE)
 @given(detections=detection_sets(max_slides=1))
-@settings(max_examples=10)
+@FEW
 def test_one_file_of_one_slide_goes_where_it_is_told(name: str, detections: DetectionSet) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"new{suffix_of(name)}"

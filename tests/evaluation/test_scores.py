@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import sklearn.metrics
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
@@ -99,7 +99,6 @@ def test_bad_scores_are_named(cohort: Path) -> None:
         evaluate_proliferation(cohort, path)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), min_size=4, max_size=15))
 def test_thetas_equal_exhaustive_search(cases: list[tuple[int, int]]) -> None:
     counts, grades = np.array(cases).T

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
@@ -57,7 +57,6 @@ def answered(seed: int = 0, detections: int = 4000, asked: int = 120) -> tuple[A
     return given, true
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.integers(5, 120))
 def test_each_stratum_gives_some_and_all_probabilities_are_known(seed: int, size: int, number: int) -> None:
     generator = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
@@ -17,6 +17,7 @@ from metaphase.networks.cards import (
     NetworkSpec,
     Normalisation,
 )
+from tests.examples import FEW
 
 
 @pytest.mark.parametrize(("gamma", "millions"), [(1.0, 26.9), (0.8, 17.1), (0.6, 9.6)])
@@ -64,7 +65,7 @@ def trained_looking(spec: NetworkSpec, seed: int) -> torch.nn.Sequential:
     kind=st.sampled_from([("detector", "none"), ("detector", "batch"), ("residual", "batch")]),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=12)
+@FEW
 @torch.inference_mode()
 def test_dense_output_equals_the_patches(
     height: int, width: int, kind: tuple[Family, Normalisation], seed: int

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import ModelError
@@ -102,7 +102,6 @@ def _torch_bomb(folder: Path) -> bytes:
 
 
 @given(place=st.integers(0, 3000), value=st.integers(0, 255), kept=st.floats(0, 1))
-@settings(max_examples=60)
 def test_damaged_weights_never_crash(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int, kept: float
 ) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
@@ -68,7 +68,6 @@ class SlideConformance:
         assert np.abs(whole[split:] - below).max() <= self.seam_tolerance
 
     @given(mpp=st.floats(0.1, 0.9), x=st.floats(-30, 0), y=st.floats(-30, 0))
-    @settings(max_examples=30)
     def test_nothing_moves_when_resampled(self, slide: Slide, mpp: float, x: float, y: float) -> None:
         step = mpp / slide.mpp
         width, height = (int(np.ceil(60 + side / step)) for side in (slide.width, slide.height))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
@@ -57,7 +57,6 @@ def whole_files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 @given(which=st.integers(0, 3), kept=st.floats(0.0005, 0.999))
-@settings(max_examples=150)
 def test_truncated_files_never_crash(
     whole_files: list[bytes], tmp_path_factory: pytest.TempPathFactory, which: int, kept: float
 ) -> None:
@@ -69,7 +68,6 @@ def test_truncated_files_never_crash(
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=100)
 def test_flipped_bytes_are_pixels_or_a_clear_error(
     whole_files: list[bytes], tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.arrays import RGB
@@ -68,7 +68,6 @@ def test_the_pixel_that_holds_a_point_lies_in_the_middle(
         assert left - 1e-5 <= place < right + 1e-5
 
 
-@settings(max_examples=30)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(0, 40),
@@ -99,7 +98,6 @@ def test_blocks_and_threads_do_not_matter(mpp: float) -> None:
         np.testing.assert_array_equal(first, other)
 
 
-@settings(max_examples=30)
 @given(
     slide=slides,
     seed=st.integers(0, 999),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import openslide
 import pytest
 import tifffile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, UsageError
@@ -51,7 +51,6 @@ def test_openslide_and_tifffile_read_it(tmp_path: Path) -> None:
 
 
 @given(width=st.integers(1, 300), height=st.integers(1, 300), side=st.sampled_from([16, 32, 48, 128]))
-@settings(max_examples=40)
 def test_every_level_is_the_mean_of_the_finer_one(
     tmp_path_factory: pytest.TempPathFactory, width: int, height: int, side: int
 ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from scipy import ndimage, stats
@@ -60,7 +60,6 @@ def test_draws_fill_the_stated_range_and_stay_within(letters):
 
 @pytest.mark.parametrize("letter", "RSE")
 @given(seed=st.integers(0, 2**31))
-@settings(max_examples=20)
 def test_geometry_moves_pixels_and_leaves_colours(letter, seed):
     plain = torch.full((1, 128, 128, 3), 90, dtype=torch.uint8)
     out = Augmentation(letter)(plain, seeded(seed))
@@ -69,7 +68,6 @@ def test_geometry_moves_pixels_and_leaves_colours(letter, seed):
 
 @pytest.mark.parametrize("letter", "CH")
 @given(seed=st.integers(0, 2**31))
-@settings(max_examples=20)
 def test_colour_leaves_pixels_where_they_are(letter, seed):
     """Two pixels of one colour keep one colour, wherever they are: shuffling commutes."""
     augment = Augmentation(letter, CENTRED)
@@ -90,7 +88,6 @@ def test_quarter_turns_give_exactly_the_eight_orientations():
 
 
 @given(angle=st.floats(0, 6.28), scale=st.floats(0.75, 1.25), flip=st.tuples(*[st.sampled_from([-1, 1])] * 2))
-@settings(max_examples=25)
 def test_rotation_and_scaling_agree_with_scipy(angle, scale, flip):
     smooth = ndimage.gaussian_filter(PATCH.astype(float), (2, 2, 0)).astype(np.uint8)
     ours = augmented("RS", torch.from_numpy(smooth)[None], angle=angle, scale=scale, flip=flip)[0]
@@ -109,7 +106,6 @@ def test_rotation_and_scaling_agree_with_scipy(angle, scale, flip):
 
 
 @given(shift=st.tuples(st.integers(-14, 14), st.integers(-14, 14)))
-@settings(max_examples=30)
 def test_shift_moves_the_crop(shift):
     out = augmented("", config=CONFIG, shift_px=shift)[0]
     x, y = 14 + shift[0], 14 + shift[1]
@@ -148,7 +144,6 @@ def test_elastic_moves_by_its_field():
     factor=st.tuples(*[st.floats(0.95, 1.05)] * 3),
     bias=st.tuples(*[st.floats(-0.05, 0.05)] * 3),
 )
-@settings(max_examples=40)
 def test_stain_letter_is_the_appendix(factor, bias):
     ours = augmented("C", stain_factor=factor, stain_bias=bias)[0]
     epsilon = CONFIG.stain_epsilon
@@ -165,7 +160,6 @@ ENHANCERS = {
 
 @pytest.mark.parametrize("name", ENHANCERS)
 @given(factor=st.floats(0.75, 1.5))
-@settings(max_examples=40)
 def test_each_part_of_the_colour_letter_is_pillows(name, factor):
     numbers = dict.fromkeys(ENHANCERS, 1.0) | {name: factor}
     ours = augmented("H", **numbers)[0] * 255
@@ -174,7 +168,6 @@ def test_each_part_of_the_colour_letter_is_pillows(name, factor):
 
 
 @given(colour=st.floats(0.75, 1.5), contrast=st.floats(0.75, 1.5), brightness=st.floats(0.75, 1.25))
-@settings(max_examples=40)
 def test_colour_letter_is_pillows_in_order(colour, contrast, brightness):
     factors = {"colour": colour, "contrast": contrast, "brightness": brightness}
     image = Image.fromarray(CROP)
@@ -185,7 +178,6 @@ def test_colour_letter_is_pillows_in_order(colour, contrast, brightness):
 
 
 @given(sigma=st.floats(0, 2))
-@settings(max_examples=40)
 def test_blur_agrees_with_scipy(sigma):
     ours = augmented("B", blur_sigma_px=sigma)[0]
     theirs = ndimage.gaussian_filter(CROP / 255, (sigma, sigma, 0), mode="reflect", truncate=8)
@@ -193,7 +185,6 @@ def test_blur_agrees_with_scipy(sigma):
 
 
 @given(sigma=st.floats(0, 0.1))
-@settings(max_examples=20)
 def test_noise_has_its_sigma_and_no_drift(sigma):
     grey = torch.full((1, 128, 128, 3), 128, dtype=torch.uint8)
     noise = augmented("G", grey, noise_sigma=sigma)[0] - 128 / 255

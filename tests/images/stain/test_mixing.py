@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.images.stain.augmentation import StainMixer, appearance_of
 from metaphase.images.stain.pixels import optical_density
+from tests.examples import FEW
 
 RNG = np.random.default_rng(3)
 
@@ -51,7 +52,7 @@ def test_without_a_share_nothing_changes() -> None:
 
 
 @given(seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@FEW
 def test_colours_move_towards_the_other_slide(seed: int) -> None:
     light = mixed(StainMixer([APPEARANCES[0], APPEARANCES[1]], 1.0), PINK, 0, seed)
     pixels = (light.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).numpy()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import shapely
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 from PIL import Image
@@ -66,7 +66,6 @@ def test_holes_are_kept() -> None:
     assert ring().area_mm2 == pytest.approx(48 * 64e-6)
 
 
-@settings(max_examples=25)
 @given(masks)
 def test_simplified_outlines_move_by_at_most_the_tolerance(mask: Mask) -> None:
     wide = np.kron(mask, np.ones((5, 5), np.bool_))

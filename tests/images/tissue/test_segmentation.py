@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
@@ -55,7 +55,6 @@ def test_flipping_the_slide_flips_the_mask() -> None:
     assert iou(segment_tissue(rgb[::-1, ::-1].copy(), MPP)[::-1, ::-1], segment_tissue(rgb, MPP)) > 0.99
 
 
-@settings(max_examples=20)
 @given(
     level=st.integers(170, 255),
     tint=st.integers(-12, 0),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, SlideError
@@ -39,7 +39,6 @@ def test_the_area_of_a_whole_slide_is_right(size: tuple[int, int]) -> None:
     assert tissue.area_mm2 == pytest.approx(width * height * 0.25**2 / 1e6, rel=0.002)
 
 
-@settings(max_examples=50)
 @given(
     st.builds(Box, st.integers(0, 900), st.integers(0, 900), st.integers(1, 5000), st.integers(1, 5000)),
     st.floats(0.1, 2),

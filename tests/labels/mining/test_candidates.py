@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
@@ -22,6 +22,7 @@ from metaphase.labels.mining import (
 from metaphase.labels.mining.candidates import FULL_SUM, intensity_limit, intensity_sums
 from metaphase.labels.mining.mining import CandidatesFound, SeenSlide
 from metaphase.slides import ArraySlide, SlideSource, open_slide
+from tests.examples import FEW
 from tests.labels.mining.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide
 from tests.labels.mining.test_darkest import greedy
 
@@ -45,7 +46,7 @@ def test_whole_slide_equals_plain_definition() -> None:
     assert (found.table["intensity"] < 0.6).all()
 
 
-@settings(max_examples=12)
+@FEW
 @given(st.integers(20, 300), st.integers(0, 3), st.sampled_from([0.25, 0.5]))
 def test_same_candidates_whatever_the_tiling(tile_px: int, seed: int, mpp: float) -> None:
     slide = ArraySlide(noisy_tissue(230, 170, seed), mpp=MPP)

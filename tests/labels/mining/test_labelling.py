@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
@@ -52,7 +52,6 @@ def test_a_point_without_candidate_gets_its_own_patch() -> None:
     assert (own["x"], own["y"], own["source"]) == (500, 500, FROM_REFERENCE)
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 60), st.integers(0, 20))
 def test_every_point_has_one_positive_and_no_negative_near(seed: int, count: int, mitoses: int) -> None:
     rng = np.random.default_rng(seed)

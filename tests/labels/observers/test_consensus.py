@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
@@ -51,7 +51,6 @@ def given_of(sheet: list[list[str]]) -> list[Given]:
     return [Given(observer, item, answer, 1.0, "t") for observer, item, answer in cells if answer]
 
 
-@settings(max_examples=50)
 @given(sheets(("", *ANSWERS), 1), st.integers(1, 4))
 def test_merging_equals_counting_by_hand(sheet: list[list[str]], agree: int) -> None:
     answers = given_of(sheet)

@@ -45,7 +45,7 @@ LOGS = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LOGS)
 def test_current_is_the_log_replayed(project: Project, log: list[tuple[str, str, str | None]]) -> None:
     project.answers_path.unlink(missing_ok=True)

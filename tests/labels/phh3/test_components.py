@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 from skimage.measure import regionprops
@@ -15,7 +15,6 @@ from metaphase.labels.phh3.components import Components, Stitcher, label_tile
 from metaphase.slides import plan_tiles
 
 EIGHT = np.ones((3, 3), int)
-FEWER = settings(max_examples=40)
 
 
 @st.composite
@@ -44,7 +43,6 @@ def stitched(brown: np.ndarray, tile_px: int, *, smallest: int = 1, shift: int =
     return found[order], stitcher.specks
 
 
-@FEWER
 @given(planes(), st.integers(2, 13))
 def test_tiles_change_nothing(brown: np.ndarray, tile_px: int) -> None:
     whole, _ = stitched(brown, 64)
@@ -53,7 +51,6 @@ def test_tiles_change_nothing(brown: np.ndarray, tile_px: int) -> None:
     np.testing.assert_array_equal(tiled.maxima, whole.maxima)
 
 
-@FEWER
 @given(planes(), st.integers(2, 9))
 def test_equal_to_scipy_and_skimage(brown: np.ndarray, tile_px: int) -> None:
     labels, count = ndimage.label(brown, structure=EIGHT)
@@ -72,7 +69,6 @@ def test_equal_to_scipy_and_skimage(brown: np.ndarray, tile_px: int) -> None:
         np.testing.assert_allclose((minor[i], major[i]), axes, rtol=1e-6)
 
 
-@FEWER
 @given(planes(), st.integers(2, 9), st.integers(2, 6))
 def test_specks_are_counted(brown: np.ndarray, tile_px: int, smallest: int) -> None:
     every, _ = stitched(brown, tile_px)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.arrays import RGB
@@ -96,7 +96,6 @@ def test_cases_stay_whole_and_the_manifest_decides() -> None:
 
 
 @given(st.integers(0, 49))
-@settings(max_examples=50)
 def test_a_patient_is_never_in_both_splits(seed: int) -> None:
     patients = {"c0": "P", "c1": "P", "c2": "Q", "c3": "Q", "c4": "R", "c5": ""}
     rows = pd.DataFrame({"case": list(patients) * 3}).assign(

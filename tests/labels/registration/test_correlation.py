@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import fourier_shift, gaussian_filter
 from skimage.feature import match_template
@@ -33,7 +33,6 @@ def test_blank_areas_correlate_with_nothing() -> None:
     assert np.abs(correlate(noise[10:40, 10:40], noise)).max() < 0.05
 
 
-@settings(max_examples=20)
 @given(st.floats(-4, 4), st.floats(-4, 4))
 def test_peaks_are_found_to_a_fraction_of_a_pixel(dx: float, dy: float) -> None:
     image = texture(3, 96, 96)
@@ -65,7 +64,6 @@ def masked_by_hand(fixed: Image, moving: Image, mask: Image, dx: int, dy: int) -
     return float(np.corrcoef(a, b)[0, 1])
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 1000), st.integers(-6, 9), st.integers(-5, 7))
 def test_masked_correlation_equals_brute_force(seed: int, dx: int, dy: int) -> None:
     fixed, moving = texture(seed, 20, 24), texture(seed + 1, 16, 18)

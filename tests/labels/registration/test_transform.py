@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
@@ -23,6 +23,7 @@ from metaphase.labels.registration import (
 )
 from metaphase.labels.registration.coarse import about, fit_robustly, fit_similarity
 from metaphase.labels.registration.field import MAX_STRETCH, LocalField, fit_field
+from tests.examples import FEW
 
 similarities = st.builds(
     Similarity,
@@ -46,7 +47,6 @@ def transforms(draw: st.DrawFn) -> Transform:
     return Transform(0.25, draw(st.floats(0.2, 1)), draw(similarities), field)
 
 
-@settings(max_examples=25)
 @given(transforms(), st.integers(0, 1000))
 def test_both_ways_lead_back_to_a_hundredth_of_a_micrometre(transform: Transform, seed: int) -> None:
     points = np.random.default_rng(seed).uniform(-1000, 20_000, (20, 2))
@@ -56,7 +56,6 @@ def test_both_ways_lead_back_to_a_hundredth_of_a_micrometre(transform: Transform
     assert np.abs(there - points).max() * transform.he_mpp < 0.01
 
 
-@settings(max_examples=25)
 @given(transforms())
 def test_files_keep_every_bit(transform: Transform) -> None:
     again = Transform.from_json(json.loads(json.dumps(transform.to_json())))
@@ -105,7 +104,6 @@ def test_records_that_make_no_transform_are_refused(record: dict[str, Any]) -> N
         Transform.from_json(record)
 
 
-@settings(max_examples=25)
 @given(similarities, similarities.filter(lambda s: not s.mirrored))
 def test_composition(second: Similarity, first: Similarity) -> None:
     points = np.random.default_rng(0).uniform(-100, 100, (5, 2))
@@ -126,7 +124,6 @@ def test_fit_equals_linear_least_squares() -> None:
     assert ours.shift_um == pytest.approx([c, d])
 
 
-@settings(max_examples=25)
 @given(st.booleans(), st.integers(0, 100))
 def test_robust_fit_ignores_a_third_of_outliers(mirrored: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -152,7 +149,7 @@ def test_field_is_the_b_spline_of_scipy() -> None:
     assert field.at(np.stack([x, x * 0 + 20], axis=1)) == pytest.approx(spline(x))
 
 
-@settings(max_examples=10)
+@FEW
 @given(st.integers(0, 50))
 def test_fitted_fields_follow_smooth_motion_and_not_outliers(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -175,7 +172,6 @@ def test_wild_measurements_still_give_a_field_that_does_not_fold() -> None:
 POLYGON = {"type": "Polygon", "coordinates": [[[0, 0], [10, 0], [10, 10], [0, 0]]]}
 
 
-@settings(max_examples=25)
 @given(transforms())
 def test_geojson_goes_there_and_back(transform: Transform) -> None:
     content = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -18,7 +18,14 @@ from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, bands, f
 from metaphase.networks.engine.cpu import Workers
 from metaphase.networks.engine.layers import CellDetector
 from metaphase.slides import ArraySlide
-from tests.networks.engine.networks_made import assert_same, lite_network, residual_network, swift_network, texture
+from tests.examples import FEW
+from tests.networks.engine.networks_made import (
+    assert_same,
+    lite_network,
+    residual_network,
+    swift_network,
+    texture,
+)
 from tests.networks.engine.test_residual import plain_logits
 
 CPU = EngineConfig(device="cpu", workers=2, precision="float32")
@@ -32,7 +39,7 @@ def outputs(side: int) -> int:
     return (side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1
 
 
-@settings(max_examples=12)
+@FEW
 @given(height=st.integers(97, 330), width=st.integers(97, 330), made=st.sampled_from(MAKERS))
 def test_equals_the_plain_network_at_any_size(height: int, width: int, made: Maker) -> None:
     image = texture(height, width, seed=height * 1000 + width)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from metaphase.networks.engine import DeviceError, Engine, EngineConfig
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.engine import combine, cpu_block_outputs
 from metaphase.networks.engine.layers import fold_detector
+from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, texture
 
 TOLERANCE = 2e-5
@@ -28,7 +29,7 @@ def engine() -> Engine:
     return Engine([random_network()], EngineConfig(device="cpu", workers=2))
 
 
-@settings(max_examples=12)
+@FEW
 @given(height=st.integers(97, 330), width=st.integers(97, 330))
 def test_equals_the_plain_network_at_any_size(engine: Engine, height: int, width: int) -> None:
     image = texture(height, width, seed=height * 1000 + width)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.engine import Detector
 from metaphase.networks.engine.layers import PlainDetector, fold_detector
 from metaphase.networks.engine.settings import Precision
+from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, residual_network, texture
 
 CPU = EngineConfig(device="cpu", workers=2)
@@ -37,7 +38,7 @@ def plain_logits(network: nn.Sequential, image: RGB) -> Tensor:
     return logits[1] - logits[0]
 
 
-@settings(max_examples=8)
+@FEW
 @given(height=st.integers(97, 330), width=st.integers(97, 330))
 def test_equals_the_plain_network_at_any_size(engine: Engine, height: int, width: int) -> None:
     image = texture(height, width, seed=height * 1000 + width)

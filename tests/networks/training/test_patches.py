@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, TrainingError
@@ -78,7 +78,6 @@ def test_stores_of_different_kinds_do_not_mix(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 99))
-@settings(max_examples=25)
 def test_take_equals_fancy_indexing(tmp_path_factory: pytest.TempPathFactory, count: int, seed: int) -> None:
     folder = tmp_path_factory.getbasetemp() / "take"
     if not folder.exists():

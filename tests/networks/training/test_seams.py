@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.networks.training.views import LEAST_PX, WHITE, with_seams
@@ -16,7 +16,6 @@ def numbered(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.uint8)[:, None, None, None].repeat(1, SIDE, SIDE, 3)
 
 
-@settings(max_examples=25, deadline=None)
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**31))
 def test_each_patch_is_itself_up_to_its_lines_and_one_other_beyond(share: float, seed: int) -> None:
     patches = numbered(8)
