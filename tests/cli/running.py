@@ -17,18 +17,20 @@ PRELOADED = (
     "tests.cli.running",
 )  # fmt: skip
 """What a command spends seconds to import."""
+AT_THE_START = ("LANG", "LC_", "PYTHON", "_TYPER")
+"""Beginnings of variables that an interpreter reads when it starts, or the command when it is imported."""
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The finished process, whatever its exit code; a fresh interpreter where the environment is another."""
+    """The finished process, whatever its exit code; a fresh interpreter where one would start otherwise."""
     words = list(map(str, arguments))
-    if environment:
+    variables = {**os.environ, **environment}
+    if any(name.startswith(AT_THE_START) for name in environment):
         command = [sys.executable, "-m", "metaphase", *words]
-        variables = {**os.environ, **environment}
         return subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     with tempfile.TemporaryDirectory(prefix="said-") as folder:
         said = [Path(folder) / "stdout", Path(folder) / "stderr"]
-        process = _forking().Process(target=_called, args=(words, Path.cwd(), dict(os.environ), said))
+        process = _forking().Process(target=_called, args=(words, Path.cwd(), variables, said))
         process.start()
         process.join()
         code = process.exitcode if process.exitcode is not None else -1

@@ -114,7 +114,7 @@ def test_a_narrow_terminal_cuts_no_number(tmp_path: Path, he_slide: Path, model:
     assert f"{score['count']:.1f}" in done.stdout
     assert str(tmp_path) in done.stdout.replace("\n", "")
     shown = run("info", he_slide, COLUMNS="40").stdout
-    assert "900" in shown
+    assert "500" in shown
     assert "…" not in shown
 
 

@@ -18,7 +18,7 @@ from tests.networks.training.stores import write_store
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cohort")
-    size = ["--width", "1024", "--height", "768"]
+    size = ["--width", "640", "--height", "512"]
     result = run("simulate", folder / "a", "--cases", "2", "--centres", "2", *size, "--seed", "3", "--json")
     assert result.returncode == 0, result.stderr
     assert [row["case"] for row in json.loads(result.stdout)] == ["case000", "case001"]
@@ -32,12 +32,12 @@ def digest(folder: Path) -> dict[str, str]:
 
 def test_simulation_is_reproducible_and_its_slides_are_slides(cohort: Path, tmp_path: Path) -> None:
     settings = tmp_path / "cohort.toml"
-    settings.write_text("cases = 2\ncentres = 2\nwidth = 1024\nheight = 768\nseed = 9\n")
+    settings.write_text("cases = 2\ncentres = 2\nwidth = 640\nheight = 512\nseed = 9\n")
     assert run("simulate", tmp_path / "b", "--config", settings, "--seed", "3").returncode == 0
     assert digest(cohort) == digest(tmp_path / "b")
     for stain, slide in (("H&E", "he.tif"), ("DAB", "phh3.tif")):
         facts = json.loads(run("info", cohort / "case000" / slide, "--json").stdout)
-        assert (facts["mpp"], facts["width"], facts["stain"]["name"]) == (0.25, 1024, stain)
+        assert (facts["mpp"], facts["width"], facts["stain"]["name"]) == (0.25, 640, stain)
 
 
 def test_impossible_simulations(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_stain_commands(cohort: Path, tmp_path: Path) -> None:
     assert saved.returncode == 0, saved.stderr
     again = ["--transform", tmp_path / "transform.json", "-o", tmp_path / "standard.tif"]
     assert run("stain", "standardise", slide, *again).returncode == 0
-    assert json.loads(run("info", tmp_path / "standard.tif", "--json").stdout)["width"] == 1024
+    assert json.loads(run("info", tmp_path / "standard.tif", "--json").stdout)["width"] == 640
     wrong = run("stain", "deconvolve", slide, "-o", tmp_path, "--region", "1,2")
     assert (wrong.returncode, "X,Y,WIDTH,HEIGHT" in wrong.stderr) == (2, True)
 

@@ -61,13 +61,21 @@ def results(tmp_path: Path, searched: Path) -> Path:
     return shutil.copytree(searched, tmp_path / "results")
 
 
+@pytest.fixture(scope="module")
+def fitted(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sample that was answered, and its profile."""
+    folder = tmp_path_factory.mktemp("fitted")
+    draw_sample([searched], folder / "lab", SAMPLED)
+    answers_of(folder / "lab").to_csv(folder / "answers.csv", index=False)
+    profile = fit_profile(folder / "lab", "ours", answers=folder / "answers.csv")
+    save_profile(folder / "site.json", profile)
+    return folder
+
+
 @pytest.fixture
-def profile(tmp_path: Path, results: Path) -> Path:
-    draw_sample([results], tmp_path / "lab", SAMPLED)
-    answers_of(tmp_path / "lab").to_csv(tmp_path / "answers.csv", index=False)
-    path = tmp_path / "site.json"
-    save_profile(path, fit_profile(tmp_path / "lab", "ours", answers=tmp_path / "answers.csv"))
-    return path
+def profile(tmp_path: Path, fitted: Path) -> Path:
+    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "site.json"
 
 
 def test_a_sample_covers_all_probabilities_and_tells_how_it_was_drawn(tmp_path: Path, results: Path) -> None:

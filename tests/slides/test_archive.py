@@ -28,7 +28,7 @@ from tests.slides.images import blob_image
 @pytest.fixture(scope="module")
 def series(he_slide: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     with open_slide(he_slide) as slide:
-        pixels = slide.read(0, 0, 600, 500)
+        pixels = slide.read(0, 0, 480, 380)
     return write_series(
         tmp_path_factory.mktemp("series") / "jpeg", pixels, transcoding=JpegSettings(quality=90)
     )
