@@ -35,7 +35,8 @@ from metaphase.simulation import LABORATORIES, SimulationConfig, case_truth, coh
 from metaphase.slides import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 
-QUICK = LearningConfig(epochs=1, batch=4, samples_per_epoch=8)
+GAMMA = 0.1
+QUICK = LearningConfig(epochs=1, batch=4, samples_per_epoch=8, gamma=GAMMA)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +47,10 @@ def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_model(path: Path, name: str, *, seed: int = 0, decision: float = 0.5) -> Path:
     """An untrained CNN1 or CNN2."""
     torch.manual_seed(seed)
-    spec = NetworkSpec("classifier")
+    spec = NetworkSpec("classifier", GAMMA)
     tuned = OperatingPoint(name="patches", delta=decision, metric="F1", value=0.9)
     card = ModelCard(
-        name=f"our {name}", family="classifier", gamma=1.0, mpp=0.25, patch_px=100, classes=CLASSES[name],
+        name=f"our {name}", family="classifier", gamma=GAMMA, mpp=0.25, patch_px=100, classes=CLASSES[name],
         thresholds={"patches": tuned},
     )  # fmt: skip
     save_model(path / f"{name}.safetensors", build_network(spec), card)
