@@ -82,8 +82,8 @@ def few_patches(config: RunConfig) -> Cautions:
     seen = learning.epochs * (learning.samples_per_epoch or config.mining.sets.hard_negatives)
     if seen >= ENOUGH_PATCHES:
         return ()
-    text = f"each network saw {seen:,} patches, the paper's 8.4 million: that all parts run is all that these "
-    text += "figures show, and a difference may have the wrong sign"
+    text = f"each network saw {seen:,} patches, the paper's 8.4 million: these figures show that all parts "
+    text += "run, no more, and a difference may have the wrong sign"
     return (Caution("few-patches", text, "compare with configs/experiments.toml on a GPU"),)
 
 
