@@ -109,11 +109,12 @@ def test_tables_show_what_is_there() -> None:
 
 def test_networks_that_hardly_learnt_are_compared_with_a_warning() -> None:
     tiny = read_run_config(config_files()["experiments-tiny"])
-    summary = summarise(tiny, {"exp1-1": result(np.random.default_rng(0), 0.3)}, LABORATORIES)
+    measured = {"exp1-1": result(np.random.default_rng(0), 0.3)}
+    summary = summarise(tiny, measured, LABORATORIES)
     (warning,) = summary.warnings
     assert "each network saw 6,000 patches" in warning.text
     assert str(warning) in markdown(summary)
-    assert str(warning) in experiments_report(summary, {}, ()).tables[0].caption
+    assert str(warning) in experiments_report(summary, measured, ()).tables[0].caption
     for name in ("paper", "experiments", "icpr"):
         assert summarise(read_run_config(config_files()[name]), {}, {}).warnings == ()
 
