@@ -99,7 +99,7 @@ def detect(
     for error in without_resolution([chosen]):
         raise error
     models = (model,) if model is not None else () if config is None else config.models
-    ready = model if isinstance(model, ReadyDetector) else load_model(*models)  # type: ignore[arg-type]
+    ready = model if isinstance(model, ReadyDetector) else load_model(*models)
     folder, temporary = _folder(output)
     try:
         done = detect_slide(chosen, folder / chosen.name, ready, config, progress=progress)
