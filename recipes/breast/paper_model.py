@@ -152,7 +152,8 @@ def main() -> None:
     write_fields(options.data.resolve(), folder)
     chain = Chain(configuration(options.config, folder), folder, options.device)
     watched(lambda report, watch: run_chain(chain, report=report, watch=watch, at_once=options.at_once))
-    tasks, figures = students(chain.config), {}
+    tasks = students(chain.config)
+    figures: dict[str, dict[str, Any]] = {}
     search = SplitSearch(folder / "paper-detections", PAPER_PEAKS, options.device)
     for task in tasks:
         marked = searched(chain, search, task.name)
