@@ -33,7 +33,7 @@ from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import CANDIDATES
 from metaphase.jobs.training.cohort import truth_of
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.points import changed_point
+from metaphase.networks.points import PAPER_POINTS, changed_point
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
 STEPS = 40
@@ -101,7 +101,7 @@ def main() -> None:
         folder, config = options.folder / way, DetectionConfig(paper=paper)
         detect_cohort(cohort_slides(manifest), folder, ready, config)
         floor = config.peaks(ready.detector).floor
-        used = config.points(ready.detector)
+        used = PAPER_POINTS if paper else config.points(ready.detector)
         odds = np.linspace(np.log(floor / (1 - floor)), np.log(0.9999 / 0.0001), STEPS)
         deltas = [*np.round(1 / (1 + np.exp(-odds)), 6).tolist(), used.count.delta]
         counts = counted(manifest, folder / CANDIDATES, deltas, folder / "counts.parquet")
@@ -122,7 +122,8 @@ def main() -> None:
         )
         count = tune_count(manifest, counts, tuned, split="tuning", floor=floor)
         points.append((way, mitoses.delta, count.delta, count.theta1, count.theta2))
-        rows.append(tested(f"{way}, as it comes", manifest, folder, given, counts, matching))
+        untuned = "with its deltas" if paper else "as it comes"
+        rows.append(tested(f"{way}, {untuned}", manifest, folder, given, counts, matching))
         rows.append(tested(f"{way}, tuned", manifest, folder, tuned, counts, matching))
     columns = ["way", "F1", "precision", "recall", "kappa of grades", "Spearman"]
     for line in (columns, ["---"] * len(columns), *rows):

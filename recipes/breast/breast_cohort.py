@@ -6,6 +6,8 @@ OUT/icpr.csv       one laboratory trains: ICPR 2012 Aperio, patient 04 validates
 OUT/all.csv        everything else trains too; MiDeSeC and MIDOG++ crops of slides left out test
 OUT/reference.csv  mitoses and places to ignore of all of them
 
+paper_model.py takes fields alone in which every mitosis is labelled: ICPR 2012 and MITOS-ATYPIA-14.
+
 Crops are laid side by side into images, those of one slide next to each other, so that each becomes a
 candidate's surroundings like any other tissue: the negatives of a mitosis come from its own crop.
 """
@@ -36,8 +38,21 @@ FIELDS = {
     "midesec": "midesec",
 }
 """Folders of complete fields, each with the data set whose files it has."""
+LABELLED = {
+    "icpr2012-aperio": "icpr2012",
+    "icpr2012-aperio-eval-mitoses": "icpr2012",
+    "mitos-atypia14-A03": "mitos-atypia14",
+    "mitos-atypia14-hamamatsu": "mitos-atypia14",
+    "midesec": "midesec",
+}
+"""Those of fields, or windows of fields, in which every mitosis is labelled and none painted over."""
 VALIDATION_PATIENT = "icpr2012/04"
+ATYPIA_VALIDATION = ("H05", "H07", "H14", "H17", "H18")
+"""Slides of MITOS-ATYPIA-14 that validate, where it is learnt from."""
 TEST_CENTRE = "midesec"
+SHARED_TISSUE = (("P0_00", "P0_01", "P0_02"), ("P0_12", "P0_21"), ("P0_15", "P0_16"), ("P0_19", "P0_20"))
+"""MiDeSeC fields that overlap: shifted onto one another they correlate by 0.93 or more, all others by 0.71 at
+most (where 900 px or more, each of 1 um, meet)."""
 CROP_PX, CROPS_A_ROW, CROPS_AN_IMAGE = 128, 32, 64
 """Crops to train on come in small images of a few slides, so that each image has a colour of its own."""
 EDGE_PX, MASK_SCALE = 14, 2
@@ -64,13 +79,15 @@ class Cohort:
     points: pd.DataFrame
 
 
-def fields(data: Path, name: str) -> Cohort:
+def fields(data: Path, name: str, dataset: str) -> Cohort:
     """A folder of complete fields; painted mitoses are places to ignore."""
-    found = read_dataset(FIELDS[name], data / name)
+    found = read_dataset(dataset, data / name)
     cases = {case: f"{name}-{case.split('/')[-1]}" for case in found.manifest["case"]}
     slides = found.manifest.assign(case=found.manifest["case"].map(cases), centre=name)
     if name == "midesec":
         slides["mpp"] = slides["mpp"].fillna(MPP)
+        one = {name: f"midesec/{group[0]}" for group in SHARED_TISSUE for name in group}
+        slides["patient"] = [one.get(stem.split("/")[-1], stem) for stem in slides["patient"]]
     table = found.truth.table
     points = table.assign(case=table["slide"].map(cases))[COLUMNS]
     return Cohort(slides[["case", "he", "centre", "patient", "mpp"]].assign(repeat=REPEAT), points)
@@ -187,6 +204,16 @@ def with_split(slides: pd.DataFrame, split: str) -> pd.DataFrame:
     return slides.assign(split=np.where(theirs, np.where(labelled, "validation", ""), chosen))
 
 
+def write_fields(data: Path, folder: Path) -> None:
+    """Write manifest and reference table of labelled fields alone."""
+    cohorts = [fields(data, name, dataset) for name, dataset in LABELLED.items()]
+    slides = pd.concat([with_split(cohort.slides, "train") for cohort in cohorts], ignore_index=True)
+    held_out = tuple(f"mitos-atypia14-hamamatsu-{slide}_" for slide in ATYPIA_VALIDATION)
+    slides.loc[slides["case"].str.startswith(held_out), "split"] = "validation"
+    write_table(folder / "fields.csv", slides.drop(columns="repeat"))
+    write_table(folder / "reference.csv", pd.concat([cohort.points for cohort in cohorts], ignore_index=True))
+
+
 def main() -> None:
     """Write the manifests, the reference table and the images of crops."""
     parser = argparse.ArgumentParser(
@@ -197,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     data, folder = options.data.resolve(), options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    complete = {name: fields(data, name) for name in FIELDS}
+    complete = {name: fields(data, name, dataset) for name, dataset in FIELDS.items()}
     crops = mosaics(data, folder)
     others = pd.concat([lookalikes(data, folder), without_mitoses(data)])
     every = [with_split(cohort.slides, "train") for cohort in complete.values()]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from breast_cohort import held_out_slides
+from breast_cohort import ATYPIA_VALIDATION, SHARED_TISSUE, held_out_slides
 from PIL import Image
 
 MPP = 0.25
@@ -41,7 +41,7 @@ SOURCES = (
     Source("icpr2012-aperio-eval-painted", 0.2456, "painted.csv", ("A04",)),
     Source("icpr2012-aperio-eval-mitoses", 0.2456, "labels.csv", ("A04",)),
     Source("mitos-atypia14-A03", 0.2456, "labels.csv"),
-    Source("mitos-atypia14-hamamatsu", 0.2273, "labels.csv", ("H05", "H07", "H14", "H17", "H18")),
+    Source("mitos-atypia14-hamamatsu", 0.2273, "labels.csv", ATYPIA_VALIDATION),
     Source("breakhis-benign", 0.18, "", ("SOB_B_F",)),
     Source("midesec", 0.25, "mitoses.csv"),
     Source("midog-mitoses", 0.25),
@@ -51,9 +51,6 @@ SOURCES = (
 CROPS = ("midog-mitoses", "tupac-mitoses", "tupac-lookalikes")
 TUPAC_LABORATORIES = ((23, "tupac-1"), (48, "tupac-2"), (73, "tupac-3"))
 """Last slide of each laboratory."""
-SHARED_TISSUE = (("P0_00", "P0_01", "P0_02"), ("P0_12", "P0_21"), ("P0_15", "P0_16"), ("P0_19", "P0_20"))
-"""MiDeSeC fields that overlap: shifted onto one another they correlate by 0.93 or more, all others by 0.71 at
-most (where 900 px or more, each of 1 um, meet)."""
 TUPAC_VALIDATION = (4, 2)
 """Slides whose number divided by the first leaves the second validate."""
 

@@ -98,7 +98,8 @@ def detect(
     chosen = _cohort_slide(slide, mpp, tissue)
     for error in without_resolution([chosen]):
         raise error
-    ready = model if isinstance(model, ReadyDetector) else load_model(*([] if model is None else [model]))
+    models = (model,) if model is not None else () if config is None else config.models
+    ready = model if isinstance(model, ReadyDetector) else load_model(*models)
     folder, temporary = _folder(output)
     try:
         done = detect_slide(chosen, folder / chosen.name, ready, config, progress=progress)

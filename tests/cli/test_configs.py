@@ -10,8 +10,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from metaphase.base.config import config_files
 from metaphase.base.errors import MissingResolutionError, UsageError
+from metaphase.base.provenance import Ingredients
 from metaphase.cli.main import app
+from metaphase.cli.run import watched
+from metaphase.jobs.stages import Report, Stage, StageState, States, Watch
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +36,33 @@ def test_configs_are_listed_and_copied(tmp_path: Path) -> None:
         assert isinstance(error, UsageError)
         assert message in str(error)
     assert (tmp_path / "one" / "tiny.toml").read_text() == "# mine"
+
+
+def test_the_warning_of_a_small_comparison_stands_below_its_table(tmp_path: Path) -> None:
+    shown = call("experiments", config_files()["experiments-tiny"], "-o", tmp_path, "--status").stdout
+    assert "a difference may have the wrong sign" in shown
+    assert shown.index("difference of highest F1") < shown.index("warning: ")
+
+
+def test_without_a_terminal_a_run_tells_from_the_start_how_far_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage("slides", "slides, simulated", (), (), lambda _: {}, Ingredients())
+    running, done = (StageState(stage, "running"),), (StageState(stage, "done", 3.0),)
+
+    def work(report: Report, watch: Watch) -> States:
+        watch(running)
+        assert "1/1 slides begins: slides, simulated" in capsys.readouterr().err
+        for part in range(4):
+            report("case 1", part, 4)
+        watch(done)
+        return done
+
+    assert watched(work) == done
+    said = capsys.readouterr().err
+    assert "case 1  0 of 4" in said
+    assert "1 of 4" not in said
+    assert "1/1 slides  3.0 s" in said
 
 
 def test_the_source_distribution_has_all_that_the_readme_names() -> None:

@@ -46,10 +46,7 @@ def test_package(tmp_path: Path) -> None:
 def test_info_by_name() -> None:
     result = run("model", "info", "breast", "--json")
     assert json.loads(result.stdout)["name"] == "breast"
-    assert (
-        "bundled model (breast, breast-atypical, breast-second, phh3-cnn1, phh3-cnn2, simulated)"
-        in run("model", "info", "absent").stderr
-    )
+    assert "bundled model (breast, breast-atypical, breast-second, " in run("model", "info", "absent").stderr
 
 
 @pytest.mark.parametrize(

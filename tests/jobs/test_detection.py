@@ -323,7 +323,7 @@ def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
     assert bundled.points.count.delta > bundled.points.mitoses.delta
     assert "false detections" in bundled.points.count.source
     models = bundled_model().parent.glob("*")
-    assert sum(path.stat().st_size for path in models) < 20e6
+    assert sum(path.stat().st_size for path in models) < 25e6
 
 
 def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,6 +334,5 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert named_model("breast") == bundled_model()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")
-    names = "breast, breast-atypical, breast-second, phh3-cnn1, phh3-cnn2, simulated"
-    with pytest.raises(ModelError, match=rf"no such model.*{names}"):
+    with pytest.raises(ModelError, match=r"no such model.*breast, breast-atypical, .*, simulated\)"):
         named_model("other.safetensors")

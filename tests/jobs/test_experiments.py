@@ -18,6 +18,7 @@ from metaphase.evaluation.benches import GRID
 from metaphase.jobs.experiments import Experiments, markdown, run_experiments, summarise
 from metaphase.jobs.experiments.plan import baselines, easy_networks, experiments, questions, unsoftened
 from metaphase.jobs.experiments.running import colour_table
+from metaphase.jobs.experiments.summary import experiments_report
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config
@@ -104,6 +105,18 @@ def test_tables_show_what_is_there() -> None:
     assert "5 slides with 100 mitoses of away" in text
     assert text.count("| mining |") == 1
     assert "9.5 M" in text
+
+
+def test_networks_that_hardly_learnt_are_compared_with_a_warning() -> None:
+    tiny = read_run_config(config_files()["experiments-tiny"])
+    measured = {"exp1-1": result(np.random.default_rng(0), 0.3)}
+    summary = summarise(tiny, measured, LABORATORIES)
+    (warning,) = summary.warnings
+    assert "each network saw 6,000 patches" in warning.text
+    assert str(warning) in markdown(summary)
+    assert str(warning) in experiments_report(summary, measured, ()).tables[0].caption
+    for name in ("paper", "experiments", "icpr"):
+        assert summarise(read_run_config(config_files()[name]), {}, {}).warnings == ()
 
 
 def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,19 @@ from metaphase.images.tissue import TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_slide
+from metaphase.jobs.detection_cohort import detect_cohort
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, find_detections
-from metaphase.networks.points import PAPER_POINTS, UNTUNED, OperatingPoint, changed_point, points_of
+from metaphase.networks.points import (
+    PAPER_POINTS,
+    UNTUNED,
+    OperatingPoint,
+    changed_point,
+    paper_points,
+    points_of,
+)
 from metaphase.slides import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 
@@ -210,6 +219,32 @@ def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
     assert usual.summary["operating_points"]["count"]["delta"] == 0.9
     again = detect(he_slide, tmp_path / "paper", tuned, paper=True)
     assert again.resumed
+
+
+def test_the_papers_way_keeps_deltas_that_were_tuned_for_it(tuned: Path) -> None:
+    for suppress_um, delta, own in ((25.0, 0.998, True), (15.0, 0.998, False), (25.0, 0.7, False)):
+        point = OperatingPoint(
+            name="mitoses", delta=delta, suppress_um=suppress_um, smooth_um=0.0, cases=("he",)
+        )
+        used = paper_points(points_of({"mitoses": point}))
+        assert used.mitoses.delta == (delta if own else 0.919)
+        assert used.count.delta == (delta if own else 0.970)
+        assert (used.count.theta1, used.count.theta2, used.suppress_um) == (6, 20, 25.0)
+    assert paper_points(UNTUNED) == PAPER_POINTS
+    assert DetectionConfig(paper=True).points(load_detector([tuned])).mitoses.delta == 0.919
+
+
+def test_the_papers_way_takes_the_network_of_its_kind_and_refuses_two_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (DetectionConfig(paper=True).models, DetectionConfig().models) == (("paper",), ())
+    monkeypatch.setattr(SlideSource, "open", lambda _: pytest.fail("a slide was opened first"))
+    slides = [CohortSlide("he", SlideSource(tmp_path / "he.png", 0.25))]
+    ready = ReadyDetector(load_detector(["breast"]), EngineConfig(device="cpu"))
+    with pytest.raises(UsageError, match="--model paper"):
+        detect_cohort(slides, tmp_path, ready, DetectionConfig(paper=True))
+    DetectionConfig(paper=True).check(replace(ready, config=EngineConfig(device="cpu", exhaustive=True)))
+    DetectionConfig().check(ready)
 
 
 def test_run_and_tune_write_points_that_a_card_can_hold(tuned: Path) -> None:

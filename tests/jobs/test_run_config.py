@@ -32,6 +32,7 @@ def test_the_papers_numbers_are_the_defaults() -> None:
     assert paper.mining.sets == plain.mining.sets
     assert (paper.mining.sets.easy_negatives, paper.mining.sets.hard_negatives) == (100_000, 400_000)
     assert paper.mining.standardise == "hsd"
+    assert (paper.mining.labels.rule, plain.mining.labels.rule) == ("stated", "nearest")
     assert paper.ensemble.networks == paper.mining.sets.hard_sets == 10
 
 

@@ -163,7 +163,7 @@ def detect(
         exhaustive=exhaustive,
         batch=batch,
     )
-    ready = ReadyDetector(load_detector(model or ()), engine, may_start_processes=True)
+    ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             explain(slide_states(slide, output / slide.name, ready, config), slide.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, warn
+from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -82,20 +84,36 @@ def run(
         )
 
 
+LINE_EVERY_S = 10.0
+"""Between lines that take the place of a progress bar."""
+
+
 def watched(work: Callable[[Report, Callable[[States], None]], States]) -> States:
-    """Do `work` under a progress bar: a line for each finished stage, the table so far where it stops."""
+    """Do `work` under a progress bar: a line for each finished stage, the table so far where it stops.
+
+    Without a terminal also a line where a stage begins, and one every few seconds that says how far it is.
+    """
     latest: States = ()
     told: set[str] = set()
+    last_line_s = -math.inf
     with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
 
         def report(what: str, done: float, total: float) -> None:
+            nonlocal last_line_s
             bar.update(task, description=what, completed=done, total=max(total, 1e-9))
+            if not stderr.is_terminal and time.monotonic() - last_line_s >= LINE_EVERY_S:
+                last_line_s = time.monotonic()
+                tell(f"{what}  {done:.4g} of {total:.4g}")
 
         def watch(states: States) -> None:
             nonlocal latest
             latest = states
             for number, state in enumerate(states, start=1):
+                begun = f"{state.stage.name} begins"
+                if state.status == "running" and not stderr.is_terminal and begun not in told:
+                    told.add(begun)
+                    tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
                 if state.status == "done" and state.stage.name not in told:
                     told.add(state.stage.name)
                     stderr.print(f"[dim]{number}/{len(states)}[/] {_line(state)}")
@@ -188,6 +206,8 @@ def experiments(
     stdout.print(stage_table(states, explained=status))
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
         stdout.print(_table(headings, rows))
+    for warning in summary.warnings:
+        stdout.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
     stdout.print(f"results {escape(str(job.results))}")
 
 

@@ -163,7 +163,9 @@ def detect_slide(
 
     A run that was stopped goes on at the tile where it stopped.
     """
-    return _SlideJob(slide, Path(folder), model, config or DetectionConfig()).run(progress)
+    config = config or DetectionConfig()
+    config.check(model)
+    return _SlideJob(slide, Path(folder), model, config).run(progress)
 
 
 def slide_states(

@@ -33,6 +33,7 @@ def detect_cohort(
     Writes the index of all reports and the tables of all slides in the folder, those of other runs too.
     """
     output = Path(output)
+    (config or DetectionConfig()).check(model)
 
     def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
         return detect_slide(slide, output / slide.name, model, config, progress=progress)

@@ -8,9 +8,11 @@ from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig
 from metaphase.detections import known_formats
 from metaphase.evaluation.sites import SiteProfile
-from metaphase.networks.detector import PAPER_PEAKS, Detector
+from metaphase.networks.cards import PAPER_MODEL
+from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
-from metaphase.networks.points import PAPER_POINTS, UsedPoints
+from metaphase.networks.engine.second import refuse_components
+from metaphase.networks.points import UsedPoints, paper_points
 
 MIN_TILE_PX = 64
 
@@ -32,8 +34,8 @@ class DetectionConfig:
     floor: float | None = None
     """Weakest detections that are kept; by default 0.1."""
     paper: bool = False
-    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas and
-    thetas. Nothing below 0.8 is found."""
+    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas (or
+    those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
     any_stain: bool = False
     """Search slides that look like immunohistochemistry too."""
     tile_px: int | None = None
@@ -62,9 +64,20 @@ class DetectionConfig:
                 f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(known_formats())}"
             )
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What searches where no model is given: the bundled one, or that of the paper's kind."""
+        return (PAPER_MODEL,) if self.paper else ()
+
+    def check(self, model: ReadyDetector) -> None:
+        """Refuse what this model cannot search for, before any slide is opened."""
+        peaks = self.peaks(model.detector)
+        if model.detector.second is not None and not model.config.exhaustive:
+            refuse_components(peaks)
+
     def points(self, detector: Detector) -> UsedPoints:
         """The operating points used: the model's or the paper's, with what was given in their place."""
-        own = PAPER_POINTS if self.paper else detector.points
+        own = paper_points(detector.points) if self.paper else detector.points
         used = own.changed(
             delta=self.threshold,
             suppress_um=self.suppress_um,

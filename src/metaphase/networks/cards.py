@@ -333,6 +333,8 @@ def _first_problem(error: ValidationError) -> str:
 
 BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
+PAPER_MODEL = "paper"
+"""The detector of the paper's kind, by its method from real fields: what the paper's way takes by default."""
 TO_START_FROM = "breast-second"
 """The network of the default detector that looks again: what a laboratory's own training starts from."""
 

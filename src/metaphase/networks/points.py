@@ -182,6 +182,13 @@ UNTUNED = _points(PAPER_FLOOR, PAPER_FLOOR, "the paper's floor, for no operating
 """For an ensemble, and where a card says nothing."""
 
 
+def paper_points(own: UsedPoints) -> UsedPoints:
+    """A model's own where they were tuned for the paper's search (25 um apart, nothing smoothed, nothing
+    below 0.8), for deltas belong to a network; else the paper's."""
+    search = own.mitoses.cases and (own.suppress_um, own.smooth_um) == (PAPER_SUPPRESS_UM, 0.0)
+    return own if search and own.lowest >= PAPER_FLOOR else PAPER_POINTS
+
+
 def plain_point(point: OperatingPoint) -> dict[str, Any]:
     """An operating point as plain values; its name is the key under which it stands."""
     return point.model_dump(mode="json", exclude_none=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.files import write_text
 from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.benches import GRID, BenchCounts, counts_of
@@ -68,6 +69,22 @@ class Summary:
     held_out: tuple[str, ...]
     slides: int
     mitoses: int
+    warnings: Cautions = ()
+
+
+ENOUGH_PATCHES = 100_000
+"""Networks that saw fewer have not learnt enough for a comparison; the paper's saw 8.4 million."""
+
+
+def few_patches(config: RunConfig) -> Cautions:
+    """What stands beside the tables where the networks hardly learnt."""
+    learning = config.training
+    seen = learning.epochs * (learning.samples_per_epoch or config.mining.sets.hard_negatives)
+    if seen >= ENOUGH_PATCHES:
+        return ()
+    text = f"each network saw {seen:,} patches, the paper's 8.4 million: these figures show that all parts "
+    text += "run, no more, and a difference may have the wrong sign"
+    return (Caution("few-patches", text, "compare with configs/experiments.toml on a GPU"),)
 
 
 def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> Summary:
@@ -88,6 +105,7 @@ def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapp
         tuple(sorted(away)),
         0 if some is None else len(some.truths),
         0 if some is None else int(some.truths.sum()),
+        few_patches(config),
     )
 
 
@@ -151,7 +169,8 @@ def _mean_f1(scores: BenchCounts) -> float:
 
 def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
-    parts = [_main_table(summary), _centre_table(summary), _contribution_table(summary)]
+    warnings = [f"**{warning}.**" for warning in summary.warnings]
+    parts = [*warnings, _main_table(summary), _centre_table(summary), _contribution_table(summary)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -305,7 +324,8 @@ def _name(experiment: Experiment) -> str:
 
 def _text_tables(summary: Summary) -> list[TextTable]:
     where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
-    tables = [TextTable("", *main_cells(summary), f"F1 on {where}; 95 % intervals draw slides.")]
+    warnings = "".join(f" Warning: {warning}." for warning in summary.warnings)
+    tables = [TextTable("", *main_cells(summary), f"F1 on {where}; 95 % intervals draw slides.{warnings}")]
     if summary.rows:
         note = "Mean over seeds, by laboratory of the test slides."
         tables.append(TextTable("", *centre_cells(summary), note))

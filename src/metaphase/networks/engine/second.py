@@ -64,8 +64,8 @@ def refuse_components(config: PeakConfig) -> None:
     """What touches can be told only where both networks saw everything."""
     if config.method != "maxima":
         raise UsageError(
-            "connected components, as in the paper, need both networks at every place",
-            next_step="give --exhaustive, which is slow, or a model of one network",
+            "connected components, as in the paper, need every network of the model at every position",
+            next_step="give --model paper or another model of one network, or --exhaustive, which is slow",
         )
 
 
