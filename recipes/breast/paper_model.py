@@ -4,7 +4,7 @@ python recipes/breast/paper_model.py --data FOLDER --folder OUT [--at-once 5] [-
 
 Writes the cohort (breast_cohort.py), trains CNN3, the ensemble and the CNN5s (`metaphase run`), searches the
 fields left out the paper's way (connected components from 0.8 on, 25 um apart), chooses delta for the highest
-F1 on the validation fields, and packages the narrowest CNN5 with its card. One large GPU needs about 15
+F1 on the validation fields, and packages the narrowest CNN5 with its card. One large GPU needs 17
 minutes. Stopped at any moment, the same command goes on.
 """
 
