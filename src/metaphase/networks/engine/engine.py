@@ -17,7 +17,7 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.arithmetic import Detector, fastest, rounded
 from metaphase.networks.engine.bands import BandedCells
@@ -28,7 +28,9 @@ from metaphase.networks.engine.layers import (
     FoldedDetector,
     ForeignDetector,
     OtherKindError,
+    PatchNetwork,
     PlainDetector,
+    WindowDetector,
     fold_detector,
     is_ours,
 )
@@ -95,7 +97,7 @@ class Engine:
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
         wide, cells, others = self._by_kind(networks)
-        self._has_cells = bool(cells)
+        self._wide, self._has_cells = wide, bool(cells)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
             outputs = cpu_block_outputs(wide)
@@ -103,7 +105,7 @@ class Engine:
         else:
             prepared = [self._on_gpu(folded) for folded in wide]
         prepared += [self._of_cells(network) for network in cells]
-        prepared += [(ForeignDetector(network, self.device), "float32") for network in others]
+        prepared += [self._foreign(network) for network in others]
         arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
         return [detector for detector, _ in prepared], arithmetic
 
@@ -125,6 +127,19 @@ class Engine:
                 except OtherKindError:
                     others.append(network)
         return wide, cells, others
+
+    def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
+        """A network that is not ours, as it is."""
+        if not isinstance(network, PatchNetwork):
+            return ForeignDetector(network, self.device), "float32"
+        budget_px = WINDOWS_PX[self.device.type]
+        return WindowDetector(network, self.device, budget_px), "float32, window by window"
+
+    @property
+    def _windows(self) -> WindowDetector | None:
+        """The classifier of patches, which is alone."""
+        only = self._detectors[0]
+        return only if isinstance(only, WindowDetector) else None
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
@@ -176,12 +191,23 @@ class Engine:
     @property
     def step_px(self) -> int:
         """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
+        if self._windows is not None:
+            return self._windows.stride_px
         return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
 
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        if self._windows is not None:
+            return self._windows.margin
         return 0 if self.second is None else MARGIN
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Side of what an answer sees, and where in it the point lies that it is about, in pixels."""
+        if self._windows is not None:
+            return self._windows.patch_px, self._windows.patch_px // 2
+        return RECEPTIVE_PX, PATCH_PX // 2
 
     @property
     def tile_outputs(self) -> int:
@@ -227,6 +253,27 @@ class Engine:
         logits = self.logits(torch.from_numpy(np.array(tile))[None])
         check_finite(logits)
         return torch.sigmoid(self.calibration(logits[0])).cpu().numpy()
+
+    @torch.inference_mode()
+    def patch_probabilities(self, patches: RGB) -> Floats32:
+        """Probabilities (n,) of uint8 patches (n, side, side, 3), the side of a `window`, by all networks."""
+        image = torch.from_numpy(patches).to(self.device)
+        with self.active():
+            if self._windows is not None:
+                logits = self._windows.answers(image.permute(0, 3, 1, 2))
+            else:
+                logits = self._combined([one.logits(image)[:, 0, 0] for one in self._for_patches])
+            if self.second is not None:
+                logits = mean_logit([logits, self.second.network.logits(image)[:, 0, 0]])
+        check_finite(logits)
+        return torch.sigmoid(self.calibration(logits)).cpu().numpy()
+
+    @cached_property
+    def _for_patches(self) -> list[Detector]:
+        """The networks; on a CPU, those made for wide tiles in the form that is made for windows."""
+        others = [one for one in self._detectors if not isinstance(one, CpuDetector)]
+        wide = self._wide if self.device.type == "cpu" else []
+        return [*(WinogradWindows(folded, self._workers) for folded in wide), *others]
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
