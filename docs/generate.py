@@ -86,7 +86,7 @@ def _row(param: Any) -> str:
 
 
 def python() -> str:
-    """Every name of `import metaphase as mp` and what its functions return, from signatures and docstrings."""
+    """Every name of `import metaphase as mp`, and what its functions return."""
     import metaphase
 
     parts = ["# Python", "Everything of `import metaphase as mp`; [from Python](python.md) shows how."]
@@ -123,7 +123,9 @@ def _entry(name: str, value: Any) -> list[str]:
         shown = "" if given.return_annotation in (None, "None") else f" -> {given.return_annotation}"
         parts.append("\n".join(["```python", f"{name}(", *lines, f"){shown}", "```"]))
     parts.append(inspect.cleandoc(value.__doc__ or ""))
-    members = [f"- `{key}`: {told}" for key, told in _members(value).items()] if inspect.isclass(value) else []
+    members = (
+        [f"- `{key}`: {told}" for key, told in _members(value).items()] if inspect.isclass(value) else []
+    )
     return [*parts, "\n".join(members)] if members else parts
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import metaphase as mp
 from metaphase.cli.main import app
 from tests.cli.test_register import folder as pair
-from tests.jobs.conftest import he_pixels, he_slide, model
+from tests.jobs.conftest import he_pixels, he_slide, model, write_slide
 from tests.labels.registration.slides import MPP
 
 __all__ = ["he_slide", "model", "pair"]
@@ -78,6 +78,12 @@ def test_detect_and_score_are_the_commands(he_slide: Path, model: Path, tmp_path
     assert {"case": "he", **mp.score(result).to_dict()} == call("score", result.folder)[0]
 
 
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small slide."""
+    return write_slide(tmp_path_factory.mktemp("fields") / "field.tif", he_pixels()[:300, :400])
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory."""
@@ -85,9 +91,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_folder_results_lie_here_and_stay(he_slide: Path, model: Path, here: Path) -> None:
-    result = mp.detect(he_slide, model=model, tissue="whole")
-    assert result.folder == Path("metaphase-results", "he")
+def test_without_a_folder_results_lie_here_and_stay(field: Path, model: Path, here: Path) -> None:
+    result = mp.detect(field, model=model, tissue="whole")
+    assert result.folder == Path("metaphase-results", "field")
     assert mp.score(result).count == result.count
     report = result.report.resolve()
     del result
@@ -95,13 +101,13 @@ def test_without_a_folder_results_lie_here_and_stay(he_slide: Path, model: Path,
     assert report.is_file()
 
 
-def test_a_later_call_changes_nothing_of_an_earlier_result(he_slide: Path, model: Path, here: Path) -> None:
-    few, many = (mp.detect(he_slide, model=model, tissue="whole", threshold=by) for by in (0.9, 0.5))
+def test_a_later_call_changes_nothing_of_an_earlier_result(field: Path, model: Path, here: Path) -> None:
+    few, many = (mp.detect(field, model=model, tissue="whole", threshold=by) for by in (0.9, 0.5))
     assert len(few.table) < len(many.table)
     assert few.table["probability"].min() >= 0.9
-    shutil.copy(he_slide, here / "he.tif")
-    with pytest.raises(mp.MetaphaseError, match=r"would replace those of .*he\.tif\. Name a folder"):
-        mp.detect("he.tif", model=model, tissue="whole")
+    shutil.copy(field, here / "field.tif")
+    with pytest.raises(mp.MetaphaseError, match=r"would replace those of .*field\.tif\. Name a folder"):
+        mp.detect("field.tif", model=model, tissue="whole")
 
 
 def test_an_array_is_a_slide(model: Path, here: Path) -> None:
@@ -119,19 +125,21 @@ def test_an_array_is_a_slide(model: Path, here: Path) -> None:
     before = result.report.stat().st_mtime_ns
     assert mp.detect(pixels, mpp=0.25, model=model, tissue="whole", threshold=0.5).report == result.report
     assert (told["folder"], result.report.stat().st_mtime_ns) == (str(result.folder), before)
-    moved = shutil.move("metaphase-results", "elsewhere") / result.name
+    moved = Path(shutil.move("metaphase-results", "elsewhere")) / result.name
     assert mp.load_result(moved).source.path == moved / f"{result.name}.tif"
 
 
-def test_several_slides_are_a_list(he_slide: Path, model: Path, here: Path) -> None:
+def test_several_slides_are_a_list(field: Path, model: Path, here: Path) -> None:
     pixels = he_pixels()[:200, :250]
     ready, common = mp.load_model(model), {"model": model, "tissue": "whole"}
-    with mp.open_slide(he_slide) as slide:
+    with mp.open_slide(field) as slide:
         found = mp.detect((one for one in (slide, pixels)), "out", mpp=0.25, **common)
-    assert [len(found), found[0].name, found[1].name[:6]] == [2, "he", "array-"]
+    assert [len(found), found[0].name, found[1].name[:6]] == [2, "field", "array-"]
     assert (here / "out" / "index.html").is_file()
     seen: list[tuple[float, float]] = []
-    with pytest.raises(mp.MetaphaseError, match=r"1 of 2 slides failed \(absent: .*absent\.svs.*call it again"):
+    with pytest.raises(
+        mp.MetaphaseError, match=r"1 of 2 slides failed \(absent: .*absent\.svs.*call it again"
+    ):
         mp.detect(["absent.svs", pixels], mpp=0.25, **common, progress=lambda *mm2: seen.append(mm2))
     (done,) = Path("metaphase-results").glob("array-*/report.html")
     assert done.is_file()
@@ -139,15 +147,15 @@ def test_several_slides_are_a_list(he_slide: Path, model: Path, here: Path) -> N
     assert mp.detect([], model=ready) == []
 
 
-def test_a_result_is_short_to_look_at(he_slide: Path, model: Path, here: Path) -> None:
-    result = mp.detect(he_slide, model=model, tissue="whole")
+def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> None:
+    result = mp.detect(field, model=model, tissue="whole")
     told = repr(result)
     assert len(told) < 200
-    assert told.startswith(f"he: mitotic count {result.count:g} (")
+    assert told.startswith(f"field: mitotic count {result.count:g} (")
     assert told.endswith(f"\nreport: {result.report}")
     page = result._repr_html_()
     assert len(page) < 40_000
-    assert 'href="metaphase-results/he/report.html"' in page
+    assert 'href="metaphase-results/field/report.html"' in page
     assert "data:image/jpeg;base64," in page
     assert f"{len(result.warnings)} warning" in page
     named = mp.Result(result.folder, {**result.summary, "name": "<b>", "slide": "gone.tif"})

@@ -1,8 +1,8 @@
 """The package in Python: `import metaphase as mp`.
 
 Each function is the command of its name, by the same route and with the same numbers. A slide is a path, an
-open `Slide`, or an array of its pixels with `mpp`; points are a file, a folder, a table with x and y in level-0
-pixels, or a `Result`.
+open `Slide`, or an array of its pixels with `mpp`; points are a file, a folder, a table with x and y in
+level-0 pixels, or a `Result`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import pandas as pd
@@ -85,44 +85,35 @@ def use_network(
     stride_px: int = 8,
     device: str | None = None,
 ) -> ReadyDetector:
-    """A detector of a network of your own, as PyTorch has it, that takes RGB (n, 3, rows, columns) from 0 to 1.
+    """A detector of a network of your own, as PyTorch has it; `plain_detector` tells what it must be like.
 
-    Without `patch_px` it sees 97 px a side, answers every 4 px and pads nothing: the logits (n, 2, ...) of "no"
-    and "yes". With it, it is any classifier of patches of that side, of any layers, that gives one logit or
-    these two for each; it is shown a window every `stride_px`, a multiple of 4, which is slow: a warning says
-    how many there are. It has no operating point: give a threshold, or the paper's 0.8 serves.
+    With `patch_px` it is any classifier of patches of that side. It is shown a window every `stride_px`, a
+    multiple of 4, which is slow: a warning says how many there are. There is no operating point: give a
+    threshold, or the paper's 0.8 serves.
     """
-    detector = plain_detector(network, name, mpp, patch_px=patch_px, stride_px=stride_px)
     if patch_px is not None:
-        count = (1000 / (mpp * stride_px)) ** 2
+        from metaphase.networks.engine.layers import PatchNetwork
+
+        network, count = PatchNetwork(network, patch_px, stride_px), (1000 / (mpp * stride_px)) ** 2
         advice = "a larger stride_px, or a network without padding that answers every 4 px, is faster"
         warnings.warn(f"{name} sees {count:,.0f} windows per mm2 one by one, slowly; {advice}", stacklevel=2)
-    return ReadyDetector(detector, EngineConfig(device=device))
+    return ReadyDetector(plain_detector(network, name, mpp), EngineConfig(device=device))
+
+
+class _Options(TypedDict, total=False):
+    model: str | Path | ReadyDetector | None
+    mpp: float | None
+    tissue: str
+    threshold: float | None
+    config: DetectionConfig | None
+    progress: Progress | None
 
 
 @overload
-def detect(
-    slide: AnySlide,
-    output: str | Path | None = None,
-    *,
-    model: str | Path | ReadyDetector | None = None,
-    mpp: float | None = None,
-    tissue: str = "",
-    threshold: float | None = None,
-    config: DetectionConfig | None = None,
-    progress: Progress | None = None,
-) -> Result: ...
+def detect(slide: AnySlide, output: str | Path | None = None, **options: Unpack[_Options]) -> Result: ...
 @overload
 def detect(
-    slide: Iterable[AnySlide],
-    output: str | Path | None = None,
-    *,
-    model: str | Path | ReadyDetector | None = None,
-    mpp: float | None = None,
-    tissue: str = "",
-    threshold: float | None = None,
-    config: DetectionConfig | None = None,
-    progress: Progress | None = None,
+    slide: Iterable[AnySlide], output: str | Path | None = None, **options: Unpack[_Options]
 ) -> list[Result]: ...
 def detect(
     slide: AnySlide | Iterable[AnySlide],
@@ -137,12 +128,12 @@ def detect(
 ) -> Result | list[Result]:
     """Find the mitoses of a slide, or of each of several, as `metaphase detect SLIDE... -o OUTPUT` does.
 
-    The files lie in `output/NAME`, and without `output` in `metaphase-results/NAME` of the working directory;
-    what is there and still holds is kept. An array is written there first, as a TIFF without loss that is named
-    after its pixels. `threshold` goes before that of `config`; `tissue` is a mask's file, or `whole`; `progress`
-    is called with the mm2 of a slide that are done and all of them. Several slides give a list in their order,
-    an index and tables of all of them. One that fails does not stop the others: the error at the end names it,
-    and a further call takes what is done.
+    The files lie in `output/NAME`, without `output` in `metaphase-results/NAME` of the working folder; what
+    is there and still holds is kept. An array is written there first, without loss, named after its pixels.
+    Several slides give a list in their order, and an index of all. One that fails does not stop the others:
+    the error at the end names it, and a further call takes what is done. `threshold` goes before that of
+    `config`; `tissue` is a mask's file, or `whole`; `progress` is called with the mm2 done of a slide and all
+    of them.
     """
     folder = RESULTS if output is None else Path(output)
     several = isinstance(slide, Iterable) and not isinstance(slide, str | np.ndarray)
@@ -159,7 +150,7 @@ def detect(
     ready = _ready(model)
     if not several:
         return _result(detect_slide(chosen[0], folder / chosen[0].name, ready, config, progress=progress))
-    done = detect_cohort(chosen, folder, ready, config, watch=_Watch(progress))
+    done = detect_cohort(chosen, folder, ready, config, watch=BatchWatch(progress))
     if done.failures:
         told = "; ".join(f"{each.name}: {each.message.rstrip('.')}" for each in done.failures)
         raise MetaphaseError(
@@ -309,13 +300,3 @@ def _result(done: SlideOutcome) -> Result:
     result = Result(done.folder, done.summary)
     _ = result.table, result.candidates
     return result
-
-
-class _Watch(BatchWatch):
-    """Tells how far the slide at hand is."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-
-    def started(self, name: str, number: int, total: int) -> Progress:
-        return self._progress or super().started(name, number, total)

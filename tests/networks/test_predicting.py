@@ -14,6 +14,7 @@ from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.detector import Detector, ReadyDetector, plain_detector
 from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.layers import PatchNetwork
 from metaphase.networks.engine.settings import Second
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import lite_network, plain_probabilities, random_network, texture
@@ -98,7 +99,7 @@ class Classifier(nn.Module):
 
 
 def one_by_one(network: nn.Module, image: RGB, patch_px: int, stride_px: int) -> Floats:
-    """The logit of a window around every place, a stride apart and one beyond the image, by the definition."""
+    """The logit of a window around each place, a stride apart and one beyond the image, by definition."""
     padded, first = around(image, patch_px + stride_px), patch_px + stride_px - patch_px // 2
     rows, columns = (-(-side // stride_px) + 1 for side in image.shape[:2])
     found = np.empty((rows, columns))
@@ -149,9 +150,9 @@ def test_a_classifier_searches_without_seams() -> None:
 def test_a_classifier_says_that_it_is_slow_and_what_it_must_be() -> None:
     with pytest.warns(UserWarning, match=r"mine sees 250,000 windows per mm2 one by one, slowly"):
         mp.use_network(Classifier(32, 2), "mine", patch_px=32)
-    with pytest.raises(ModelError, match=r"answers \(2, 3\).*\(n, 1\) or \(n, 2\)"):
+    with pytest.raises(ModelError, match=r"answers \(3, 3\).*\(n, 1\) or \(n, 2\)"):
         mp.use_network(Classifier(32, 3), "mine", patch_px=32)
-    with pytest.raises(ModelError, match=r"patches \(2, 3, 16, 16\), fails"):
+    with pytest.raises(ModelError, match=r"patches \(3, 3, 16, 16\), fails"):
         mp.use_network(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "mine", patch_px=16)
     with pytest.raises(UsageError, match="multiple of 4"):
         mp.use_network(Classifier(32, 2), "mine", patch_px=32, stride_px=6)
@@ -159,5 +160,5 @@ def test_a_classifier_says_that_it_is_slow_and_what_it_must_be() -> None:
 
 def test_other_windows_are_another_model() -> None:
     """Results of one are not taken for the other's."""
-    made = [plain_detector(Classifier(32, 2), "mine", patch_px=32, stride_px=stride) for stride in (8, 16)]
+    made = [plain_detector(PatchNetwork(Classifier(32, 2), 32, stride), "mine") for stride in (8, 16)]
     assert made[0].identities != made[1].identities

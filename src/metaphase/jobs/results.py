@@ -41,6 +41,7 @@ REVIEW, MACHINE = "review", "machine"
 NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000
 """Of a slide's picture in a notebook."""
 
+
 def file_of(form: str) -> str:
     """File of a slide's detections in a format."""
     return f"detections{known_formats()[form].ending}"

@@ -18,9 +18,9 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
-    OUTPUT_STRIDE_PX,
     PATCH_PX,
     PLAIN,
+    RECEPTIVE_PX,
     Identity,
     ModelCard,
     bundled_model,
@@ -142,13 +142,12 @@ class ReadyDetector:
         return self.detector.mpp
 
     def predict(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
-        """Probabilities of a mitosis in uint8 RGB pixels at the model's resolution, `mpp`.
+        """Probabilities of a mitosis in uint8 RGB pixels at the model's resolution, by all of its networks.
 
-        An image (height, width, 3) gives a map (rows, columns): value (i, j) is about the place x = 4 j,
-        y = 4 i, and what lies around the image is white. Patches (n, height, width, 3) give one number each,
-        for their middle, of which they must hold what the networks see: 97 px, or the `patch_px` given.
-        Probabilities of a map are averaged over `smooth_um`, by default as in a search; those of patches are
-        not. All networks of the model see everything, as with `--exhaustive`.
+        An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
+        value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
+        height, width, 3) give one number each, for their middle, not smoothed; they hold at least the 97 px
+        that networks see, or a classifier's own patch.
         """
         pixels = np.asarray(pixels)
         if pixels.ndim == 4:
@@ -165,7 +164,8 @@ class ReadyDetector:
         return ReadyDetector(self.detector, replace(self.config, exhaustive=True)).engine
 
     def _of_patches(self, patches: RGB) -> Floats32:
-        side, point = self.engine.window
+        own = getattr(self.detector.networks[0], "patch_px", None)
+        side, point = (RECEPTIVE_PX, PATCH_PX // 2) if own is None else (own, own // 2)
         sizes = patches.shape[1:3]
         if patches.dtype != np.uint8 or patches.shape[3] != 3 or min(sizes) < side:
             raise UsageError(
@@ -173,9 +173,9 @@ class ReadyDetector:
                 next_step=f"give (n, height, width, 3) uint8 RGB of {side} px or more a side",
             )
         top, left = (min(max(0, size // 2 - point), size - side) for size in sizes)
-        seen = patches[:, top : top + side, left : left + side]
-        parts = [seen[at : at + PATCHES_AT_ONCE] for at in range(0, len(seen), PATCHES_AT_ONCE)]
-        found = [self.engine.patch_probabilities(np.ascontiguousarray(part)) for part in parts]
+        seen = np.ascontiguousarray(patches[:, top : top + side, left : left + side])
+        starts = range(0, len(seen), PATCHES_AT_ONCE)
+        found = [self.engine.patch_probabilities(seen[at : at + PATCHES_AT_ONCE]) for at in starts]
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -211,26 +211,15 @@ class ReadyDetector:
         return TileProcesses(cores, page_locked) if device.type == "cuda" else None
 
 
-def plain_detector(
-    network: nn.Module,
-    name: str,
-    mpp: float = WORKING_MPP,
-    *,
-    patch_px: int | None = None,
-    stride_px: int = 2 * OUTPUT_STRIDE_PX,
-) -> Detector:
-    """A detector of any trained network that takes RGB (n, 3, rows, columns) from 0 to 1.
+def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
+    """A detector of any trained network whose geometry is that of ours, which the engine checks, or of a
+    classifier of patches (`PatchNetwork`).
 
-    With the geometry of ours, which the engine checks, it gives the logits (n, 2, ...) of "no" and "yes",
-    sees 97 px of `mpp` a side and answers every 4 px, without padding. A classifier of patches of `patch_px`
-    gives one logit or these two for each; it is shown a window every `stride_px`, by itself, which is slow.
+    It takes RGB (n, 3, rows, columns) from 0 to 1, gives the logits (n, 2, ...) of "no" and "yes", sees 97 px
+    of `mpp` a side and answers every 4 px, without padding.
     """
     from safetensors.torch import save
 
-    if patch_px is not None:
-        from metaphase.networks.engine.layers import PatchNetwork
-
-        network = PatchNetwork(network, patch_px, stride_px)
     network = network.eval()
     content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
     card = ModelCard(
@@ -238,7 +227,7 @@ def plain_detector(
         family=PLAIN,
         gamma=1.0,
         mpp=mpp,
-        patch_px=patch_px or PATCH_PX,
+        patch_px=getattr(network, "patch_px", PATCH_PX),
         classes=("other", "mitosis"),
         versions=current_versions(),
         weights_sha256=hashlib.sha256(content + str(network).encode()).hexdigest(),

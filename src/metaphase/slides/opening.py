@@ -166,20 +166,21 @@ def source_of(slide: Slide, folder: Path | None = None, mpp: float | None = None
 
 
 def _written(slide: Slide, mpp: float, folder: Path) -> Path:
-    form, whole = PyramidFormat(mpp, quality=None), Box(0, 0, slide.width, slide.height)
-    places = [(x, y) for y in range(0, whole.height, form.tile_px) for x in range(0, whole.width, form.tile_px)]
+    form, width, height = PyramidFormat(mpp, quality=None), slide.width, slide.height
 
     def tiles() -> Iterator[RGB]:
-        for x, y in places:
-            yield slide.read_level(0, Box(x, y, form.tile_px, form.tile_px).intersection(whole))
+        side = form.tile_px
+        for y in range(0, height, side):
+            for x in range(0, width, side):
+                yield slide.read_level(0, Box(x, y, min(side, width - x), min(side, height - y)))
 
-    digest = hashlib.sha256(f"{slide.width} {slide.height} {mpp}".encode())
+    digest = hashlib.sha256(f"{width} {height} {mpp}".encode())
     for tile in tiles():
         digest.update(np.ascontiguousarray(tile))
     name = f"array-{digest.hexdigest()[:10]}"
     path = folder / name / f"{name}.tif"
     if not is_file(path):
-        write_pyramid(path, tiles(), slide.width, slide.height, form)
+        write_pyramid(path, tiles(), width, height, form)
     return path
 
 

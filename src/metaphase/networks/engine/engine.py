@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,20 +18,21 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.arithmetic import Detector, fastest, rounded
 from metaphase.networks.engine.bands import BandedCells
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.layers import (
     CELL_PX,
+    WINDOWS_PX,
     CellDetector,
     FoldedDetector,
     ForeignDetector,
     OtherKindError,
     PatchNetwork,
     PlainDetector,
-    WindowDetector,
+    first_line,
     fold_detector,
     is_ours,
 )
@@ -56,8 +58,6 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
-WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
-"""Pixels of windows that a second look sees at once."""
 
 T = TypeVar("T")
 
@@ -92,6 +92,7 @@ class Engine:
                 detector, words = self._in_windows(second.network)
                 self.second = Second(detector, second.floor)
                 self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
+        self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
         self.calibration = calibration or Calibration()
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
@@ -130,16 +131,9 @@ class Engine:
 
     def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
         """A network that is not ours, as it is."""
-        if not isinstance(network, PatchNetwork):
-            return ForeignDetector(network, self.device), "float32"
-        budget_px = WINDOWS_PX[self.device.type]
-        return WindowDetector(network, self.device, budget_px), "float32, window by window"
-
-    @property
-    def _windows(self) -> WindowDetector | None:
-        """The classifier of patches, which is alone."""
-        only = self._detectors[0]
-        return only if isinstance(only, WindowDetector) else None
+        if isinstance(network, PatchNetwork):
+            return copy.deepcopy(network).to(self.device), "float32, window by window"
+        return ForeignDetector(network, self.device), "float32"
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
@@ -191,23 +185,16 @@ class Engine:
     @property
     def step_px(self) -> int:
         """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
-        if self._windows is not None:
-            return self._windows.stride_px
+        if self._classifier is not None:
+            return self._classifier.stride_px
         return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
 
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        if self._windows is not None:
-            return self._windows.margin
+        if self._classifier is not None:
+            return self._classifier.margin
         return 0 if self.second is None else MARGIN
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """Side of what an answer sees, and where in it the point lies that it is about, in pixels."""
-        if self._windows is not None:
-            return self._windows.patch_px, self._windows.patch_px // 2
-        return RECEPTIVE_PX, PATCH_PX // 2
 
     @property
     def tile_outputs(self) -> int:
@@ -256,11 +243,11 @@ class Engine:
 
     @torch.inference_mode()
     def patch_probabilities(self, patches: RGB) -> Floats32:
-        """Probabilities (n,) of uint8 patches (n, side, side, 3), the side of a `window`, by all networks."""
+        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
         image = torch.from_numpy(patches).to(self.device)
         with self.active():
-            if self._windows is not None:
-                logits = self._windows.answers(image.permute(0, 3, 1, 2))
+            if self._classifier is not None:
+                logits = self._classifier(image.permute(0, 3, 1, 2))
             else:
                 logits = self._combined([one.logits(image)[:, 0, 0] for one in self._for_patches])
             if self.second is not None:
@@ -454,10 +441,6 @@ def check_finite(logits: Tensor) -> None:
 
 def _failed(device: torch.device, error: Exception) -> DeviceError:
     return DeviceError(
-        f"the device {device} failed ({_first_line(error)})",
+        f"the device {device} failed ({first_line(error)})",
         next_step="run again, finished tiles and slides are kept; or use --device cpu",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

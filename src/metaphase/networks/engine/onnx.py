@@ -16,7 +16,7 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import parsing, read_bytes
 from metaphase.base.parallel import available_cores
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, ModelCard, parse_card
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
 from metaphase.networks.engine.settings import (
@@ -95,7 +95,6 @@ class OnnxEngine:
 
     arithmetic = "float32 (ONNX Runtime)"
     step_px = STEP_PX
-    window = (RECEPTIVE_PX, PATCH_PX // 2)
 
     def __init__(
         self,
@@ -163,7 +162,7 @@ class OnnxEngine:
         return np.asarray(expit(self.calibration(self.logits(tile[None])[0])))
 
     def patch_probabilities(self, patches: Pixels) -> Floats32:
-        """Probabilities (n,) of patches (n, side, side, 3), the side of a `window`, by all networks."""
+        """Probabilities (n,) of patches (n, 97, 97, 3), by all networks."""
         logits = self.logits(patches)
         if self.second is not None:
             logits = mean_logit([logits, computed(self.second.network, patches)])

@@ -71,15 +71,11 @@ class TileEngine(Protocol):
     def started(self, pixels: Any, config: PeakConfig, sigma: float) -> Started:
         """Tiles sent on their way, smoothed by `sigma` outputs."""
 
-    @property
-    def window(self) -> tuple[int, int]:
-        """Side of what an answer sees, and where in it the point lies that it is about, in pixels."""
-
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
 
     def patch_probabilities(self, patches: RGB) -> Floats32:
-        """Probabilities (n,) of uint8 patches (n, side, side, 3), the side of a `window`, by all networks."""
+        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +214,7 @@ def find_detections(
 
 
 def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: float = WORKING_MPP) -> Floats32:
-    """Probabilities (rows, columns) of a whole slide, for small ones: value (i, j) means its pixel (4 j, 4 i) at
-    `mpp`. What lies around the slide is white."""
+    """Probabilities (rows, columns) of a small slide: value (i, j) means pixel x = 4 j, y = 4 i at `mpp`."""
     plan = plan_detection(slide, engine, config, mpp=mpp)
     rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
     found = np.zeros((rows, columns), np.float32)
