@@ -139,7 +139,7 @@ def _members(kind: type) -> dict[str, str]:
             words = said.value if isinstance(said, ast.Constant) else f"`{ast.unparse(one.annotation)}`"
             told[ast.unparse(one.target)] = " ".join(words.split())
         elif isinstance(one, ast.FunctionDef):
-            told[one.name] = (ast.get_docstring(one) or "").partition("\n\n")[0].replace("\n", " ")
+            told[one.name] = " ".join((ast.get_docstring(one) or "").split())
     return {key: words for key, words in told.items() if words and not key.startswith("_")}
 
 

@@ -110,7 +110,9 @@ class _Options(TypedDict, total=False):
 
 
 @overload
-def detect(slide: AnySlide, output: str | Path | None = None, **options: Unpack[_Options]) -> Result: ...
+def detect(  # type: ignore[overload-overlap]  # a str is also an iterable
+    slide: AnySlide, output: str | Path | None = None, **options: Unpack[_Options]
+) -> Result: ...
 @overload
 def detect(
     slide: Iterable[AnySlide], output: str | Path | None = None, **options: Unpack[_Options]

@@ -176,7 +176,7 @@ def _written(slide: Slide, mpp: float, folder: Path) -> Path:
 
     digest = hashlib.sha256(f"{width} {height} {mpp}".encode())
     for tile in tiles():
-        digest.update(np.ascontiguousarray(tile))
+        digest.update(tile.tobytes())
     name = f"array-{digest.hexdigest()[:10]}"
     path = folder / name / f"{name}.tif"
     if not is_file(path):
