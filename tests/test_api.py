@@ -202,7 +202,7 @@ def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) 
         mp.open_slide(2.5)  # type: ignore[arg-type]
     with pytest.raises(mp.MetaphaseError, match=r"list is no model.*mp\.load_model"):
         mp.detect(he_slide, model=["a", "b"])  # type: ignore[call-overload]
-    with pytest.raises(mp.MetaphaseError, match="ndarray holds no points"):
+    with pytest.raises(mp.MetaphaseError, match="ndarray is no table of points"):
         mp.score(pixels, mpp=0.25)  # type: ignore[arg-type]
     with pytest.raises(mp.MetaphaseError, match="no such model"):
         mp.detect(he_slide, model="absent")

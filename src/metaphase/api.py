@@ -61,6 +61,7 @@ __all__ = [
     "use_network",
 ]
 
+PATH = (str, os.PathLike)
 AnySlide = str | os.PathLike[str] | Slide | RGB
 Points = str | os.PathLike[str] | pd.DataFrame | Result
 RESULTS, REGISTERED = Path("metaphase-results"), Path("metaphase-registered")
@@ -140,8 +141,8 @@ def detect(
     folder = RESULTS if output is None else Path(output)
     several = isinstance(slide, Iterable) and not isinstance(slide, str | np.ndarray)
     given: Iterable[object] = slide if several else [slide]  # type: ignore[assignment]
-    sources = [_source(each, mpp, folder) for each in given]
-    chosen = list(named_slides(sources, tissue=str(tissue)).values())
+    files = [Path(each) if isinstance(each, PATH) else _source(each, mpp, folder) for each in given]
+    chosen = list(named_slides(files, mpp=mpp, tissue=str(tissue)).values())
     if output is None:
         _refuse_others(chosen)
     unknown = without_resolution(chosen)
@@ -158,7 +159,7 @@ def detect(
         raise MetaphaseError(
             f"{len(done.failures)} of {len(chosen)} slides failed ({told})",
             path=folder,
-            next_step="leave them out or mend them, and call it again: the others are done, and kept",
+            next_step="read its errors.log, leave them out and call it again: the others are done, and kept",
         )
     return [_result(each) for each in done.results.values()]
 
@@ -243,22 +244,24 @@ def evaluate(truth: Points, predictions: Points, **options: Any) -> MitosisResul
 
 def _source(slide: object, mpp: float | None, folder: Path) -> SlideSource:
     """The file of a slide and the resolution given for it; pixels in memory are written into the folder."""
-    if isinstance(slide, str | os.PathLike):
+    if isinstance(slide, PATH):
         return SlideSource(Path(slide), mpp)
     opened = slide if isinstance(slide, Slide) else open_slide(slide, mpp=mpp)  # type: ignore[arg-type]
     return source_of(opened, folder, mpp)
+
+
+def _path(value: object, what: str, next_step: str) -> Path:
+    if isinstance(value, PATH):
+        return Path(value)
+    raise UsageError(f"{type(value).__name__} is no {what}", next_step=next_step)
 
 
 def _ready(model: object) -> ReadyDetector:
     """A detector as it is, or by name or file; the bundled one where none is given."""
     if isinstance(model, ReadyDetector):
         return model
-    if model is None or isinstance(model, str | os.PathLike):
-        return load_model(*([] if model is None else [Path(model)]))
-    raise UsageError(
-        f"{type(model).__name__} is no model",
-        next_step="give a name or a file, mp.load_model(...) for several, or mp.use_network(network, name)",
-    )
+    others = "give a name or a file, mp.load_model(...) for several, or mp.use_network(network, name)"
+    return load_model(*([] if model is None else [_path(model, "model", others)]))
 
 
 def _refuse_others(chosen: Iterable[CohortSlide]) -> None:
@@ -285,13 +288,9 @@ def _file_of(points: object, name: str) -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="metaphase-") as folder:
             write_table(Path(folder) / f"{name}.parquet", points)
             yield Path(folder) / f"{name}.parquet"
-    elif points is None or isinstance(points, str | os.PathLike):
-        yield None if points is None else Path(points)
     else:
-        raise UsageError(
-            f"{type(points).__name__} holds no points",
-            next_step="give a file, a folder, a pandas table with x and y, or a Result",
-        )
+        others = "give a file, a folder, a pandas table with x and y, or a Result"
+        yield None if points is None else _path(points, "table of points", others)
 
 
 # ---- what comes back ----

@@ -19,6 +19,7 @@ from metaphase.base.parallel import available_cores
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
+    PATCHES,
     PLAIN,
     RECEPTIVE_PX,
     Identity,
@@ -146,8 +147,8 @@ class ReadyDetector:
 
         An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
         value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
-        height, width, 3) give one number each, for their middle, not smoothed; they hold at least the 97 px
-        that networks see, or a classifier's own patch.
+        height, width, 3) give one number each, for their middle, not smoothed, close to what a map says
+        there; they hold at least the 97 px that networks see, or a classifier's own patch.
         """
         pixels = np.asarray(pixels)
         if pixels.ndim == 4:
@@ -164,9 +165,8 @@ class ReadyDetector:
         return ReadyDetector(self.detector, replace(self.config, exhaustive=True)).engine
 
     def _of_patches(self, patches: RGB) -> Floats32:
-        own = getattr(self.detector.networks[0], "patch_px", None)
-        side, point = (RECEPTIVE_PX, PATCH_PX // 2) if own is None else (own, own // 2)
-        sizes = patches.shape[1:3]
+        card, sizes = self.detector.cards[0], patches.shape[1:3]
+        side, point = card.patch_px if card.family == PATCHES else RECEPTIVE_PX, card.patch_px // 2
         if patches.dtype != np.uint8 or patches.shape[3] != 3 or min(sizes) < side:
             raise UsageError(
                 f"patches of shape {patches.shape} and type {patches.dtype} cannot be computed",
@@ -220,14 +220,17 @@ def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> D
     """
     from safetensors.torch import save
 
+    from metaphase.networks.engine.layers import PatchNetwork
+
     network = network.eval()
+    family, patch_px = (PATCHES, network.patch_px) if isinstance(network, PatchNetwork) else (PLAIN, PATCH_PX)
     content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
     card = ModelCard(
         name=name,
-        family=PLAIN,
+        family=family,
         gamma=1.0,
         mpp=mpp,
-        patch_px=getattr(network, "patch_px", PATCH_PX),
+        patch_px=patch_px,
         classes=("other", "mitosis"),
         versions=current_versions(),
         weights_sha256=hashlib.sha256(content + str(network).encode()).hexdigest(),
