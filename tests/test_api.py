@@ -190,7 +190,7 @@ def test_evaluate_is_the_command(tmp_path: Path) -> None:
 def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) -> None:
     pixels = he_pixels()[:200, :200]
     for wrong, message in (
-        (5, "int is no slide.*give a path|int is no slide. Give a path"),
+        (5, "int is no slide. Give a path"),
         ([he_slide, None], "NoneType is no slide"),
         (Image.fromarray(pixels), "Image is no slide. Give a path, or pixels as a NumPy array"),
         (pixels / 255, r"\(200, 200, 3\) and type float64 is not an image"),

@@ -66,7 +66,7 @@ def open_slide(
     if not isinstance(path, str | os.PathLike):
         raise UsageError(
             f"{type(path).__name__} is no slide",
-            next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB with mpp=...",
+            next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
         )
     path = Path(path)
     if url_of(path):
