@@ -6,9 +6,12 @@ import ast
 import contextlib
 import inspect
 import io
+import itertools
 import json
 import re
 import tempfile
+import textwrap
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,13 +86,28 @@ def _row(param: Any) -> str:
 
 
 def python() -> str:
-    """Every name of `import metaphase as mp`, from its signature and docstring."""
+    """Every name of `import metaphase as mp`, and what its functions return."""
     import metaphase
 
     parts = ["# Python", "Everything of `import metaphase as mp`; [from Python](python.md) shows how."]
-    for name in sorted(metaphase.__all__, key=str.lower):
-        parts += _entry(name, getattr(metaphase, name))
+    values = {name: getattr(metaphase, name) for name in sorted(metaphase.__all__, key=str.lower)}
+    for name, value in values.items():
+        parts += _entry(f"mp.{name}", value)
+    returned = {kind for value in values.values() if inspect.isfunction(value) for kind in _returned(value)}
+    for kind in sorted(returned - set(values.values()), key=lambda kind: kind.__name__):
+        parts += _entry(kind.__name__, kind)
     return "\n\n".join(parts) + "\n"
+
+
+def _returned(function: Any) -> list[type]:
+    """Our classes that a function may return; in a list, too."""
+    stated = eval(function.__annotations__["return"], function.__globals__)
+    found, left = [], [stated]
+    while left:
+        one = left.pop()
+        left += typing.get_args(one)
+        found += [one] if inspect.isclass(one) and one.__module__.startswith("metaphase.") else []
+    return found
 
 
 def _plain(parameter: inspect.Parameter) -> str:
@@ -98,20 +116,31 @@ def _plain(parameter: inspect.Parameter) -> str:
 
 
 def _entry(name: str, value: Any) -> list[str]:
-    parts = [f"## mp.{name}"]
-    if inspect.isfunction(value) or hasattr(value, "__dataclass_fields__"):
+    parts = [f"## {name}"]
+    if inspect.isfunction(value) or name.endswith("Config"):
         given = inspect.signature(value)
         lines = [f"    {_plain(one)}," for one in given.parameters.values()]
         shown = "" if given.return_annotation in (None, "None") else f" -> {given.return_annotation}"
-        parts.append("\n".join(["```python", f"mp.{name}(", *lines, f"){shown}", "```"]))
+        parts.append("\n".join(["```python", f"{name}(", *lines, f"){shown}", "```"]))
     parts.append(inspect.cleandoc(value.__doc__ or ""))
-    members = [
-        f"- `{key}`: {inspect.cleandoc(one.__doc__ or '').splitlines()[0]}"
-        for key, one in vars(value).items()
-        if inspect.isclass(value) and not key.startswith("_") and getattr(one, "__doc__", None)
-        and (isinstance(one, property) or hasattr(one, "attrname") or inspect.isfunction(one))
-    ]  # fmt: skip
+    members = (
+        [f"- `{key}`: {told}" for key, told in _members(value).items()] if inspect.isclass(value) else []
+    )
     return [*parts, "\n".join(members)] if members else parts
+
+
+def _members(kind: type) -> dict[str, str]:
+    """What a class has that is not private: attributes by what stands below them, else by their type."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    told = {}
+    for one, below in itertools.pairwise([*tree.body, ast.Pass()]):
+        if isinstance(one, ast.AnnAssign):
+            said = below.value if isinstance(below, ast.Expr) else None
+            words = said.value if isinstance(said, ast.Constant) else f"`{ast.unparse(one.annotation)}`"
+            told[ast.unparse(one.target)] = " ".join(words.split())
+        elif isinstance(one, ast.FunctionDef):
+            told[one.name] = " ".join((ast.get_docstring(one) or "").split())
+    return {key: words for key, words in told.items() if words and not key.startswith("_")}
 
 
 # ---- notebooks ----
@@ -155,6 +184,8 @@ def run_cell(text: str, names: dict[str, Any], where: str) -> tuple[list[str], l
         value = value.to_frame("")
     if hasattr(value, "to_html"):
         said.append(re.sub(r' (class|border|style)="[^"]*"', "", value.to_html(index=bool(value.index.name))))
+    elif hasattr(value, "_repr_html_"):
+        said.append(value._repr_html_())
     elif value is not None:
         said.append(f"```text\n{value!r}\n```")
     drawn = []

@@ -11,15 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import metaphase as mp
 from metaphase.cli.main import app
-from metaphase.slides import ArraySlide
 from tests.cli.test_register import folder as pair
-from tests.jobs.conftest import he_slide, model
+from tests.jobs.conftest import he_pixels, he_slide, model, write_slide
 from tests.labels.registration.slides import MPP
 
 __all__ = ["he_slide", "model", "pair"]
@@ -77,14 +78,89 @@ def test_detect_and_score_are_the_commands(he_slide: Path, model: Path, tmp_path
     assert {"case": "he", **mp.score(result).to_dict()} == call("score", result.folder)[0]
 
 
-def test_a_temporary_folder_goes_with_its_result(he_slide: Path, model: Path) -> None:
-    result = mp.detect(he_slide, model=model, tissue="whole")
-    folder = result.folder
-    assert (folder / "report.html").is_file()
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small slide."""
+    return write_slide(tmp_path_factory.mktemp("fields") / "field.tif", he_pixels()[:300, :400])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_a_folder_results_lie_here_and_stay(field: Path, model: Path, here: Path) -> None:
+    result = mp.detect(field, model=model, tissue="whole")
+    assert result.folder == Path("metaphase-results", "field")
     assert mp.score(result).count == result.count
+    report = result.report.resolve()
     del result
     gc.collect()
-    assert not folder.exists()
+    assert report.is_file()
+
+
+def test_a_later_call_changes_nothing_of_an_earlier_result(field: Path, model: Path, here: Path) -> None:
+    few, many = (mp.detect(field, model=model, tissue="whole", threshold=by) for by in (0.9, 0.5))
+    assert len(few.table) < len(many.table)
+    assert few.table["probability"].min() >= 0.9
+    shutil.copy(field, here / "field.tif")
+    with pytest.raises(mp.MetaphaseError, match=r"would replace those of .*field\.tif\. Name a folder"):
+        mp.detect("field.tif", model=model, tissue="whole")
+
+
+def test_an_array_is_a_slide(model: Path, here: Path) -> None:
+    """With its pixels beside its results: report, resuming and other programs need the file."""
+    pixels = he_pixels()[:300, :400]
+    with mp.open_slide(pixels, mpp=0.25) as slide:
+        np.testing.assert_array_equal(slide.read(0, 0, 400, 300, mpp=0.25), pixels)
+        result = mp.detect(slide, model=model, tissue="whole", threshold=0.5)
+    Image.fromarray(pixels).save("field.png")
+    file = mp.detect("field.png", "other", mpp=0.25, model=model, tissue="whole", threshold=0.5)
+    pd.testing.assert_frame_equal(result.table.drop(columns="slide"), file.table.drop(columns="slide"))
+    assert result.mpp == pytest.approx(0.25, rel=1e-9)
+    (told,) = call("detect", result.source.path, "-o", "metaphase-results", "--model", model,
+                   "--tissue", "whole", "--threshold", "0.5")[0]["slides"]  # fmt: skip
+    before = result.report.stat().st_mtime_ns
+    assert mp.detect(pixels, mpp=0.25, model=model, tissue="whole", threshold=0.5).report == result.report
+    assert (told["folder"], result.report.stat().st_mtime_ns) == (str(result.folder), before)
+    moved = Path(shutil.move("metaphase-results", "elsewhere")) / result.name
+    assert mp.load_result(moved).source.path == moved / f"{result.name}.tif"
+
+
+def test_several_slides_are_a_list(field: Path, model: Path, here: Path) -> None:
+    pixels = he_pixels()[:200, :250]
+    ready, common = mp.load_model(model), {"model": model, "tissue": "whole"}
+    with mp.open_slide(field) as slide:
+        found = mp.detect((one for one in (slide, pixels)), "out", mpp=0.25, **common)
+    assert [len(found), found[0].name, found[1].name[:6]] == [2, "field", "array-"]
+    assert (here / "out" / "index.html").is_file()
+    seen: list[tuple[float, float]] = []
+    with pytest.raises(
+        mp.MetaphaseError, match=r"1 of 2 slides failed \(absent: .*absent\.svs.*call it again"
+    ):
+        mp.detect(["absent.svs", pixels], mpp=0.25, **common, progress=lambda *mm2: seen.append(mm2))
+    (done,) = Path("metaphase-results").glob("array-*/report.html")
+    assert done.is_file()
+    assert seen
+    assert mp.detect([], model=ready) == []
+
+
+def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> None:
+    result = mp.detect(field, model=model, tissue="whole")
+    told = repr(result)
+    assert len(told) < 200
+    assert told.startswith(f"field: mitotic count {result.count:g} (")
+    assert told.endswith(f"\nreport: {result.report}")
+    page = result._repr_html_()
+    assert len(page) < 40_000
+    assert 'href="metaphase-results/field/report.html"' in page
+    assert "data:image/jpeg;base64," in page
+    assert f"{len(result.warnings)} warning" in page
+    named = mp.Result(result.folder, {**result.summary, "name": "<b>", "slide": "gone.tif"})
+    assert "&lt;b&gt;" in named._repr_html_()
+    assert "data:image" not in named._repr_html_()
 
 
 def test_register_is_the_command(pair: Path, tmp_path: Path) -> None:
@@ -112,29 +188,44 @@ def test_evaluate_is_the_command(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) -> None:
-    with mp.open_slide(he_slide) as slide:
-        pixels = slide.read(0, 0, 200, 200)
-    with pytest.raises(mp.MetaphaseError, match=r"in memory.*[Ww]rite it first"):
-        mp.detect(ArraySlide(pixels, 0.25))
+    pixels = he_pixels()[:200, :200]
+    for wrong, message in (
+        (5, "int is no slide. Give a path"),
+        ([he_slide, None], "NoneType is no slide"),
+        (Image.fromarray(pixels), "Image is no slide. Give a path, or pixels as a NumPy array"),
+        (pixels / 255, r"\(200, 200, 3\) and type float64 is not an image"),
+        (pixels, "micrometres per pixel"),
+    ):
+        with pytest.raises(mp.MetaphaseError, match=message):
+            mp.detect(wrong, tmp_path)  # type: ignore[arg-type, call-overload]
+    with pytest.raises(mp.MetaphaseError, match=r"float is no slide"):
+        mp.open_slide(2.5)  # type: ignore[arg-type]
+    with pytest.raises(mp.MetaphaseError, match=r"list is no model.*mp\.load_model"):
+        mp.detect(he_slide, model=["a", "b"])  # type: ignore[call-overload]
+    with pytest.raises(mp.MetaphaseError, match="ndarray is no table of points"):
+        mp.score(pixels, mpp=0.25)  # type: ignore[arg-type]
     with pytest.raises(mp.MetaphaseError, match="no such model"):
         mp.detect(he_slide, model="absent")
     with pytest.raises(mp.MetaphaseError, match="of 2 slides"):
         mp.score(pd.DataFrame({"x": [1.0, 2.0], "y": 1.0, "slide": ["a", "b"]}), mpp=0.25)
-    from PIL import Image
-
     Image.fromarray(pixels).save(tmp_path / "a.png")
     with pytest.raises(mp.MetaphaseError, match="micrometres per pixel"):
         mp.detect(tmp_path / "a.png", model="absent")
 
 
-def test_the_examples_of_the_page_run(
-    he_slide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.filterwarnings("ignore:theirs sees")
+def test_the_examples_of_a_page_run(
+    page: str, he_slide: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copy(he_slide, tmp_path / "slide.tif")
-    monkeypatch.chdir(tmp_path)
+    for name in ("slide.tif", "slide.svs"):
+        shutil.copy(he_slide, here / name)
     names: dict[str, object] = {}
-    page = ROOT / "docs" / "python.md"
-    for example in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        exec(compile(example, str(page), "exec"), names)  # noqa: S102
-    assert "report.html" in capsys.readouterr().out
-    assert (tmp_path / "results" / "slide" / "report.html").is_file()
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(example, page, "exec"), names)  # noqa: S102
+    report = Path("metaphase-results", "slide", "report.html")
+    assert str(report) in capsys.readouterr().out
+    names.clear()
+    gc.collect()
+    assert report.is_file()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +36,24 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "recall" in evaluation
     drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
     assert {"slides-9-0.png", "evaluation-7-0.png"} <= drawn
+
+
+def test_the_reference_has_what_functions_return() -> None:
+    """With every attribute: what is not in `mp`, too."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: metaphase[docs]")
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    entries = dict(re.findall(r"^## (.+?)$\n(.*?)(?=^## |\Z)", generate.python(), re.DOTALL | re.MULTILINE))
+    for name, attributes in {
+        "mp.Result": ("count", "interval", "table", "report", "warnings", "folder"),
+        "mp.Slide": ("read", "mpp", "thumbnail"),
+        "ReadyDetector": ("predict", "mpp"),
+        "SlideCount": ("count", "count_interval", "hotspot", "grade_shown"),
+        "Registered": ("verdict", "transform", "points"),
+        "MitosisResult": ("overall", "slides", "table"),
+        "SiteProfile": (),
+    }.items():
+        assert all(f"- `{attribute}`: " in entries[name] for attribute in attributes), name

@@ -1,22 +1,26 @@
 """The package in Python: `import metaphase as mp`.
 
-Each function is the command of its name, by the same route and with the same numbers. A slide is a path or an
-open `Slide`; points are a file, a folder, a table with x and y in level-0 pixels, or a `Result`.
+Each function is the command of its name, by the same route and with the same numbers. A slide is a path, an
+open `Slide`, or an array of its pixels with `mpp`; points are a file, a folder, a table with x and y in
+level-0 pixels, or a `Result`.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterable, Sequence, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
+import numpy as np
 import pandas as pd
 
-from metaphase.base.batch import Progress
+from metaphase.base.arrays import RGB
+from metaphase.base.batch import BatchWatch, Progress
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, SlideCount
@@ -24,7 +28,8 @@ from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
-from metaphase.jobs.detection import detect_slide
+from metaphase.jobs.detection import SlideOutcome, detect_slide
+from metaphase.jobs.detection_cohort import detect_cohort
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
@@ -33,6 +38,7 @@ from metaphase.labels.registration import Annotations, RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide
+from metaphase.slides.opening import source_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,9 +61,11 @@ __all__ = [
     "use_network",
 ]
 
-AnySlide = str | Path | Slide
-Points = str | Path | pd.DataFrame | Result
-Kept = TypeVar("Kept", Result, Registered)
+PATH = (str, os.PathLike)
+AnySlide = str | os.PathLike[str] | Slide | RGB
+Points = str | os.PathLike[str] | pd.DataFrame | Result
+RESULTS, REGISTERED = Path("metaphase-results"), Path("metaphase-registered")
+"""Where results lie for which no folder is named."""
 
 
 def load_model(*models: str | Path, device: str | None = None, precision: str = "auto") -> ReadyDetector:
@@ -70,43 +78,90 @@ def load_model(*models: str | Path, device: str | None = None, precision: str = 
 
 
 def use_network(
-    network: nn.Module, name: str, *, mpp: float = WORKING_MPP, device: str | None = None
+    network: nn.Module,
+    name: str,
+    *,
+    mpp: float = WORKING_MPP,
+    patch_px: int | None = None,
+    stride_px: int = 8,
+    device: str | None = None,
 ) -> ReadyDetector:
     """A detector of a network of your own, as PyTorch has it; `plain_detector` tells what it must be like.
 
-    It has no operating point: give a threshold, or the paper's 0.8 serves.
+    With `patch_px` it is any classifier of patches of that side. It is shown a window every `stride_px`, a
+    multiple of 4, which is slow: a warning says how many there are. There is no operating point: give a
+    threshold, or the paper's 0.8 serves.
     """
+    if patch_px is not None:
+        from metaphase.networks.engine.layers import PatchNetwork
+
+        network, count = PatchNetwork(network, patch_px, stride_px), (1000 / (mpp * stride_px)) ** 2
+        advice = "a larger stride_px, or a network without padding that answers every 4 px, is faster"
+        warnings.warn(f"{name} sees {count:,.0f} windows per mm2 one by one, slowly; {advice}", stacklevel=2)
     return ReadyDetector(plain_detector(network, name, mpp), EngineConfig(device=device))
 
 
+class _Options(TypedDict, total=False):
+    model: str | Path | ReadyDetector | None
+    mpp: float | None
+    tissue: str
+    threshold: float | None
+    config: DetectionConfig | None
+    progress: Progress | None
+
+
+@overload
+def detect(  # type: ignore[overload-overlap]  # a str is also an iterable
+    slide: AnySlide, output: str | Path | None = None, **options: Unpack[_Options]
+) -> Result: ...
+@overload
 def detect(
-    slide: AnySlide,
+    slide: Iterable[AnySlide], output: str | Path | None = None, **options: Unpack[_Options]
+) -> list[Result]: ...
+def detect(
+    slide: AnySlide | Iterable[AnySlide],
     output: str | Path | None = None,
     *,
     model: str | Path | ReadyDetector | None = None,
     mpp: float | None = None,
     tissue: str = "",
+    threshold: float | None = None,
     config: DetectionConfig | None = None,
     progress: Progress | None = None,
-) -> Result:
-    """Find the mitoses of a slide, as `metaphase detect SLIDE -o OUTPUT` does.
+) -> Result | list[Result]:
+    """Find the mitoses of a slide, or of each of several, as `metaphase detect SLIDE... -o OUTPUT` does.
 
-    The files lie in `output/NAME`; what is there and still holds is kept. Without `output` they are temporary
-    and go with the result. `tissue` is a mask's file, or `whole`; `progress` is called with the mm2 done and
-    all of them.
+    The files lie in `output/NAME`, without `output` in `metaphase-results/NAME` of the working folder; what
+    is there and still holds is kept. An array is written there first, without loss, named after its pixels.
+    Several slides give a list in their order, and an index of all. One that fails does not stop the others:
+    the error at the end names it, and a further call takes what is done. `threshold` goes before that of
+    `config`; `tissue` is a mask's file, or `whole`; `progress` is called with the mm2 done of a slide and all
+    of them.
     """
-    chosen = _cohort_slide(slide, mpp, tissue)
-    for error in without_resolution([chosen]):
-        raise error
-    models = (model,) if model is not None else () if config is None else config.models
-    ready = model if isinstance(model, ReadyDetector) else load_model(*models)
-    folder, temporary = _folder(output)
-    try:
-        done = detect_slide(chosen, folder / chosen.name, ready, config, progress=progress)
-    except BaseException:
-        _remove(temporary)
-        raise
-    return _kept(Result(done.folder, done.summary), temporary)
+    folder = RESULTS if output is None else Path(output)
+    several = isinstance(slide, Iterable) and not isinstance(slide, str | np.ndarray)
+    given: Iterable[object] = slide if several else [slide]  # type: ignore[assignment]
+    files = [Path(each) if isinstance(each, PATH) else _source(each, mpp, folder) for each in given]
+    chosen = list(named_slides(files, mpp=mpp, tissue=str(tissue)).values())
+    if output is None:
+        _refuse_others(chosen)
+    unknown = without_resolution(chosen)
+    if unknown and len(unknown) == len(chosen):
+        raise unknown[0]
+    config = config or DetectionConfig()
+    config = config if threshold is None else replace(config, threshold=threshold)
+    ready = _ready(model, config.models)
+    if not several:
+        return _result(detect_slide(chosen[0], folder / chosen[0].name, ready, config, progress=progress))
+    done = detect_cohort(chosen, folder, ready, config, watch=BatchWatch(progress))
+    if done.failures:
+        told = "; ".join(f"{each.name}: {each.message.rstrip('.')}" for each in done.failures)
+        raise MetaphaseError(
+            f"{len(done.failures)} of {len(chosen)} slides failed ({told})",
+            path=folder,
+            next_step="read its errors.log, leave them out and call it again: the others are done, and kept",
+        )
+    return [_result(each) for each in done.results.values()]
 
 
 def score(
@@ -127,8 +182,10 @@ def score(
 
     Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on.
     """
-    source = None if slide is None else _source(slide, mpp)
-    with _file_of(detections, "slide" if source is None else source.path.stem) as file:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="metaphase-"))
+        source = None if slide is None else _source(slide, mpp, Path(scratch))
+        file = stack.enter_context(_file_of(detections, "slide" if source is None else source.path.stem))
         thresholds = () if threshold is None else (threshold,)
         card = None if card is None else Path(card)
         (point,) = count_points([file], card, thresholds, theta1=theta1, theta2=theta2)
@@ -160,20 +217,17 @@ def register(
 ) -> Registered:
     """Register a PHH3 slide with the H&E slide of the same section, as `metaphase register` does.
 
-    `points` of the PHH3 slide come back in H&E coordinates. Without `output` the files are temporary and go
-    with the result.
+    `points` of the PHH3 slide come back in H&E coordinates. Without `output` the files lie in
+    `metaphase-registered/HE-PHH3`, by the slides' names.
     """
-    first, second = _source(he), _source(phh3)
-    folder, temporary = _folder(output)
-    try:
-        with _file_of(points, second.path.stem) as file:
-            summary, _ = register_slides(
-                first, second, folder, points=file, annotations=annotations, config=config
-            )
-    except BaseException:
-        _remove(temporary)
-        raise
-    return _kept(Registered(folder, summary), temporary)
+    above = REGISTERED if output is None else Path(output)
+    first, second = _source(he, None, above), _source(phh3, None, above)
+    folder = above / f"{first.path.stem}-{second.path.stem}" if output is None else above
+    with _file_of(points, second.path.stem) as file:
+        summary, _ = register_slides(
+            first, second, folder, points=file, annotations=annotations, config=config
+        )
+    return Registered(folder, summary)
 
 
 def evaluate(truth: Points, predictions: Points, **options: Any) -> MitosisResult:
@@ -188,28 +242,45 @@ def evaluate(truth: Points, predictions: Points, **options: Any) -> MitosisResul
 # ---- what is given, as files ----
 
 
-def _source(slide: AnySlide, mpp: float | None = None) -> SlideSource:
-    """The file of a slide and the resolution given for it."""
-    if not isinstance(slide, Slide):
+def _source(slide: object, mpp: float | None, folder: Path) -> SlideSource:
+    """The file of a slide and the resolution given for it; pixels in memory are written into the folder."""
+    if isinstance(slide, PATH):
         return SlideSource(Path(slide), mpp)
-    if slide.info.path is None:
-        raise UsageError(
-            "a slide in memory has no file to come back to",
-            next_step="write it first, with metaphase.slides.write_pyramid, and give the path",
-        )
-    stated = slide.info.resolution
-    flag = stated.mpp if stated is not None and stated.source == "flag" else None
-    return SlideSource(slide.info.path, flag if mpp is None else mpp)
+    opened = slide if isinstance(slide, Slide) else open_slide(slide, mpp=mpp)  # type: ignore[arg-type]
+    return source_of(opened, folder, mpp)
 
 
-def _cohort_slide(slide: AnySlide, mpp: float | None, tissue: str) -> CohortSlide:
-    source = _source(slide, mpp)
-    (chosen,) = named_slides([source.path], mpp=source.mpp, tissue=str(tissue)).values()
-    return chosen
+def _path(value: object, what: str, next_step: str) -> Path:
+    if isinstance(value, PATH):
+        return Path(value)
+    raise UsageError(f"{type(value).__name__} is no {what}", next_step=next_step)
+
+
+def _ready(model: object, default: Sequence[str] = ()) -> ReadyDetector:
+    """A detector as it is, or by name or file; the bundled one, or the `default`, where none is given."""
+    if isinstance(model, ReadyDetector):
+        return model
+    others = "give a name or a file, mp.load_model(...) for several, or mp.use_network(network, name)"
+    return load_model(*(default if model is None else [_path(model, "model", others)]))
+
+
+def _refuse_others(chosen: Iterable[CohortSlide]) -> None:
+    """Where nobody named a folder, results of another slide of the same name are not replaced."""
+    for slide in chosen:
+        try:
+            before = load_result(RESULTS / slide.name).source.path
+        except MetaphaseError:  # nothing is finished there, or its slide is gone
+            continue
+        if before.resolve() != slide.slide.path.resolve():
+            raise UsageError(
+                f"its results would replace those of {before}",
+                path=slide.slide.path,
+                next_step="name a folder: mp.detect(slide, output)",
+            )
 
 
 @contextmanager
-def _file_of(points: Points | None, name: str) -> Iterator[Any]:
+def _file_of(points: object, name: str) -> Iterator[Any]:
     """The file or folder of points; a table becomes a file of that slide's name for as long as it is read."""
     if isinstance(points, Result):
         yield points.folder
@@ -218,27 +289,15 @@ def _file_of(points: Points | None, name: str) -> Iterator[Any]:
             write_table(Path(folder) / f"{name}.parquet", points)
             yield Path(folder) / f"{name}.parquet"
     else:
-        yield None if points is None else Path(points)
+        others = "give a file, a folder, a pandas table with x and y, or a Result"
+        yield None if points is None else _path(points, "table of points", others)
 
 
-# ---- what comes back, in folders ----
+# ---- what comes back ----
 
 
-def _folder(output: str | Path | None) -> tuple[Path, Path | None]:
-    """The folder for results, and the same where nobody wants to keep it."""
-    if output is not None:
-        return Path(output), None
-    temporary = Path(tempfile.mkdtemp(prefix="metaphase-"))
-    return temporary, temporary
-
-
-def _remove(temporary: Path | None) -> None:
-    if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _kept(result: Kept, temporary: Path | None) -> Kept:
-    """The result; its folder is there as long as it is."""
-    if temporary is not None:
-        weakref.finalize(result, _remove, temporary)
+def _result(done: SlideOutcome) -> Result:
+    """The result; its tables are read now, for a later call may write into the same folder."""
+    result = Result(done.folder, done.summary)
+    _ = result.table, result.candidates
     return result

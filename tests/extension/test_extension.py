@@ -93,10 +93,10 @@ def test_one_that_cannot_be_loaded_is_left_out(
     plugins.plugin_names.cache_clear()
 
 
-def test_a_plain_network_searches_slides(he_slide: Path) -> None:
+def test_a_plain_network_searches_slides(he_slide: Path, tmp_path: Path) -> None:
     ready = mp.use_network(network(), "mine", device="cpu")
     config = mp.DetectionConfig(threshold=0.5)
-    result = mp.detect(he_slide, model=ready, tissue="whole", config=config)
+    result = mp.detect(he_slide, tmp_path, model=ready, tissue="whole", config=config)
     assert result.points["model"] == "mine"
     assert len(result.table)
     x, y, probability = result.candidates.sort_values("probability")[["x", "y", "probability"]].iloc[-1]

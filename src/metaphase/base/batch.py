@@ -53,11 +53,16 @@ class Failure:
 
 
 class BatchWatch:
-    """What is told while a batch runs; a base class that listens to nothing."""
+    """What is told while a batch runs; a base class that listens to nothing but the progress of items."""
+
+    _progress: Progress | None = None
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
 
     def started(self, name: str, number: int, total: int) -> Progress:  # noqa: ARG002 -- for those who listen
         """An item begins; returns what to call with its own progress."""
-        return lambda *_: None
+        return self._progress or (lambda *_: None)
 
     def finished(self, name: str, result: object) -> None:
         """An item is done."""

@@ -29,18 +29,20 @@ class CohortSlide:
 
 
 def named_slides(
-    paths: Iterable[Path], *, mpp: float | None = None, tissue: str = ""
+    slides: Iterable[Path | SlideSource], *, mpp: float | None = None, tissue: str = ""
 ) -> dict[str, CohortSlide]:
-    """Slides by their files' stems, which must differ, for results carry them."""
+    """Slides by their files' stems, which must differ, for results carry them; `mpp` is that of paths."""
     found: dict[str, CohortSlide] = {}
-    paths, source = list(paths), TissueSource.stated(tissue)
-    if source.mask is not None and len(paths) > 1:
+    slides, source = list(slides), TissueSource.stated(tissue)
+    if source.mask is not None and len(slides) > 1:
         raise UsageError(
-            f"one tissue mask is given for {len(paths)} slides",
+            f"one tissue mask is given for {len(slides)} slides",
             path=source.mask,
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
-    for path in paths:
+    for slide in slides:
+        slide = slide if isinstance(slide, SlideSource) else SlideSource(slide, mpp)
+        path = slide.path
         name = readable_name(path.resolve().name if path.is_dir() else path.stem)
         if name in found:
             raise UsageError(
@@ -48,7 +50,7 @@ def named_slides(
                 path=path,
                 next_step="name each slide once, and run slides of the same name into different folders",
             )
-        found[name] = CohortSlide(name, SlideSource(path, mpp), source)
+        found[name] = CohortSlide(name, slide, source)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Registered:
     """The folder of a pair, as `metaphase register` left it."""
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
 
     @property
     def verdict(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -26,6 +27,8 @@ from metaphase.detections import DetectionSet, joined, known_formats, write_dete
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
+from metaphase.reports.drawing import jpeg_uris
+from metaphase.reports.pages import count_text, render
 from metaphase.slides import SlideSource, is_slide_there
 
 SEARCH, COUNT = "search.parquet", "count.json"
@@ -34,6 +37,9 @@ REPORT, INDEX = "report.html", "index.html"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 REVIEW, MACHINE = "review", "machine"
 """Parts of a summary where people looked: who looked at what, and what was counted without them."""
+
+NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000
+"""Of a slide's picture in a notebook."""
 
 
 def file_of(form: str) -> str:
@@ -152,11 +158,11 @@ def read_count(folder: Path) -> dict[str, Any]:
 
 
 def found_from(folder: Path, stated: str) -> Path:
-    """A file that a folder's summary states: by its path from here, or from a folder above."""
+    """A file that a folder's summary states: by its path from here, from a folder above, or in the folder."""
     path = Path(stated)
     if url_of(path):
         return path
-    places = (path, *(parent / path for parent in folder.resolve().parents))
+    places = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
     return next((place for place in places if is_slide_there(place)), path)
 
 
@@ -225,6 +231,24 @@ class SlideResult:
     def report(self) -> Path:
         """The page to open."""
         return self.folder / REPORT
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self._counted}\nreport: {self.report}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: count, warnings, a link to the report and the slide in small, where it is there."""
+        picture = ""
+        with suppress(MetaphaseError), self.source.open() as slide:
+            (picture,) = jpeg_uris([slide.thumbnail(NOTEBOOK_PX)], NOTEBOOK_BYTES)
+        link = Path(os.path.relpath(self.report)).as_posix()
+        return render("notebook.html", result=self, counted=self._counted, link=link, picture=picture)
+
+    @property
+    def _counted(self) -> str:
+        """The count with its interval, in words."""
+        count, ends = self.count, [end for end in self.interval if end is not None]
+        between = f" ({' to '.join(map(count_text, ends))})" if ends else ""
+        return f"mitotic count {'not known' if count is None else count_text(count)}{between}"
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:

@@ -32,13 +32,13 @@ Normalisation = Literal["none", "batch"]
 Family = str
 DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
 """Our families that search slides: the same patches, output stride and receptive field."""
-PLAIN = "plain"
-"""Family of a network that was given as it is: nothing builds it again."""
+PLAIN, PATCHES = "plain", "patches"
+"""Families of a network that was given as it is, which nothing builds again: a detector, a classifier."""
 
 
 def families() -> tuple[Family, ...]:
     """All that are known: ours, and those that other packages add, which search slides too."""
-    return (*DETECTORS, "classifier", PLAIN, *plugin_names("metaphase.networks"))
+    return (*DETECTORS, "classifier", PLAIN, PATCHES, *plugin_names("metaphase.networks"))
 
 
 @dataclass(frozen=True)

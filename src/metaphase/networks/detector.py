@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.cautions import Cautions, unique
-from metaphase.base.errors import ModelError
+from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
+    PATCHES,
     PLAIN,
+    RECEPTIVE_PX,
     Identity,
     ModelCard,
     bundled_model,
@@ -25,11 +30,11 @@ from metaphase.networks.cards import (
     named_model,
     parse_card,
 )
-from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
+from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine, whole_map
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
 from metaphase.networks.engine.settings import Calibration, Second
 from metaphase.networks.points import UsedPoints, plain_point, points_of
-from metaphase.slides import WORKING_MPP, TileProcesses
+from metaphase.slides import WORKING_MPP, ArraySlide, TileProcesses
 
 if TYPE_CHECKING:
     from torch import nn
@@ -107,6 +112,7 @@ class Detector:
         return card if len(self.cards) == 1 else card | {"name": self.name, "members": len(self.cards)}
 
 
+PATCHES_AT_ONCE = 128
 FEW_CORES = 4
 """With fewer, processes that decode would only take turns with the one that computes."""
 
@@ -127,6 +133,50 @@ class ReadyDetector:
             from metaphase.networks.checkpoints import choose_device
 
             choose_device(self.config.device)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.detector.name}, {self.mpp:g} um/px)"
+
+    @property
+    def mpp(self) -> float:
+        """Micrometres per pixel of what the networks see."""
+        return self.detector.mpp
+
+    def predict(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
+        """Probabilities of a mitosis in uint8 RGB pixels at the model's resolution, by all of its networks.
+
+        An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
+        value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
+        height, width, 3) give one number each, for their middle, not smoothed, close to what a map says
+        there; they hold at least the 97 px that networks see, or a classifier's own patch.
+        """
+        pixels = np.asarray(pixels)
+        if pixels.ndim == 4:
+            return self._of_patches(pixels)
+        used = self.detector.points.smooth_um if smooth_um is None else smooth_um
+        slide, peaks = ArraySlide(pixels, self.mpp), PeakConfig(smooth_um=used)
+        return whole_map(self._everywhere, slide, peaks, mpp=self.mpp)
+
+    @cached_property
+    def _everywhere(self) -> TileEngine:
+        """The engine in which all networks see everything."""
+        if self.detector.second is None:
+            return self.engine
+        return ReadyDetector(self.detector, replace(self.config, exhaustive=True)).engine
+
+    def _of_patches(self, patches: RGB) -> Floats32:
+        card, sizes = self.detector.cards[0], patches.shape[1:3]
+        side, point = card.patch_px if card.family == PATCHES else RECEPTIVE_PX, card.patch_px // 2
+        if patches.dtype != np.uint8 or patches.shape[3] != 3 or min(sizes) < side:
+            raise UsageError(
+                f"patches of shape {patches.shape} and type {patches.dtype} cannot be computed",
+                next_step=f"give (n, height, width, 3) uint8 RGB of {side} px or more a side",
+            )
+        top, left = (min(max(0, size // 2 - point), size - side) for size in sizes)
+        seen = np.ascontiguousarray(patches[:, top : top + side, left : left + side])
+        starts = range(0, len(seen), PATCHES_AT_ONCE)
+        found = [self.engine.patch_probabilities(seen[at : at + PATCHES_AT_ONCE]) for at in starts]
+        return np.concatenate([np.empty(0, np.float32), *found])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process it goes without the engine, which is made there."""
@@ -162,21 +212,25 @@ class ReadyDetector:
 
 
 def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
-    """A detector of any trained network whose geometry is that of ours; the engine checks that it is.
+    """A detector of any trained network whose geometry is that of ours, which the engine checks, or of a
+    classifier of patches (`PatchNetwork`).
 
     It takes RGB (n, 3, rows, columns) from 0 to 1, gives the logits (n, 2, ...) of "no" and "yes", sees 97 px
     of `mpp` a side and answers every 4 px, without padding.
     """
     from safetensors.torch import save
 
+    from metaphase.networks.engine.layers import PatchNetwork
+
     network = network.eval()
+    family, patch_px = (PATCHES, network.patch_px) if isinstance(network, PatchNetwork) else (PLAIN, PATCH_PX)
     content = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
     card = ModelCard(
         name=name,
-        family=PLAIN,
+        family=family,
         gamma=1.0,
         mpp=mpp,
-        patch_px=PATCH_PX,
+        patch_px=patch_px,
         classes=("other", "mitosis"),
         versions=current_versions(),
         weights_sha256=hashlib.sha256(content + str(network).encode()).hexdigest(),

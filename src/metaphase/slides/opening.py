@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import threading
 import warnings
 from collections import OrderedDict
@@ -39,6 +41,7 @@ from metaphase.slides.tiff import (
     not_bright_field,
     open_layout,
 )
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 Backend = Literal["auto", "openslide", "tiff", "image", "dicom"] | str
 """How a file is read; the further ones and those of other packages have names of their own."""
@@ -50,11 +53,21 @@ OPENSLIDE_ONLY = ("ndpi", "philips", "scn", "bif")
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def open_slide(path: str | Path, *, mpp: float | None = None, backend: Backend = "auto") -> Slide:
+def open_slide(
+    path: str | os.PathLike[str] | RGB, *, mpp: float | None = None, backend: Backend = "auto"
+) -> Slide:
     """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says.
 
-    A folder is opened where it holds the files of one DICOM slide.
+    A folder is opened where it holds the files of one DICOM slide. Pixels (height, width, 3) of uint8 RGB are
+    a slide in memory.
     """
+    if isinstance(path, np.ndarray):
+        return ArraySlide(path, mpp)
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"{type(path).__name__} is no slide",
+            next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
+        )
     path = Path(path)
     if url_of(path):
         return _open_remote(path, mpp, backend)
@@ -137,13 +150,38 @@ class SlideSource:
         return (None, "") if state is None else _stated(self.path, *state)
 
 
-def source_of(slide: Slide) -> SlideSource:
-    """What opens a slide again; one in memory has no file."""
+def source_of(slide: Slide, folder: Path | None = None, mpp: float | None = None) -> SlideSource:
+    """What opens a slide again, at another resolution where `mpp` is given.
+
+    One in memory is written, without loss, to `folder/NAME/NAME.tif`, unless it is there: its name comes from
+    its pixels and resolution.
+    """
     if slide.info.path is None:
-        raise SlideError("is in memory only", path=slide.name, next_step="write it to a file first")
+        if folder is None:
+            raise SlideError("is in memory only", path=slide.name, next_step="write it to a file first")
+        return SlideSource(_written(slide, slide.mpp if mpp is None else mpp, folder))
     resolution = slide.info.resolution
     given = resolution.mpp if resolution is not None and resolution.source == "flag" else None
-    return SlideSource(slide.info.path, given)
+    return SlideSource(slide.info.path, given if mpp is None else mpp)
+
+
+def _written(slide: Slide, mpp: float, folder: Path) -> Path:
+    form, width, height = PyramidFormat(mpp, quality=None), slide.width, slide.height
+
+    def tiles() -> Iterator[RGB]:
+        side = form.tile_px
+        for y in range(0, height, side):
+            for x in range(0, width, side):
+                yield slide.read_level(0, Box(x, y, min(side, width - x), min(side, height - y)))
+
+    digest = hashlib.sha256(f"{width} {height} {mpp}".encode())
+    for tile in tiles():
+        digest.update(tile.tobytes())
+    name = f"array-{digest.hexdigest()[:10]}"
+    path = folder / name / f"{name}.tif"
+    if not is_file(path):
+        write_pyramid(path, tiles(), width, height, form)
+    return path
 
 
 def companions(path: Path) -> list[Path]:

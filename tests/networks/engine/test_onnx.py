@@ -70,6 +70,10 @@ def test_parity_with_the_engine(pair: tuple[nn.Sequential, Path]) -> None:
     np.testing.assert_allclose(
         exported.logits(two), engine.logits(torch.from_numpy(two)).numpy(), atol=2e-4, rtol=1e-4
     )
+    patches = np.ascontiguousarray(two[:, :97, :97])
+    np.testing.assert_allclose(
+        exported.patch_probabilities(patches), engine.patch_probabilities(patches), atol=1e-4, rtol=0
+    )
 
 
 def test_same_detections_on_a_slide(pair: tuple[nn.Sequential, Path]) -> None:

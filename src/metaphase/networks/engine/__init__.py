@@ -19,6 +19,7 @@ from metaphase.networks.engine.streaming import (
     inside,
     plan_detection,
     suppress_points,
+    whole_map,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "plan_detection",
     "suppress",
     "suppress_points",
+    "whole_map",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,11 +25,14 @@ from metaphase.networks.engine.bands import BandedCells
 from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.layers import (
     CELL_PX,
+    WINDOWS_PX,
     CellDetector,
     FoldedDetector,
     ForeignDetector,
     OtherKindError,
+    PatchNetwork,
     PlainDetector,
+    first_line,
     fold_detector,
     is_ours,
 )
@@ -54,8 +58,6 @@ GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
-WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
-"""Pixels of windows that a second look sees at once."""
 
 T = TypeVar("T")
 
@@ -90,12 +92,13 @@ class Engine:
                 detector, words = self._in_windows(second.network)
                 self.second = Second(detector, second.floor)
                 self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
+        self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
         self.calibration = calibration or Calibration()
 
     def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
         """Each network in the form that runs fastest here, and the arithmetic in words."""
         wide, cells, others = self._by_kind(networks)
-        self._has_cells = bool(cells)
+        self._wide, self._has_cells = wide, bool(cells)
         prepared: list[tuple[Detector, str]]
         if self.device.type == "cpu":
             outputs = cpu_block_outputs(wide)
@@ -103,7 +106,7 @@ class Engine:
         else:
             prepared = [self._on_gpu(folded) for folded in wide]
         prepared += [self._of_cells(network) for network in cells]
-        prepared += [(ForeignDetector(network, self.device), "float32") for network in others]
+        prepared += [self._foreign(network) for network in others]
         arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
         return [detector for detector, _ in prepared], arithmetic
 
@@ -125,6 +128,12 @@ class Engine:
                 except OtherKindError:
                     others.append(network)
         return wide, cells, others
+
+    def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
+        """A network that is not ours, as it is."""
+        if isinstance(network, PatchNetwork):
+            return copy.deepcopy(network).to(self.device), "float32, window by window"
+        return ForeignDetector(network, self.device), "float32"
 
     def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network's fastest form with its arithmetic in words."""
@@ -176,11 +185,15 @@ class Engine:
     @property
     def step_px(self) -> int:
         """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
+        if self._classifier is not None:
+            return self._classifier.stride_px
         return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
 
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        if self._classifier is not None:
+            return self._classifier.margin
         return 0 if self.second is None else MARGIN
 
     @property
@@ -227,6 +240,27 @@ class Engine:
         logits = self.logits(torch.from_numpy(np.array(tile))[None])
         check_finite(logits)
         return torch.sigmoid(self.calibration(logits[0])).cpu().numpy()
+
+    @torch.inference_mode()
+    def patch_probabilities(self, patches: RGB) -> Floats32:
+        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
+        image = torch.from_numpy(patches).to(self.device)
+        with self.active():
+            if self._classifier is not None:
+                logits = self._classifier(image.permute(0, 3, 1, 2))
+            else:
+                logits = self._combined([one.logits(image)[:, 0, 0] for one in self._for_patches])
+            if self.second is not None:
+                logits = mean_logit([logits, self.second.network.logits(image)[:, 0, 0]])
+        check_finite(logits)
+        return torch.sigmoid(self.calibration(logits)).cpu().numpy()
+
+    @cached_property
+    def _for_patches(self) -> list[Detector]:
+        """The networks; on a CPU, those made for wide tiles in the form that is made for windows."""
+        others = [one for one in self._detectors if not isinstance(one, CpuDetector)]
+        wide = self._wide if self.device.type == "cpu" else []
+        return [*(WinogradWindows(folded, self._workers) for folded in wide), *others]
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
@@ -407,10 +441,6 @@ def check_finite(logits: Tensor) -> None:
 
 def _failed(device: torch.device, error: Exception) -> DeviceError:
     return DeviceError(
-        f"the device {device} failed ({_first_line(error)})",
+        f"the device {device} failed ({first_line(error)})",
         next_step="run again, finished tiles and slides are kept; or use --device cpu",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from metaphase.base.errors import ModelError
+from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import (
     LOST_PX,
     PixelScale,
@@ -20,7 +20,7 @@ from metaphase.networks.architectures import (
     Subcells,
     fold_normalisation,
 )
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 
 # ---- memory that is used again and again ----
 
@@ -359,7 +359,7 @@ class ForeignDetector:
             whole = self.logits(image)
             alone = self.logits(image[:, top : top + RECEPTIVE_PX, left : left + RECEPTIVE_PX])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise _other_geometry(f"it fails on {side} px ({str(error).splitlines()[0]})") from error
+            raise _other_geometry(f"it fails on {side} px ({first_line(error)})") from error
         if whole.shape != (1, 4, 4) or alone.shape != (1, 1, 1):
             shapes = (
                 f"{tuple(whole.shape[1:])} on {side} px and {tuple(alone.shape[1:])} on {RECEPTIVE_PX} px"
@@ -370,12 +370,88 @@ class ForeignDetector:
             raise _other_geometry("its answer about a place depends on what lies around its 97 px")
 
 
+def first_line(error: Exception) -> str:
+    """What is the matter, in short."""
+    return str(error).strip().split("\n")[0][:200]
+
+
 def _other_geometry(why: str) -> ModelError:
     return ModelError(
         f"the network's geometry is not that of a detector: {why}",
         next_step=f"give one that sees {RECEPTIVE_PX} px a side, answers (n, 2, ...) every "
         f"{OUTPUT_STRIDE_PX} px and pads nothing",
     )
+
+
+# ---- a classifier of single patches, shown every window of a tile by itself ----
+
+WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
+"""Pixels of windows that a network sees at once."""
+
+
+class PatchNetwork(nn.Module):
+    """Any classifier of patches as a detector: slow, for windows overlap and nothing is shared.
+
+    It takes RGB (n, 3, patch_px, patch_px) from 0 to 1 and gives one logit each, or those of "no" and "yes".
+    It is shown a window every `stride_px`; between these, logits are interpolated.
+    """
+
+    def __init__(self, network: nn.Module, patch_px: int, stride_px: int) -> None:
+        super().__init__()
+        if patch_px < 1 or stride_px < 1 or stride_px % OUTPUT_STRIDE_PX:
+            raise UsageError(
+                f"patches of {patch_px} px every {stride_px} px",
+                next_step=f"give the side it was trained on, and a multiple of {OUTPUT_STRIDE_PX} as stride",
+            )
+        self.network = copy.deepcopy(network).float().cpu().eval().requires_grad_(False)
+        _check_finite(list(self.network.parameters()))
+        self.patch_px, self.stride_px, self._step = patch_px, stride_px, stride_px // OUTPUT_STRIDE_PX
+        beyond = patch_px - patch_px // 2 - (RECEPTIVE_PX - PATCH_PX // 2)
+        self._edge = max(0, -(-beyond // stride_px)) * self._step
+        """Outputs at the ends of a tile whose windows it may not hold."""
+        self.margin = self._edge + self._step - 1
+        """Outputs at the ends of a tile that are not known."""
+        patches = torch.arange(9 * patch_px**2).view(3, 3, patch_px, patch_px) % 251
+        try:
+            with torch.inference_mode():
+                self(patches)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            raise ModelError(
+                f"the network, given patches {tuple(patches.shape)}, fails ({first_line(error)})",
+                next_step="give patch_px as it was trained, and a network with logits (n, 1) or (n, 2)",
+            ) from error
+
+    def extra_repr(self) -> str:
+        """What else decides its answers."""
+        return f"patch_px={self.patch_px}, stride_px={self.stride_px}"
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Logits (n,) of uint8 pixels (n, 3, patch_px, patch_px)."""
+        with tensor_float(False):
+            answers: Tensor = self.network(patches.float() / PIXEL_MAX)
+        values = answers.reshape(len(patches), -1)
+        if values.shape[1] > 2:
+            raise ValueError(f"it answers {tuple(answers.shape)}")
+        return values[:, -1] - (values[:, 0] if values.shape[1] == 2 else 0)
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3), 0 where not known."""
+        sides = [(side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3]]
+        out, first = torch.zeros(len(image), *sides, device=image.device), self._edge
+        shape = [len(image), *((side - 1 - 2 * first) // self._step + 1 for side in sides)]
+        if min(shape) < 1:
+            return out
+        start, windows = PATCH_PX // 2 + OUTPUT_STRIDE_PX * first - self.patch_px // 2, image
+        for axis in (1, 2):
+            windows = windows.narrow(axis, start, windows.shape[axis] - start)
+            windows = windows.unfold(axis, self.patch_px, self.stride_px).narrow(axis, 0, shape[axis])
+        at_once = max(1, WINDOWS_PX[image.device.type] // self.patch_px**2)
+        numbers = torch.arange(math.prod(shape), device=image.device).split(at_once)
+        found = torch.cat([self(windows[torch.unravel_index(some, shape)]) for some in numbers]).view(shape)
+        size = [self._step * (count - 1) + 1 for count in shape[1:]]
+        between = functional.interpolate(found[:, None], size, mode="bilinear", align_corners=True)
+        out[:, first : first + size[0], first : first + size[1]] = between[:, 0]
+        return out
 
 
 @contextmanager

@@ -161,6 +161,13 @@ class OnnxEngine:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
         return np.asarray(expit(self.calibration(self.logits(tile[None])[0])))
 
+    def patch_probabilities(self, patches: Pixels) -> Floats32:
+        """Probabilities (n,) of patches (n, 97, 97, 3), by all networks."""
+        logits = self.logits(patches)
+        if self.second is not None:
+            logits = mean_logit([logits, computed(self.second.network, patches)])
+        return np.asarray(expit(self.calibration(logits[:, 0, 0])))
+
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
         """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
         return ((tiles, np.stack(pixels)) for tiles, pixels in batches)

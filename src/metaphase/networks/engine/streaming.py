@@ -74,6 +74,9 @@ class TileEngine(Protocol):
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
 
+    def patch_probabilities(self, patches: RGB) -> Floats32:
+        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -208,6 +211,19 @@ def find_detections(
         if progress is not None:
             progress(result)
     return as_detections(_joined(found), config, plan, slide.mpp)
+
+
+def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: float = WORKING_MPP) -> Floats32:
+    """Probabilities (rows, columns) of a small slide: value (i, j) means pixel x = 4 j, y = 4 i at `mpp`."""
+    plan = plan_detection(slide, engine, config, mpp=mpp)
+    rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
+    found = np.zeros((rows, columns), np.float32)
+    for result in detect_tiles(engine, slide, plan, config, maps=True):
+        row, column = result.tile.core.y // OUTPUT_STRIDE_PX, result.tile.core.x // OUTPUT_STRIDE_PX
+        assert result.probabilities is not None
+        height, width = result.probabilities.shape
+        found[row : row + height, column : column + width] = result.probabilities
+    return found
 
 
 def as_detections(points: Detections, config: PeakConfig, plan: TilePlan, slide_mpp: float) -> Detections:
