@@ -8,6 +8,7 @@ file's. Credentials come from where each store's own tools have them (docs/cohor
 from __future__ import annotations
 
 import io
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -24,8 +25,10 @@ from urllib.parse import unquote
 from metaphase.base.errors import MetaphaseError, UsageError, is_url, spelled
 
 EXTRA = "pip install 'metaphase[remote]'"
-RETRIES, RETRY_S = 8, 120
-"""An answer is asked for again so often, and for so long."""
+RETRIES, RETRY_S, REQUEST_S = 8, 120, 30
+"""An answer is asked for again so often, and for so long; one request takes no longer than the last."""
+WORD_S = 5.0
+"""An answer that takes longer is waited for with a word."""
 BLOCK_BYTES = 64 << 10
 """Where a reader asks for less, so much is fetched: directories of slides are read in small steps."""
 GAP_BYTES = 32 << 10
@@ -245,10 +248,36 @@ def _store(scheme: str, root: str) -> Any:
 
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2}
     retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S), "backoff": pauses}
+    options: Any = {"timeout": timedelta(seconds=REQUEST_S)}
     if scheme in ("http", "https"):
-        options: Any = {"allow_http": scheme == "http"}
+        options["allow_http"] = scheme == "http"
         return HTTPStore(f"{scheme}://{root}", client_options=options, retry_config=retry)
-    return from_url(f"{scheme}://{root}", retry_config=retry)
+    return from_url(f"{scheme}://{root}", client_options=options, retry_config=retry)
+
+
+_log = logging.getLogger(__name__)
+_said_s: dict[str, float] = {}
+
+
+@contextmanager
+def waiting(url: str, limit_s: float) -> Iterator[None]:
+    """Say so where an answer takes long, and how long it is still waited for; once for several waits."""
+
+    def say() -> None:
+        now = time.monotonic()
+        if now - _said_s.get(url, -limit_s) >= limit_s:
+            _said_s[url] = now
+            _log.warning(
+                "%s: no answer for %g s; given up after %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
+            )
+
+    timer = threading.Timer(WORD_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
@@ -259,7 +288,8 @@ def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
     except ImportError as problem:
         raise UsageError("is a URL, and reading those needs obstore", path=url, next_step=EXTRA) from problem
     try:
-        yield
+        with waiting(url, RETRY_S + REQUEST_S):
+            yield
     except MetaphaseError:
         raise
     except (exceptions.NotFoundError, FileNotFoundError) as problem:

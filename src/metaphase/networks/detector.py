@@ -17,13 +17,14 @@ from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
     PLAIN,
+    GraphIdentity,
     Identity,
     ModelCard,
     bundled_model,
     current_versions,
     doubts_about,
     named_model,
-    parse_card,
+    vouched_card,
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
@@ -89,8 +90,15 @@ class Detector:
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """What decides its answers."""
+        """What decides its answers, of whichever form: a profile of a laboratory holds for both."""
         return identities_of(self.cards)
+
+    @property
+    def searches_with(self) -> tuple[Identity, ...]:
+        """What decides its answers to the last digit: exported networks count by their graphs too."""
+        networks = (*self.networks, *(() if self.second is None else (self.second.network,)))
+        graphs = (GraphIdentity(one.sha256) for one in networks if isinstance(one, OnnxNetwork))
+        return (*self.identities, *graphs)
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -251,7 +259,7 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     if card.atypical is None or path.suffix == ".onnx":
         return None
     beside = path.with_name(f"{card.atypical.model}.safetensors")
-    if parse_card(beside.with_suffix(".json")).weights_sha256 != card.atypical.weights_sha256:
+    if vouched_card(beside).weights_sha256 != card.atypical.weights_sha256:
         raise ModelError(
             f"is not the network by which {card.name} tells atypical figures",
             path=beside,
