@@ -149,14 +149,14 @@ def account_of(value: Any, stage: str = "") -> Any:
         return value
     if isinstance(value, float):
         return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, enum.Enum):
         return account_of(value.value, stage)
     if isinstance(value, Accountable):
         return account_of(value.account(), stage)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_of(value, stage)
-    if isinstance(value, Mapping):
-        return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, pd.DataFrame):
         return table_fingerprint(value)
     if isinstance(value, np.ndarray | np.generic):

@@ -26,7 +26,7 @@ from metaphase.base.errors import MetaphaseError, UsageError, is_url, spelled
 
 EXTRA = "pip install 'metaphase[remote]'"
 RETRIES, RETRY_S, REQUEST_S = 8, 120, 30
-"""An answer is asked for again so often, and for so long; one request takes no longer than the last."""
+"""An answer is asked for again so often, and for so long; obstore gives one request the last of these."""
 WORD_S = 5.0
 """An answer that takes longer is waited for with a word."""
 BLOCK_BYTES = 64 << 10
@@ -248,11 +248,10 @@ def _store(scheme: str, root: str) -> Any:
 
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2}
     retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S), "backoff": pauses}
-    options: Any = {"timeout": timedelta(seconds=REQUEST_S)}
     if scheme in ("http", "https"):
-        options["allow_http"] = scheme == "http"
+        options: Any = {"allow_http": scheme == "http"}
         return HTTPStore(f"{scheme}://{root}", client_options=options, retry_config=retry)
-    return from_url(f"{scheme}://{root}", client_options=options, retry_config=retry)
+    return from_url(f"{scheme}://{root}", retry_config=retry)
 
 
 _log = logging.getLogger(__name__)

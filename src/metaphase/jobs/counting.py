@@ -205,14 +205,14 @@ def _lined_up(
     cases = []
     for name in points.slides:
         row = rows[name]
-        seen = slide or Path(str(row["he"]))
+        seen = slide or (Path(str(row["he"])) if row["he"] else None)
         stated = float(row["area_mm2"]) if area_mm2 is None else area_mm2
         cases.append(
             CountedCase(
                 name=name,
                 points=parts.get(name, points.table.iloc[:0]),
                 mpp=float(row["mpp"]),
-                slide=seen if is_slide_there(seen) else None,
+                slide=seen if seen is not None and is_slide_there(seen) else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
                 warnings=points.warnings,
