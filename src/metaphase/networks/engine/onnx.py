@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from scipy.special import expit, log_expit, logsumexp
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.foreign import parsing, told
+from metaphase.base.foreign import parsing, raised, told
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card, vouched_bytes
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
@@ -39,6 +40,8 @@ WINDOWS_PX = 1_000_000
 """Pixels of windows that a second look sees at once."""
 LONGEST_S = 600.0
 """A tile takes seconds; a graph that takes longer than this is given up."""
+MOST_BYTES = 2 << 30
+"""Memory for the features of tiles; ours need a fifth."""
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -136,6 +139,16 @@ def _runtime() -> Any:
     return onnxruntime
 
 
+@lru_cache(1)
+def _bound_memory() -> None:
+    """Let no graph take more memory of this process than any of ours needs many times over."""
+    runtime = _runtime()
+    kinds = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, runtime.OrtMemType.DEFAULT
+    memory = runtime.OrtMemoryInfo("Cpu", kinds[0], 0, kinds[1])
+    arena = runtime.OrtArenaCfg({"max_mem": raised(MOST_BYTES), "arena_extend_strategy": 1})
+    runtime.create_and_register_allocator(memory, arena)
+
+
 class OnnxEngine:
     """Applies exported detectors to tiles; several give the mean of their probabilities.
 
@@ -170,7 +183,9 @@ class OnnxEngine:
         runtime = _runtime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = self.config.workers or available_cores()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # our errors say it
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        _bound_memory()
         kind, _, number = self.device.partition(":")
         provider = (PROVIDERS[kind], {"device_id": number or "0"} if kind == "cuda" else {})
         with parsing(
