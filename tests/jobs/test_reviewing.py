@@ -29,6 +29,7 @@ from metaphase.jobs.reviewing import (
 )
 from metaphase.jobs.training.cohort import read_points
 from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
@@ -214,7 +215,7 @@ def test_answers_off_the_slide_do_not_count_and_a_damaged_review_stops_no_other(
 ) -> None:
     other = write_result(folder.parent / "other", slide, WIDTH, HEIGHT, PLACES)
     answer(folder, [0], "not")
-    with PlaceLog(folder, 10**9, 10**9) as log:  # as an earlier version took them
+    with AnswerLog(folder / "review.sqlite") as log:  # as an earlier version took them
         for number in range(20):
             log.record("Eve", place_name(-5000 - number, 50), "mitosis")
         log.record("Eve", place_name(1e8, 1e8), "mitosis")

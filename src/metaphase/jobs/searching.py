@@ -63,7 +63,7 @@ class SlideSearched(Ingredients, stage="search", schema=3):
 
     slide: SlideSource
     tissue: TissueSource
-    networks: tuple[Identity, ...]
+    networks: tuple[Identity | str, ...]
     peaks: PeakConfig
     engine: EngineConfig
     atypical: str = ""

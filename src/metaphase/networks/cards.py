@@ -95,14 +95,7 @@ class CalibrationIdentity:
     shift: float
 
 
-@dataclass(frozen=True)
-class GraphIdentity:
-    """What of an exported network decides its answers."""
-
-    graph_sha256: str
-
-
-Identity = NetworkIdentity | SecondIdentity | CalibrationIdentity | GraphIdentity
+Identity = NetworkIdentity | SecondIdentity | CalibrationIdentity
 
 
 # ---- the model card ----
@@ -153,19 +146,12 @@ class StatedCalibration(BaseModel):
     shift: float = Field(ge=-100, le=100)
 
 
-class Learnt(BaseModel):
-    """What a model was trained on last."""
-
-    mitoses: int = Field(ge=0)
-    patients: int = Field(ge=0)
-
-
 class KnownMetrics(BaseModel):
     """Entries of a card's metrics that are read again; whatever else stands there is for people."""
 
     validation: dict[str, float | None] = {}
     chosen: str = ""
-    learnt: Learnt | None = Field(None, alias="learnt from")
+    learnt: dict[str, int] = Field({}, alias="learnt from")
     """Mitoses and patients of the slides that it was trained on last."""
     not_labelled: tuple[str, ...] = Field((), alias="not labelled")
     """What of its PHH3 slides the bundled networks alone decided."""
@@ -286,7 +272,7 @@ def doubts_about(card: ModelCard) -> Cautions:
         )
     learnt, skipped = card.known_metrics.learnt, card.known_metrics.not_labelled
     stated = [data.positives for data in card.data if data.positives is not None]
-    mitoses = learnt.mitoses if learnt else sum(stated) if stated else None
+    mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from {mitoses} mitoses only"
         doubts.append(Caution("few-labels", text, "add slides with mitoses and train again"))

@@ -17,7 +17,6 @@ from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     PATCH_PX,
     PLAIN,
-    GraphIdentity,
     Identity,
     ModelCard,
     bundled_model,
@@ -94,11 +93,10 @@ class Detector:
         return identities_of(self.cards)
 
     @property
-    def searches_with(self) -> tuple[Identity, ...]:
-        """What decides its answers to the last digit: exported networks count by their graphs too."""
-        networks = (*self.networks, *(() if self.second is None else (self.second.network,)))
-        graphs = (GraphIdentity(one.sha256) for one in networks if isinstance(one, OnnxNetwork))
-        return (*self.identities, *graphs)
+    def searches_with(self) -> tuple[Identity | str, ...]:
+        """What decides its answers to the last digit: of exported networks the checksums of the graphs, too."""
+        networks = (*self.networks, None if self.second is None else self.second.network)
+        return (*self.identities, *(one.sha256 for one in networks if isinstance(one, OnnxNetwork)))
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""

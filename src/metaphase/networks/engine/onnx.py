@@ -84,35 +84,29 @@ def _inside(messages: Iterable[memoryview], wanted: int) -> Iterator[memoryview]
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Fields of a message of protocol buffers with their content; a broken message is a `ValueError`."""
+    """Fields of a message of protocol buffers with their content; whatever is none is some error."""
     at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while shift < 64 and at < len(message):
-            byte = message[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-        raise ValueError("it is no message of protocol buffers")
-
     while at < len(message):
-        field, kind = divmod(number(), 8)
-        start, size = at, {1: 8, 5: 4}.get(kind, 0)
-        if kind == 0:
-            number()
-        elif kind == 2:
-            size = number()
-            start = at
-        elif not size:
-            raise ValueError(f"it has a field of kind {kind}")
-        at = start + size if kind else at
-        if at > len(message):
-            raise ValueError("it ends within a field")
-        yield field, message[start:at]
+        key, at = _number(message, at)
+        field, kind = divmod(key, 8)
+        size = {0: 0, 1: 8, 2: 0, 5: 4}[kind]
+        if kind == 2:
+            size, at = _number(message, at)
+        elif kind == 0:
+            _, at = _number(message, at)
+        yield field, message[at : at + size]
+        at += size
+
+
+def _number(message: memoryview, at: int) -> tuple[int, int]:
+    """A whole number, and where the next thing begins."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at + shift // 7]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+    return value, at + shift // 7 + 1
 
 
 def onnx_device(device: str | None) -> str:
