@@ -213,7 +213,7 @@ def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> No
 def test_answers_off_the_slide_do_not_count_and_a_damaged_review_stops_no_other(
     folder: Path, slide: Path
 ) -> None:
-    other = write_result(folder.parent / "other", slide, WIDTH, HEIGHT, PLACES)
+    other = write_result(folder.parent / "other", slide, WIDTH, HEIGHT, PLACES, "other")
     answer(folder, [0], "not")
     with AnswerLog(folder / "review.sqlite") as log:  # as an earlier version took them
         for number in range(20):

@@ -210,7 +210,7 @@ def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
     require_numbers(detections, ("x", "y", "probability"))
     places = np.column_stack([numbers_of(detections[name]) for name in ("x", "y")])
     stated = "probability" in detections.columns
-    probability = numbers_of(detections["probability"]).to_numpy() if stated else np.ones(len(places))
+    probability = np.asarray(numbers_of(detections["probability"]) if stated else np.ones(len(places)), float)
     bad = ~(np.isfinite(places).all(axis=1) & (probability >= 0) & (probability <= 1))
     if bad.any():
         row = int(bad.argmax())

@@ -94,6 +94,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
             size, at = _number(message, at)
         elif kind == 0:
             _, at = _number(message, at)
+        if at + size > len(message):
+            raise ValueError("it ends within a field")
         yield field, message[at : at + size]
         at += size
 
