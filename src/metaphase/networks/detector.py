@@ -94,7 +94,7 @@ class Detector:
 
     @property
     def searches_with(self) -> tuple[Identity | str, ...]:
-        """What decides its answers to the last digit: of exported networks the checksums of the graphs, too."""
+        """What decides its answers to the last digit: of exported networks the graphs count, too."""
         networks = (*self.networks, None if self.second is None else self.second.network)
         return (*self.identities, *(one.sha256 for one in networks if isinstance(one, OnnxNetwork)))
 
