@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +15,7 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.web.access import HEADERS, MAX_BODY, Access, is_loopback
+from metaphase.web.access import HEADERS, MAX_BODY, Access, is_loopback, own_token
 from metaphase.web.labelling import ASSETS, labelling_app
 from metaphase.web.pictures import CropMaker
 from tests.web.asgi import Client
@@ -333,3 +335,13 @@ def test_everybody_needs_a_token_worth_the_name(project: Project, store: AnswerS
 )  # fmt: skip
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_the_secret_of_this_user_is_kept_where_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert own_token() == own_token()
+    assert stat.S_IMODE((tmp_path / "metaphase" / "token").stat().st_mode) == 0o600
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    assert own_token() != own_token()

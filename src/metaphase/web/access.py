@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.files import atomic_path
 
 MAX_BODY = 64 * 1024
 MIN_TOKEN = 16
@@ -45,6 +48,26 @@ _ENTRANCE = (
 def new_token() -> str:
     """A secret that nobody guesses."""
     return secrets.token_urlsafe(24)
+
+
+def kept_token(path: Path) -> str:
+    """The secret of a file that only its owner can read, which is made: links outlive the server."""
+    if path.is_file():
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    token = new_token()
+    with atomic_path(path) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_text(token + "\n", encoding="ascii")
+    return token
+
+
+def own_token() -> str:
+    """The secret of this user for pages on this machine: open ones go on when their server starts again."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return kept_token(Path(state) / "metaphase" / "token")
+    except (OutputError, OSError, RuntimeError):  # nowhere to keep it
+        return new_token()
 
 
 class Refusal(NamedTuple):

@@ -15,11 +15,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from metaphase.base.files import atomic_path, held
+from metaphase.base.files import held
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
-from metaphase.web.access import Access, Guard, is_loopback, new_token
+from metaphase.web.access import Access, Guard, is_loopback, kept_token
 from metaphase.web.pictures import CropMaker, View
 from metaphase.web.serving import (
     HTML,
@@ -202,7 +202,7 @@ def serve_project(
     starts again. Port 0 takes any free one.
     """
     project = load_project(folder)
-    access = Access(token or _kept_token(project), loopback_only=is_loopback(host))
+    access = Access(token or kept_token(project.folder / TOKEN), loopback_only=is_loopback(host))
     with only_server(project), AnswerStore(project) as store, listening(host, port) as listener:
         crops = CropMaker(project)
         app = labelling_app(project, store, crops, access)
@@ -223,14 +223,3 @@ def only_server(project: Project) -> Iterator[None]:
                 next_step="open its link (many observers can use one server), or stop it first",
             )
         yield
-
-
-def _kept_token(project: Project) -> str:
-    path = project.folder / TOKEN
-    if path.is_file():
-        return path.read_text(encoding="ascii").strip()
-    token = new_token()
-    with atomic_path(path) as temporary:
-        temporary.touch(mode=0o600)
-        temporary.write_text(token + "\n", encoding="ascii")
-    return token

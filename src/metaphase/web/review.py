@@ -15,7 +15,7 @@ from metaphase.jobs.reference import PICTURE
 from metaphase.jobs.review import Review, Row, load_review
 from metaphase.labels.observers.project import Answer
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.web.access import Access, Guard
+from metaphase.web.access import Access, Guard, own_token
 from metaphase.web.labelling import (
     SHARED_ASSETS,
     Hello,
@@ -176,7 +176,7 @@ def serve_review(
     `ready` is called once the address is taken.
     """
     review = load_review(workspace, cases)
-    access = Access()
+    access = Access(own_token())
     project = review.project
     with only_server(project), AnswerStore(project) as store, listening(LOOPBACK, port) as listener:
         crops = ReviewCrops(review)

@@ -31,7 +31,7 @@ from metaphase.jobs.reviewing import runner_up
 from metaphase.labels.observers.places import Reviewed, place_name, place_of
 from metaphase.labels.observers.store import Entry
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
-from metaphase.web.access import Access, Guard, is_loopback, new_token
+from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
 from metaphase.web.connections import OnceInAWhile
 from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, Number, ObserverName, Receipt
 from metaphase.web.serving import (
@@ -519,7 +519,8 @@ def serve_view(
     whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
     """
     slides = viewed_slides(paths, mpp=mpp, registrations=registrations, failed=failed)
-    access = Access(token or new_token(), loopback_only=is_loopback(host))
+    loopback = is_loopback(host)
+    access = Access(token or (own_token() if loopback else new_token()), loopback_only=loopback)
     tiles = TileMaker()
     with ExitStack() as closing, listening(host, port) as listener:
         closing.callback(tiles.close)
