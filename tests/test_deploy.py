@@ -98,3 +98,14 @@ def test_locks_hold_all_that_is_needed(lock: str, runtime: str) -> None:
     assert all(re.fullmatch(r"(?s)[\w.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+", one) for one in locked)
     missing = {re.split(r"[><=]", one)[0].lower().replace("_", "-") for one in wanted} - named
     assert missing == set(), "run make locks"
+
+
+def test_no_direct_dependency_is_newer_than_what_was_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(one for some in project["optional-dependencies"].values() for one in some),
+    ]
+    names = {re.split(r"[^\w.-]", one)[0].lower() for one in wanted} - {"metaphase"}
+    bounds = re.findall(r"^([\w.-]+)(?:<=|==)[\w.]+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert {one.lower() for one in bounds} >= names

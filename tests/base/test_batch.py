@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 import socket
@@ -17,7 +18,7 @@ import pytest
 from metaphase.base import batch as batch_module
 from metaphase.base import leases
 from metaphase.base.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.leases import Holder, holding
 from metaphase.cli.console import BarWatch, batch_bar, progress_bar
 
@@ -171,3 +172,57 @@ def test_an_item_that_was_taken_over_while_this_process_stood_still_is_left_to_t
 def test_a_shard_that_cannot_be_is_wrong_use(shard: str) -> None:
     with pytest.raises(UsageError, match="1/4"):
         shard_of(ITEMS, shard)
+
+
+def test_what_a_dead_process_left_is_taken_over_at_once_and_with_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead = {"token": "t", "host": "h", "machine": leases.this_machine(), "process": 2**40, "started": ""}
+    (tmp_path / SHARED).mkdir()
+    (tmp_path / SHARED / "a.lease").write_text(json.dumps(dead))
+    started = time.monotonic()
+    with batch_bar() as watch:
+        assert run_batch({"a": "good.tif"}, work, tmp_path, watch).results == {"a": "good.tif"}
+    assert time.monotonic() - started < batch_module.LOOK_AGAIN_S
+    assert f"a: process {2**40} on h has ended, its work is taken over" in capsys.readouterr().err
+
+
+def test_a_lease_of_nobody_is_taken_over_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(leases, "UNFINISHED_S", 0.02)
+    (tmp_path / SHARED).mkdir()
+    (tmp_path / SHARED / "a.lease").touch()
+    assert run_batch({"a": "good.tif"}, work, tmp_path).results == {"a": "good.tif"}
+
+
+def test_a_failure_costs_the_same_however_many_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    whole = batch_module.read_json
+    monkeypatch.setattr(
+        batch_module, "read_json", lambda *args, **options: read.append(1) or whole(*args, **options)
+    )
+    items = {f"{number}": "bad.tif" for number in range(40)}
+    assert len(run_batch(items, work, tmp_path).failures) == 40
+    assert len(read) <= 3 * 40
+    log = (tmp_path / "errors.log").read_text()
+    assert log.count("Traceback") == 40
+
+
+@pytest.mark.parametrize("folder", ["/proc/self/out", "/sys/out", "/proc/1/fd"])
+def test_folders_of_the_kernel_are_refused_at_the_start(folder: str) -> None:
+    with pytest.raises(OutputError, match=rf"{folder}: belongs to the kernel"):
+        run_batch({"a": "good.tif"}, work, Path(folder))
+
+
+def test_what_is_no_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for folder in (tmp_path / "pipe", tmp_path / "pipe" / "out"):
+        with pytest.raises(OutputError, match="pipe: is no folder"):
+            run_batch({"a": "good.tif"}, work, folder)
+
+
+def test_a_pipe_in_the_place_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "errors.log")
+    assert len(run_batch({"a": "bad.tif"}, work, tmp_path).failures) == 1

@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaphase.base import leases
+from metaphase.base.errors import OutputError
 from metaphase.base.leases import Holder, Lease, file_name, holding
 
 HOLD = """
@@ -53,10 +55,15 @@ def test_a_killed_holder_of_this_machine_is_followed_at_once(tmp_path: Path) -> 
     assert process.stdout.readline() == b"held\n"
     with holding(path) as lease:
         assert isinstance(lease, Holder)
+        assert (lease.ended, lease.lapse_s) == (False, leases.LAPSE_S)
     process.kill()
     process.wait()
     process.stdout.close()
     with holding(path) as lease:
+        assert isinstance(lease, Holder)
+        assert (lease.ended, lease.lapse_s) == (True, 0)
+        assert "has ended, its work is taken over" in lease.outlook
+    with holding(path, lapsed=lease.content) as lease:
         assert isinstance(lease, Lease)
 
 
@@ -139,3 +146,48 @@ def test_names_become_files_and_stay_apart() -> None:
     files = [file_name(name) for name in names]
     assert len(set(files)) == len(names)
     assert not any("/" in name or name.startswith(".") or len(name) > 140 for name in files)
+
+
+@pytest.mark.parametrize("process", [2**40, -1, "1", None, [1]])
+def test_a_process_that_cannot_be_has_ended(process: object) -> None:
+    here = {"token": "t", "host": "h", "machine": leases.this_machine(), "process": process, "started": ""}
+    assert Holder(json.dumps(here).encode()).lapse_s == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"{}", b'{"machine": "elsewhere"}'])
+def test_a_lease_of_nobody_is_not_waited_for_as_long_as_one_of_somebody(content: bytes) -> None:
+    assert Holder(content).lapse_s == leases.UNFINISHED_S < leases.LAPSE_S
+    assert f"{leases.UNFINISHED_S:.0f} s after" in Holder(content).outlook
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_in_the_place_of_a_lease_is_an_error_and_no_wait(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "a.lease"
+    make(path)
+    with pytest.raises(OutputError, match=r"a\.lease: is no plain file"), holding(path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_and_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_args: object, **_options: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "as under /proc")
+
+    monkeypatch.setattr(Path, "mkdir", gone)
+    with pytest.raises(OutputError, match="cannot write"), holding(tmp_path / "folder" / "a.lease"):
+        pass
+
+
+def test_a_lock_that_is_not_given_back_is_waited_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    monkeypatch.setattr(leases, "LOCK_S", 0.05)
+    path = tmp_path / "a.lease"
+    lapsed, folder = elsewhere(path), os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with holding(path, lapsed) as lease:
+        assert isinstance(lease, Lease)
+    os.close(folder)

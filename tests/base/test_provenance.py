@@ -212,3 +212,23 @@ def test_the_schema_of_what_is_used_counts_too(tmp_path: Path) -> None:
 def test_a_key_is_told_from_every_other_one() -> None:
     others = [Made(t=2), Made(pair=(1, 2, 3)), MadeLater(), replace(Made(), inner=Inner(0.1))]
     assert len({Made().key, *(other.key for other in others)}) == 5
+
+
+@dataclass(frozen=True)
+class MadeOfAFile(Ingredients, stage="test of a file"):
+    file: FileContent
+
+
+def test_what_changes_while_it_is_used_gives_no_result(tmp_path: Path) -> None:
+    file, output = tmp_path / "in", tmp_path / "out"
+    file.write_text("before")
+    made_from = MadeOfAFile(FileContent(file))
+
+    def work() -> None:
+        with made_from.noted(output):
+            output.write_text("half of each")
+            file.write_text("afterwards")
+
+    with pytest.raises(MetaphaseError, match=r"out: changed while .* worked on it: file"):
+        work()
+    assert not made_from.is_done(output)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +143,19 @@ def test_reading_on(s3: RangeServer, folder: Path) -> None:
         assert file.read(20) == content[remote.BLOCK_BYTES - 10 : remote.BLOCK_BYTES + 10]
         file.seek(-5, 2)
         assert file.read(10) == content[-5:]
+
+
+def test_an_answer_that_takes_long_is_waited_for_with_a_word(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote, "WORD_S", 0.01)
+    with serving(folder) as server:
+        server.lock.acquire()  # which its answers need
+        waiting = threading.Thread(target=lambda: is_file(f"{server.url}/cohort.csv"))
+        waiting.start()
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+        server.lock.release()
+        waiting.join()
+    assert caplog.messages == [f"{server.url}/cohort.csv: no answer for 0.01 s; given up after 149.99 s more"]

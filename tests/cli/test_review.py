@@ -27,7 +27,7 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     nobody = run("review", "apply", results)
     assert nobody.returncode == 2
     assert "Run metaphase view on it first" in nobody.stderr
-    with PlaceLog(results / "one") as log:
+    with PlaceLog(results / "one", WIDTH, HEIGHT) as log:
         log.record("Anna", place_name(*PLACES[0]), "not")
     applied = run("review", "apply", results, "--json")
     assert applied.returncode == 0, applied.stderr

@@ -40,3 +40,14 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
 def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
     assert background_doubt(score_of(10)) == ()
     assert background_doubt(replace(score_of(10, 7.0), count=0.0)) == ()
+
+
+@pytest.mark.parametrize(("length_mm", "code"), [(3.98, "little-tissue"), (4.02, "only-area")])
+def test_an_area_alone_never_counts_without_a_word(length_mm: float, code: str) -> None:
+    """A core of 0.5 mm: of a little less than 2 mm2 all is counted, of a little more what a circle holds."""
+    x = np.linspace(0, length_mm * 1000 / MPP, 20)
+    table = pd.DataFrame({"x": x, "y": 1000.0, "probability": 1.0})
+    count = count_slide(table, mpp=MPP, area_mm2=0.5 * length_mm)
+    assert code in [one.code for one in count.warnings]
+    assert (count.count == 20) == (code == "little-tissue")
+    assert "only-area" not in [one.code for one in count_slide(table, mpp=MPP).warnings]

@@ -336,3 +336,20 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert named_model("breast") == Path("breast")
     with pytest.raises(ModelError, match=r"no such model.*breast, breast-atypical, .*, simulated\)"):
         named_model("other.safetensors")
+
+
+def test_a_slide_that_changes_while_it_is_searched_gives_an_error_and_no_result(
+    tmp_path: Path, he_slide: Path, detector: Detector
+) -> None:
+    slide = tmp_path / "he.tif"
+    slide.write_bytes(he_slide.read_bytes())
+
+    def change(_done: float, _total: float) -> None:
+        with slide.open("ab") as file:
+            file.write(b"more")
+
+    with pytest.raises(MetaphaseError, match=r"changed while search worked on it: slide\.content"):
+        detected(slide, tmp_path / "out", detector, progress=change)
+    assert not (tmp_path / "out" / "search.parquet").exists()
+    assert not (tmp_path / "out" / "summary.json").exists()
+    assert not detected(slide, tmp_path / "out", detector).resumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +84,10 @@ def test_zeros_at_the_end_are_no_record(tmp_path: Path, zeros: int) -> None:
     path.write_bytes(path.read_bytes() + bytes(zeros))
     with TileJournal(path, "job") as journal:
         np.testing.assert_array_equal(journal.peaks(), points)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_pipe_in_its_place_is_refused_and_not_waited_for(tmp_path: Path, fresh: bool) -> None:
+    os.mkfifo(tmp_path / "journal")
+    with pytest.raises(OutputError, match="no plain file"):
+        TileJournal(tmp_path / "journal", "job", fresh=fresh)

@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import read_table, table_attributes
-from metaphase.evaluation import MatchingConfig, evaluate_mitoses
+from metaphase.base.tables import TableError, read_table, table_attributes
+from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
 from metaphase.images.tissue import TissueSource
+from metaphase.jobs import counting
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_slide
@@ -288,3 +289,30 @@ def test_one_threshold_serves_tables_of_different_points(tmp_path: Path) -> None
     broken.attrs = {"operating_points": {"model": "a", "count": {"delta": 7}}}
     broken.to_parquet(tmp_path / "broken.parquet")
     assert count_points([tmp_path / "broken.parquet"], None, [0.9])[0].delta == 0.9
+
+
+def test_labels_are_understood_or_named_and_never_dropped_without_a_word(tmp_path: Path) -> None:
+    table = tmp_path / "points.csv"
+    rows = [
+        f"a,{number * 900},5,0.9,{label}" for number, label in enumerate(("1", "0", "1", "mitosis", "no"))
+    ]
+    table.write_text("\n".join(["slide,x,y,probability,label", *rows]) + "\n")
+    (case,) = read_cases([table], mpp=0.25)
+    assert (len(case.points), case.warnings) == (3, ())
+    table.write_text("\n".join(["slide,x,y,probability,label", *rows, "a,7,7,0.9,tumour"]) + "\n")
+    (case,) = read_cases([table], mpp=0.25)
+    assert "1 points are labelled tumour, and are not counted" in str(case.warnings[0])
+    table.write_text("slide,x,y,probability,label\na,7,7,0.9,tumour\nb,7,7,0.9,2\n")
+    with pytest.raises(TableError, match=r"points\.csv: 2 points are labelled tumour, 2"):
+        read_cases([table], mpp=0.25)
+
+
+def test_a_slide_without_a_file_is_looked_for_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the current folder, which costs a look at all its files for each slide."""
+    table = tmp_path / "points.csv"
+    table.write_text("slide,x,y\na,1,1\nb,2,2\n")
+    for module in (counting, cohort):
+        monkeypatch.setattr(module, "is_slide_there", lambda path: pytest.fail(f"looked at {path}"))
+    assert [case.slide for case in read_cases([table], mpp=0.25)] == [None, None]

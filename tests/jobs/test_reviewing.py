@@ -23,11 +23,13 @@ from metaphase.jobs.reviewing import (
     apply_review,
     apply_reviews,
     import_review,
+    log_of,
     review_order,
     reviewed_truth,
 )
 from metaphase.jobs.training.cohort import read_points
 from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
@@ -48,7 +50,7 @@ def folder(tmp_path: Path, slide: Path) -> Path:
 
 
 def answer(folder: Path, rows: list[int], verdict: str, observer: str = "Anna") -> None:
-    with PlaceLog(folder) as log:
+    with PlaceLog(folder, WIDTH, HEIGHT) as log:
         for row in rows:
             log.record(observer, place_name(*PLACES[row]), verdict)
 
@@ -57,7 +59,7 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     before = load_result(folder)
     answer(folder, [0, 1], "not")
     answer(folder, [29], "mitosis")
-    with PlaceLog(folder) as log:
+    with PlaceLog(folder, WIDTH, HEIGHT) as log:
         log.record("Ben", place_name(4500, 3500), "mitosis")
     done = apply_review(folder)
     expected = before.machine["detections"] - 2 + 2
@@ -113,7 +115,7 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
     assert done.summary["score"]["detections"] == len(table) + 1
     xs = read_detections(folder / "detections.parquet").table["x"]
     assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
-    with PlaceLog(folder) as log:
+    with PlaceLog(folder, WIDTH, HEIGHT) as log:
         known = len(log.changes()), log.changes()
         import_review(results, edited, "Anna")
         assert (len(log.changes()), log.changes()) == known
@@ -161,7 +163,7 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     case = CohortSlide("he", SlideSource(he_slide))
     first = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
     table = load_result(tmp_path).candidates
-    with PlaceLog(tmp_path) as log:
+    with log_of(load_result(tmp_path)) as log:
         log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
     reviewed = apply_review(tmp_path).summary
     assert reviewed["score"]["detections"] == first.summary["score"]["detections"] - 1
@@ -206,3 +208,21 @@ def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> No
     (folder / "count.json").write_text(json.dumps(content))
     with pytest.raises(MetaphaseError, match="lack or have threshold"):
         load_result(folder)
+
+
+def test_answers_off_the_slide_do_not_count_and_a_damaged_review_stops_no_other(
+    folder: Path, slide: Path
+) -> None:
+    other = write_result(folder.parent / "other", slide, WIDTH, HEIGHT, PLACES, "other")
+    answer(folder, [0], "not")
+    with AnswerLog(folder / "review.sqlite") as log:  # as an earlier version took them
+        for number in range(20):
+            log.record("Eve", place_name(-5000 - number, 50), "mitosis")
+        log.record("Eve", place_name(1e8, 1e8), "mitosis")
+    (other / "review.sqlite").write_bytes(b"damaged" * 1000)
+    told: list[str] = []
+    (done,) = apply_reviews([folder.parent], told.append)
+    assert done.summary["score"]["detections"] == done.machine["detections"] - 1
+    assert "21 answers" in next(str(one) for one in done.warnings if one.code == "answers-left-out")
+    assert len(told) == 1
+    assert "review.sqlite" in told[0]

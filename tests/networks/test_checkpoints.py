@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import ModelError
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import ModelCard, NetworkSpec
+from metaphase.networks.cards import ModelCard, NetworkSpec, vouched_card
 from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.points import OperatingPoint
 
@@ -58,6 +59,42 @@ def test_weights_of_another_model_are_noticed(model: Path) -> None:
         load_model(model)
 
 
+@pytest.mark.parametrize("stated", ["", "0" * 64])
+def test_a_card_that_does_not_vouch_for_its_weights_is_not_trusted(model: Path, stated: str) -> None:
+    vouch_for(model, stated)
+    for read in (load_model, vouched_card):
+        with pytest.raises(ModelError, match="the weights are not what the card describes"):
+            read(model)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"learnt from": [1, 2]}, {"learnt from": {"mitoses": "many", "patients": 1}}, {"not labelled": 3},
+        {"not labelled": [1, {}]}, {"validation": [0.5]}, {"validation": {"f1": "good"}}, {"chosen": {}},
+    ],
+)  # fmt: skip
+def test_metrics_that_are_read_again_have_their_shape(model: Path, metrics: dict[str, object]) -> None:
+    values = json.loads(model.with_suffix(".json").read_text())
+    model.with_suffix(".json").write_text(json.dumps({**values, "metrics": metrics}))
+    with pytest.raises(ModelError, match=rf"not a model card .*metrics.{next(iter(metrics))}"):
+        load_model(model)
+    with_others = {
+        **values,
+        "metrics": {"validation": {"f1": 0.5, "loss": None}, "whatever": [1, {"a": "b"}]},
+    }
+    model.with_suffix(".json").write_text(json.dumps(with_others))
+    assert load_model(model)[1].known_metrics.validation["f1"] == 0.5
+
+
+def vouch_for(model: Path, stated: str | None = None) -> None:
+    """Let the card state a checksum, by default the right one."""
+    values = json.loads(model.with_suffix(".json").read_text())
+    right = hashlib.sha256(model.read_bytes()).hexdigest()
+    values["weights_sha256"] = right if stated is None else stated
+    model.with_suffix(".json").write_text(json.dumps(values))
+
+
 def test_card_of_another_shape_is_noticed(model: Path) -> None:
     values = json.loads(model.with_suffix(".json").read_text())
     model.with_suffix(".json").write_text(json.dumps({**values, "gamma": 0.2}))
@@ -87,10 +124,9 @@ class Bomb:
 
 def test_pickles_are_not_executed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    values = json.loads(model.with_suffix(".json").read_text())
-    model.with_suffix(".json").write_text(json.dumps({**values, "weights_sha256": ""}))
     for data in (pickle.dumps(Bomb()), _torch_bomb(tmp_path)):
         model.write_bytes(data)
+        vouch_for(model)
         with pytest.raises(ModelError, match="not a safetensors file"):
             load_model(model)
     assert not (tmp_path / "exploded").exists()
@@ -108,12 +144,11 @@ def test_damaged_weights_never_crash(
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     if not path.with_suffix(".json").exists():
         save_model(path, build_network(SPEC), card())
-        values = json.loads(path.with_suffix(".json").read_text())
-        path.with_suffix(".json").write_text(json.dumps({**values, "weights_sha256": ""}))
         path.with_suffix(".good").write_bytes(path.read_bytes())
     data = bytearray(path.with_suffix(".good").read_bytes())
     data[place] = value
     path.write_bytes(data[: int(kept * len(data)) + 1])
+    vouch_for(path)
     try:
         network, _ = load_model(path)
     except ModelError as error:

@@ -13,9 +13,13 @@ from starlette.types import ASGIApp
 class Client:
     """Blocking requests that share cookies, as a browser would send them."""
 
-    def __init__(self, app: ASGIApp, base_url: str) -> None:
+    def __init__(self, app: ASGIApp, base_url: str, token: str = "") -> None:
+        """With a token, as a program sends it."""
         self._runner = asyncio.Runner()
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=base_url)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url=base_url, headers=headers
+        )
 
     def request(self, method: str, address: str, **options: Any) -> httpx.Response:
         return self._runner.run(self._client.request(method, address, **options))

@@ -51,9 +51,9 @@ def served(arguments: list[str]) -> tuple[subprocess.Popen[str], str]:
 
 def post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The reply of a server."""
-    request = urllib.request.Request(
-        f"{url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
+    address, _, token = url.partition("?token=")
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+    request = urllib.request.Request(f"{address}{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as reply:
         said: dict[str, Any] = json.loads(reply.read())
     return said
@@ -91,5 +91,5 @@ def viewing(folder: Path) -> Page:
         items,
         ("mitosis", "not", "unsure"),
         lambda item: place_name(item["x"], item["y"]),
-        lambda: PlaceLog(folder / "results" / "slide"),
+        lambda: PlaceLog(folder / "results" / "slide", width, height),
     )

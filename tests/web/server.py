@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -34,7 +35,8 @@ class Server:
 
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, code: str = _CODE) -> None:
         arguments = [sys.executable, "-c", code, str(folder), host, str(port)]
-        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+        environment = os.environ | {"XDG_STATE_HOME": str(folder.parent / "state")}
+        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +15,7 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.web.access import HEADERS, MAX_BODY, Access, is_loopback
+from metaphase.web.access import HEADERS, MAX_BODY, Access, is_loopback, own_token
 from metaphase.web.labelling import ASSETS, labelling_app
 from metaphase.web.pictures import CropMaker
 from tests.web.asgi import Client
@@ -22,13 +24,10 @@ TOKEN = "a-token-of-some-length"
 HERE = "http://127.0.0.1:8500"
 
 
-def client_for(project: Project, store: AnswerStore, access: Access, base: str = HERE) -> Client:
-    return Client(labelling_app(project, store, CropMaker(project), access), base)
-
-
 @pytest.fixture
 def client(project: Project, store: AnswerStore) -> Iterator[Client]:
-    with client_for(project, store, Access()) as opened:
+    access = Access()
+    with Client(labelling_app(project, store, CropMaker(project), access), HERE, access.token) as opened:
         yield opened
 
 
@@ -36,7 +35,8 @@ def client(project: Project, store: AnswerStore) -> Iterator[Client]:
 def distant(project: Project, store: AnswerStore) -> Iterator[Client]:
     """A server open to the network."""
     access = Access(TOKEN, loopback_only=False)
-    with client_for(project, store, access, "http://labels.example:8500") as opened:
+    app = labelling_app(project, store, CropMaker(project), access)
+    with Client(app, "http://labels.example:8500") as opened:
         yield opened
 
 
@@ -292,6 +292,8 @@ def test_without_the_token_nothing_answers(distant: Client) -> None:
         distant.get("/?token=" + "x" * len(TOKEN)),
         distant.get("/?token="),
         distant.get("/page.js?token=" + TOKEN),
+        distant.get("/", headers={"authorization": f"Bearer {TOKEN[:-1]}"}),
+        distant.get("/", headers={"authorization": "Bearer "}),
         distant.get("/", headers={"cookie": f"{Access(TOKEN).cookie}={TOKEN[:-1]}"}),
         distant.get("/", headers={"cookie": f"{Access(TOKEN).cookie}=\xff".encode("latin-1")}),
     ):
@@ -316,9 +318,11 @@ def test_cookies_of_two_projects_do_not_meet() -> None:
     assert "x" * 20 not in Access("x" * 20).cookie
 
 
-def test_a_network_needs_a_token_worth_the_name() -> None:
-    with pytest.raises(UsageError, match="needs a token"):
-        Access(loopback_only=False)
+def test_everybody_needs_a_token_worth_the_name(project: Project, store: AnswerStore) -> None:
+    app = labelling_app(project, store, CropMaker(project), Access())
+    with Client(app, HERE) as another_user_of_the_machine:
+        assert another_user_of_the_machine.post("/api/session", json={"observer": "A"}).status_code == 403
+    assert Access().token != Access().token
     for token in ("short", "ünïcödé-but-long-enough"):
         with pytest.raises(UsageError, match="token is too short"):
             Access(token)
@@ -331,3 +335,13 @@ def test_a_network_needs_a_token_worth_the_name() -> None:
 )  # fmt: skip
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_the_secret_of_this_user_is_kept_where_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert own_token() == own_token()
+    assert stat.S_IMODE((tmp_path / "metaphase" / "token").stat().st_mode) == 0o600
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    assert own_token() != own_token()

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.labels.observers.places import PlaceLog
+from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
 from metaphase.slides import open_slide
 from metaphase.web import viewing
 from metaphase.web.access import Access
@@ -64,7 +64,8 @@ def tiles() -> Iterator[TileMaker]:
 
 
 def client_of(slides: list[ViewedSlide], tiles: TileMaker, **options: Any) -> Client:
-    return Client(viewing_app(slides, tiles, Access(), **options), HERE)
+    access = Access()
+    return Client(viewing_app(slides, tiles, access, **options), HERE, access.token)
 
 
 @pytest.fixture
@@ -110,8 +111,12 @@ def test_tiles_are_the_slide_at_every_level_without_seams(
                     whole[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
             expected = slide.read(0, 0, shape[1], shape[0], slide.mpp * scale)
             assert np.abs(whole.astype(int) - expected).mean() < 6  # JPEG
-    for address in ("9/0_0.jpg", "0/99_0.jpg", "0/-1_0.jpg", "-1/0_0.jpg", "60/0_0.jpg"):
+    huge = "9" * 400
+    for address in ("9/0_0.jpg", "0/99_0.jpg", "0/-1_0.jpg", "-1/0_0.jpg", "60/0_0.jpg", f"{huge}/0_0.jpg",
+                    f"0/{huge}_0.jpg", f"0/0_{huge}.jpg", f"0/{2**47}_0.jpg"):  # fmt: skip
         assert client.get(f"{view['tiles']}/{address}").status_code in (404, 422)
+    tiles = TileMaker()
+    assert tiles.make(slides[0], 5000, 0, 0) is tiles.make(slides[0], 0, int(huge), 0) is None
     assert client.get(f"/tile/{slides[0].key}/older/0/0_0.jpg").status_code == 404
 
 
@@ -186,11 +191,13 @@ def test_tiles_are_kept_within_bounds(slides: list[ViewedSlide], tiles: TileMake
 
 
 def test_a_tile_that_the_browser_gave_up_is_not_made(slides: list[ViewedSlide], tiles: TileMaker) -> None:
-    app = viewing_app(slides, tiles, Access())
+    access = Access()
+    app = viewing_app(slides, tiles, access)
     path = f"/tile/{slides[0].key}/{slides[0].version}/0/0_0.jpg"
     scope = {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http",
+        "headers": [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {access.token}".encode())],
+        "http_version": "1.1", "scheme": "http",
         "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "root_path": "",
     }  # fmt: skip
     messages = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"", "more_body": False}]
@@ -273,15 +280,32 @@ def test_wrong_answers_are_refused_and_others_kept(client: Client, slides: list[
     good = verdict(slides[0], PLACES[0], "not")
     bad = [verdict(slides[0], PLACES[1], "<script>"), verdict(slides[0], PLACES[1], "not")]
     bad[1]["item"]["slide"] = "none"
+    off = (("-5000", 5), (5, HEIGHT + 1), (WIDTH + 1, 5), (1e8, 1e8))
+    bad += [verdict(slides[0], place, "mitosis") for place in off]
+    bad.append(verdict(slides[0], PLACES[1], moved_to(-1, 5)))
     assert send(client, good, *bad) == {"saved": [good["uuid"]], "refused": [one["uuid"] for one in bad]}
     for wrong in (
         {"observer": ""},
         {"observer": "\x00", "answers": [good]},
         {"observer": "=1+1", "answers": [good]},
+        {"observer": "Anna", "answers": [good | {"uuid": "-" * 36}]},
     ):
         assert client.post("/api/answers", json=wrong).status_code in (200, 422)
-    with PlaceLog(slides[0].found.folder) as log:
+    with PlaceLog(slides[0].found.folder, WIDTH, HEIGHT) as log:
         assert log.observers() == ["Anna"]
+
+
+def test_a_bad_answer_that_is_stored_keeps_nobody_from_the_others(
+    client: Client, slides: list[ViewedSlide]
+) -> None:
+    before = count(client, slides[0])["count"]
+    with PlaceLog(slides[0].found.folder, 10**9, 10**9) as log:  # as an earlier version took it
+        log.record("Ben", place_name(1e8, 1e8), "mitosis")
+        log.record("Ben", place_name(5, 5), moved_to(1e8, 5))
+    rows = client.post("/api/slides", json={})
+    assert rows.json()["slides"][0]["count"] == before == count(client, slides[0])["count"]
+    (slides[1].found.folder / "review.sqlite").write_bytes(b"damaged" * 1000)
+    assert [one["name"] for one in client.post("/api/slides", json={}).json()["slides"]] == ["one", HOSTILE]
 
 
 def test_hostile_names_are_plain_text_in_strict_pages(client: Client) -> None:

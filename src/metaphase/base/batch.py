@@ -7,6 +7,7 @@ and both lie in the folder `.batch` of the folder, which is gone when nobody wor
 from __future__ import annotations
 
 import json
+import os
 import time
 import traceback
 from collections import deque
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
-from metaphase.base.files import write_text
+from metaphase.base.files import output_folder, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.leases import LAPSE_S, Holder, Lease, LeaseLostError, file_name, holding
+from metaphase.base.leases import Holder, Lease, LeaseLostError, file_name, holding
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,6 +32,8 @@ SHARED = ".batch"
 """Where those who share a folder leave leases and failures."""
 LOOK_AGAIN_S = 2.0
 """Between looks at items that others work on."""
+TELL_AGAIN_S = 600.0
+"""Who is waited for is said again after this time."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class BatchWatch:
         """An item could not be done; `log` is where tracebacks go."""
 
     def taken(self, name: str, holder: Holder) -> None:
-        """Somebody else works on an item, told once: it is waited for after all others."""
+        """Somebody else works on an item, or did: `holder.outlook` says what is done about it."""
 
     def noted(self, warning: str) -> None:
         """Something to beware of about all of them."""
@@ -131,7 +134,7 @@ def run_batch(
     does it in this one's place.
     """
     watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or _Here()
-    log = None if folder is None else folder / ERRORS
+    log = None if folder is None else output_folder(folder) / ERRORS
     outcomes: dict[str, Result | Failure] = {}
 
     def begin(name: str) -> Progress:
@@ -151,7 +154,7 @@ def run_batch(
                 continue
             outcomes[name] = outcome
             if isinstance(outcome, Failure):
-                written = log is not None and write_log(log)
+                written = log is not None and _add_to_log(log, outcome)
                 watch.failed(outcome, log if written else None)
             else:
                 watch.finished(name, outcome)
@@ -196,8 +199,9 @@ class Queue:
 
     def __init__(self, names: list[str]) -> None:
         self._free, self._taken = deque(names), deque[str]()
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._seen: dict[str, tuple[Holder, float]] = {}
         """What a lease said, and since when by this process's clock."""
+        self._told_s: dict[str, float] = {}
         self._looked_s = 0.0
 
     def __bool__(self) -> bool:
@@ -215,17 +219,23 @@ class Queue:
         return self._taken.popleft()
 
     def put_back(self, name: str, holder: Holder) -> bool:
-        """Try it again later; returns whether it is the first time that somebody else was found at it."""
-        self._taken.append(name)
-        content, _ = self._seen.get(name, (None, 0.0))
-        if content != holder.content:
-            self._seen[name] = holder.content, time.monotonic()
-        return content is None
+        """Try it again later, or at once where its holder has ended; returns whether that is worth saying:
+        the first time, and then once in a while."""
+        (self._free if holder.ended else self._taken).append(name)
+        now = time.monotonic()
+        if name not in self._seen or self._seen[name][0] != holder:
+            self._seen[name] = holder, now
+        if now - self._told_s.get(name, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return False
+        self._told_s[name] = now
+        return True
 
     def lapsed(self, name: str) -> bytes | None:
         """The content of its lease, where that has stood still for too long."""
-        content, since = self._seen.get(name, (None, 0.0))
-        return content if time.monotonic() - since > LAPSE_S else None
+        if name not in self._seen:
+            return None
+        holder, since = self._seen[name]
+        return holder.content if time.monotonic() - since >= holder.lapse_s else None
 
 
 @dataclass(frozen=True)
@@ -275,13 +285,14 @@ def _worked(
 
 
 @contextmanager
-def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
+def one_at_a_time(folder: Path, what: str, watch: BatchWatch | None = None) -> Iterator[None]:
     """Be the only one inside, of all who share a folder: whoever is next sees all that was done before."""
     queue, path = Queue([what]), folder / SHARED / f"={file_name(what)}.lease"
     while queue.next() is not None:
         with holding(path, queue.lapsed(what)) as lease:
             if isinstance(lease, Holder):
-                queue.put_back(what, lease)
+                if queue.put_back(what, lease) and watch is not None:
+                    watch.taken(what, lease)
                 continue
             yield
     with suppress(OSError):
@@ -330,19 +341,31 @@ def _forget(folder: Path, name: str) -> None:
         _record_of(folder, name).unlink(missing_ok=True)
 
 
-def write_log(log: Path) -> bool:
-    """Write the tracebacks of all that failed in a folder; whether there is such a log now.
+def _add_to_log(log: Path, failure: Failure) -> bool:
+    """Add the traceback of what failed just now, and say whether that worked; a pipe is not waited for."""
+    try:
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace") as opened:
+            opened.write(_told(failure))
+    except OSError:
+        return False
+    return True
+
+
+def _told(failure: Failure) -> str:
+    return f"{failure.name}\n{failure.trace}\n"
+
+
+def write_log(log: Path) -> None:
+    """Write the tracebacks of all that failed in a folder.
 
     Written until nothing changed meanwhile, so that of several writers the last one knows of all.
     """
     written, failures = None, known_failures(log.parent)
     while written != failures:
-        try:
+        with suppress(OutputError, OSError):
             if failures:
-                write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
+                write_text(log, "".join(map(_told, failures)))
             else:
                 log.unlink(missing_ok=True)
-        except (OutputError, OSError):
-            return False
         written, failures = failures, known_failures(log.parent)
-    return bool(written)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaphase.base.errors import OutputError, is_url
+from metaphase.base.foreign import is_made_up
 
 
 @contextlib.contextmanager
@@ -51,7 +52,7 @@ def write_text(path: str | Path, text: str) -> None:
 @contextlib.contextmanager
 def explained(target: Path) -> Iterator[None]:
     """Turn an `OSError` met while writing `target` into an `OutputError` with the next step."""
-    refuse_url(target)
+    refuse_elsewhere(target)
     try:
         yield
     except OSError as error:
@@ -60,7 +61,7 @@ def explained(target: Path) -> Iterator[None]:
         ) from error
 
 
-def refuse_url(target: Path) -> Path:
+def refuse_elsewhere(target: Path) -> None:
     """Results go to disks: journals grow, and whole files appear by renaming, which no object storage has."""
     if is_url(target):
         raise OutputError(
@@ -68,7 +69,17 @@ def refuse_url(target: Path) -> Path:
             path=target,
             next_step="give a folder, and copy or mount the storage",
         )
-    return target
+    if is_made_up(target):
+        raise OutputError("belongs to the kernel", path=target, next_step="give a folder on a disk")
+
+
+def output_folder(path: Path) -> Path:
+    """A folder for results, which may not be there yet; refused where there cannot be one."""
+    refuse_elsewhere(path)
+    there = next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
+    if os.path.lexists(there) and not there.is_dir():
+        raise OutputError("is no folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, "")))
+    return path
 
 
 def _next_step(error: OSError) -> str:

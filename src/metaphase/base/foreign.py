@@ -71,8 +71,12 @@ _MADE_UP = (("/", "proc"), ("/", "sys"))
 """Folders of the kernel, some of whose files look plain and never end."""
 
 
-def _is_made_up(path: str | Path) -> bool:
-    return Path(path).resolve().parts[:2] in _MADE_UP
+def is_made_up(path: str | Path) -> bool:
+    """Whether the kernel makes up what is there; a path that leads nowhere, round in circles, is no such."""
+    try:
+        return Path(path).resolve().parts[:2] in _MADE_UP
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def check_plain(
@@ -99,7 +103,7 @@ def check_plain(
         raise error(what, path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
-    if not stat.S_ISREG(status.st_mode) or _is_made_up(path):
+    if not stat.S_ISREG(status.st_mode) or is_made_up(path):
         raise error(
             "is no plain file but a pipe, device or socket", path=path, next_step="save it as a file first"
         )
@@ -116,7 +120,7 @@ def is_file(path: str | Path) -> bool:
     if url:
         return is_there(url)
     try:
-        return Path(path).is_file() and not _is_made_up(path)
+        return Path(path).is_file() and not is_made_up(path)
     except (OSError, ValueError):
         return False
 

@@ -2,8 +2,8 @@
 
 A lease is a small file that exactly one process can make (a hard link, which is exclusive on network file
 systems too), and that its holder changes every `BEAT_S`. It has lapsed when its content stayed the same for
-`LAPSE_S` by the clock of whoever looks, or at once where its process was one of this machine and has ended.
-No two clocks are compared. A holder that stood still for longer finds its lease gone, and stops.
+`Holder.lapse_s` by the clock of whoever looks: at once where its process was one of this machine and has
+ended. No two clocks are compared. A holder that stood still for longer finds its lease gone, and stops.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -25,11 +26,17 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 
 BEAT_S, LAPSE_S = 10.0, 120.0
 """Attributes of files are cached for a minute by NFS clients: a lease must stand still for longer."""
+UNFINISHED_S = 5.0
+"""A file that names no holder has so long to become a lease."""
+TRIES = 100
+"""How often others may make or remove a file just before this process does."""
+LOCK_S = 5.0
+"""How long the lock of a folder is waited for."""
 LONGEST_NAME = 120
 """Bytes of a file's name; longer ones are cut, and their checksum added."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -70,11 +77,30 @@ class Holder:
 
     @property
     def ended(self) -> bool:
-        """Whether it was a process of this machine that is no more."""
+        """Whether it was a process of this machine that is no more, or that there cannot be."""
         stated = self.stated
         if stated.get("machine") != this_machine():
             return False
-        return _started(int(stated.get("process", 0))) != stated.get("started")
+        process = stated.get("process")
+        now = _started(process) if type(process) is int else ""
+        return not now or now != stated.get("started")
+
+    @property
+    def lapse_s(self) -> float:
+        """How long its lease may stay unchanged before somebody else takes over."""
+        if self.ended:
+            return 0.0
+        return LAPSE_S if self.stated.get("token") else UNFINISHED_S
+
+    @property
+    def outlook(self) -> str:
+        """What others do about it, and how long they wait."""
+        if self.ended:
+            return f"{self} has ended, its work is taken over"
+        return (
+            f"{self} works on it; it is waited for when all others are done, and taken over "
+            f"{self.lapse_s:.0f} s after its last sign of life"
+        )
 
     def __str__(self) -> str:
         stated = self.stated
@@ -149,9 +175,9 @@ class Lease:
     def release(self) -> None:
         """Give it back, unless it is another's already."""
         self._done.set()
-        self._thread.join()
-        with contextlib.suppress(OSError):
-            if self._is_mine(self._path.read_bytes()):
+        self._thread.join(BEAT_S)
+        with contextlib.suppress(OSError, OutputError):
+            if self._is_mine(_read(self._path)):
                 self._path.unlink()
 
     def _go_on(self) -> None:
@@ -160,7 +186,7 @@ class Lease:
             try:
                 self._renew()
                 renewed = time.monotonic()
-            except FileNotFoundError:
+            except (FileNotFoundError, OutputError):
                 self._lost = True
             except OSError:  # a file server that is away for a moment
                 self._lost = time.monotonic() - renewed > LAPSE_S
@@ -169,25 +195,25 @@ class Lease:
 
     def _renew(self) -> None:
         """In place, not by renaming: whoever opens the same file again sees the newest content."""
+        if not self._is_mine(_read(self._path)):
+            self._lost = True
+            return
+        self._beat += 1
         with self._path.open("r+b") as file:
-            if not self._is_mine(file.read()):
-                self._lost = True
-                return
-            self._beat += 1
-            file.seek(0)
             file.write(self.content())
             file.flush()
             os.fsync(file.fileno())
 
-    def _is_mine(self, content: bytes) -> bool:
-        return Holder(content).stated.get("token") == self._token
+    def _is_mine(self, there: Holder | None) -> bool:
+        return there is not None and there.stated.get("token") == self._token
 
 
 @contextlib.contextmanager
 def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]:
     """Hold the lease of this path inside, or learn who does.
 
-    `lapsed` is the content of a lease that the caller has seen unchanged for `LAPSE_S`: it is taken over.
+    `lapsed` is the content of a lease that the caller has seen unchanged for its holder's `lapse_s`: it is
+    taken over.
     """
     got = _claim(path, lapsed)
     if isinstance(got, Holder):
@@ -201,31 +227,42 @@ def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]
 
 
 def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
-    while True:
+    for _ in range(TRIES):
         lease = Lease(path, uuid4().hex)
         if _created(path, lease.content()):
             return lease
-        try:
-            there = Holder(path.read_bytes())
-        except FileNotFoundError:  # given back just now
+        there = _read(path)
+        if there is None:
             continue
-        if there.content != lapsed and not there.ended:
+        if there.content != lapsed:
             return there
         with _alone(path.parent):
             _set_aside(path, there)
+    raise OutputError("cannot be had", path=path, next_step="check who else works in the folder")
+
+
+def _read(path: Path) -> Holder | None:
+    """Who holds a lease; None where it was given back just now."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OutputError("is no plain file", path=path, next_step="remove it")
+        return Holder(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def _created(path: Path, content: bytes) -> bool:
     """Make the file, whole, unless there is one."""
     own = path.with_name(f".{uuid4().hex}")
     with explained(path):
-        while True:
+        for left in reversed(range(TRIES)):
             try:
                 own.parent.mkdir(parents=True, exist_ok=True)
                 own.write_bytes(content)
                 break
             except FileNotFoundError:  # the folder went between the two: its last lease was given back
-                continue
+                if not left:
+                    raise
         try:
             os.link(own, path)
         except FileExistsError:
@@ -259,7 +296,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
             file = os.open(folder, os.O_RDONLY)
             held.callback(os.close, file)  # which also unlocks it
-            fcntl.flock(file, fcntl.LOCK_EX)
+            until = time.monotonic() + LOCK_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.01)
         yield
 
 

@@ -107,11 +107,22 @@ class Ingredients:
         self, output: Path, facts: Mapping[str, Any] | None = None, *, note: Path | None = None
     ) -> Iterator[None]:
         """Make an output inside; its old note goes first, so that none ever stands beside other content."""
-        note = note or note_path(output)
+        note, account = note or note_path(output), self.account()
         with explained(note):
             note.unlink(missing_ok=True)
         yield
-        self.write(note, facts)
+        self.refuse_changed(account, output)
+        write_note(note, account, facts)
+
+    def refuse_changed(self, account: Mapping[str, Any], output: Path) -> None:
+        """Refuse a result of which something that decides it changed since this was its account."""
+        changed = list(_differences(account["ingredients"], self.account()["ingredients"], ""))
+        if changed:
+            raise MetaphaseError(
+                f"changed while {self.stage} worked on it: {'; '.join(changed[:MOST_DIFFERENCES])}",
+                path=output,
+                next_step="run the same command again once nobody writes to it any more",
+            )
 
     def write(self, note: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Leave the note, with the program's version and whatever is worth knowing about the output."""
@@ -138,14 +149,14 @@ def account_of(value: Any, stage: str = "") -> Any:
         return value
     if isinstance(value, float):
         return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, enum.Enum):
         return account_of(value.value, stage)
     if isinstance(value, Accountable):
         return account_of(value.account(), stage)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_of(value, stage)
-    if isinstance(value, Mapping):
-        return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, pd.DataFrame):
         return table_fingerprint(value)
     if isinstance(value, np.ndarray | np.generic):

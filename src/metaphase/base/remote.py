@@ -8,6 +8,7 @@ file's. Credentials come from where each store's own tools have them (docs/cohor
 from __future__ import annotations
 
 import io
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -24,8 +25,10 @@ from urllib.parse import unquote
 from metaphase.base.errors import MetaphaseError, UsageError, is_url, spelled
 
 EXTRA = "pip install 'metaphase[remote]'"
-RETRIES, RETRY_S = 8, 120
-"""An answer is asked for again so often, and for so long."""
+RETRIES, RETRY_S, REQUEST_S = 8, 120, 30
+"""An answer is asked for again so often, and for so long; obstore gives one request the last of these."""
+WORD_S = 5.0
+"""An answer that takes longer is waited for with a word."""
 BLOCK_BYTES = 64 << 10
 """Where a reader asks for less, so much is fetched: directories of slides are read in small steps."""
 GAP_BYTES = 32 << 10
@@ -251,6 +254,31 @@ def _store(scheme: str, root: str) -> Any:
     return from_url(f"{scheme}://{root}", retry_config=retry)
 
 
+_log = logging.getLogger(__name__)
+_said_s: dict[str, float] = {}
+
+
+@contextmanager
+def waiting(url: str, limit_s: float) -> Iterator[None]:
+    """Say so where an answer takes long, and how long it is still waited for; once for several waits."""
+
+    def say() -> None:
+        now = time.monotonic()
+        if now - _said_s.get(url, -limit_s) >= limit_s:
+            _said_s[url] = now
+            _log.warning(
+                "%s: no answer for %g s; given up after %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
+            )
+
+    timer = threading.Timer(WORD_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @contextmanager
 def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
     """Whatever the server or the way to it says, as an error that names the address."""
@@ -259,7 +287,8 @@ def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
     except ImportError as problem:
         raise UsageError("is a URL, and reading those needs obstore", path=url, next_step=EXTRA) from problem
     try:
-        yield
+        with waiting(url, RETRY_S + REQUEST_S):
+            yield
     except MetaphaseError:
         raise
     except (exceptions.NotFoundError, FileNotFoundError) as problem:

@@ -124,19 +124,22 @@ def _write_csv(path: Path, frame: pd.DataFrame) -> None:
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def _as_cell(value: Any) -> Any:
     """Text that a spreadsheet would take for a formula gets an apostrophe; `text_of_cell` takes it away."""
-    formula = isinstance(value, str) and _FORMULA.match(value) and not _is_number(value)
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _NEGATIVE.fullmatch(value)
     return f"'{value}" if formula else value
 
 
 def text_of_cell(value: Any) -> Any:
     """A cell of a CSV as it was before it was written.
 
-    >>> [text_of_cell(_as_cell(name)) for name in ("=1+2", "'=x", "-7", "'a")]
-    ['=1+2', "'=x", '-7', "'a"]
+    >>> [_as_cell(name) for name in ("=1+2", "+49", "-inf", "-7")]
+    ["'=1+2", "'+49", "'-inf", '-7']
+    >>> [text_of_cell(_as_cell(name)) for name in ("=1+2", "'=x", "+49", "-7", "'a")]
+    ['=1+2', "'=x", '+49', '-7', "'a"]
     """
     escaped = isinstance(value, str) and value.startswith("'") and _FORMULA.match(value)
     return value[1:] if escaped else value
@@ -266,8 +269,13 @@ def phh3_mpp(row: Mapping[Any, Any]) -> float | None:
 
 
 def natural(name: str) -> list[Any]:
-    """Sort key under which 9 comes before 10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    """Sort key under which 9 comes before 10.
+
+    >>> sorted(["a10", "a9", "a1²"], key=natural)
+    ['a1²', 'a9', 'a10']
+    """
+    parts = re.split(r"(\d{1,300})", name)  # digits are every second one; int reads no more than 4300
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def tails(path: str) -> list[str]:

@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metaphase.base.batch import BatchWatch, Failure
-from metaphase.base.files import refuse_url
+from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.leases import Holder
 
@@ -44,7 +44,7 @@ Slides = Annotated[
 ]
 Folder = Annotated[
     Path,
-    typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=refuse_url),
+    typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=output_folder),
 ]
 Mpp = Annotated[
     float | None,
@@ -282,7 +282,7 @@ class JsonWatch(BatchWatch):
 
     def taken(self, name: str, holder: Holder) -> None:
         """Somebody else works on it."""
-        self._line("taken", name, by=str(holder))
+        self._line("taken", name, by=str(holder), message=holder.outlook)
 
     def noted(self, warning: str) -> None:
         """Of all of them."""
@@ -340,7 +340,7 @@ class BarWatch(BatchWatch):
     def taken(self, name: str, holder: Holder) -> None:
         """Tell who else works here."""
         self._end(name)
-        tell(f"{name}: {holder} works on it; it is waited for when all others are done")
+        tell(f"{name}: {holder.outlook}")
 
     def noted(self, warning: str) -> None:
         """Tell it."""

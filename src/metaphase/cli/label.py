@@ -34,7 +34,10 @@ def serve(
     port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8500,
     token: Annotated[
         str | None,
-        typer.Option(envvar="METAPHASE_LABEL_TOKEN", help="Secret of the link; made by itself on a network."),
+        typer.Option(
+            envvar=["METAPHASE_TOKEN", "METAPHASE_LABEL_TOKEN"],
+            help="Secret of the link, 16 characters or more; else made, and kept in the project.",
+        ),
     ] = None,
 ) -> None:
     """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""

@@ -25,7 +25,7 @@ from metaphase.cli.archive import archive
 from metaphase.cli.bench import bench
 from metaphase.cli.calibrate import calibrate
 from metaphase.cli.configs import configs, qupath
-from metaphase.cli.console import complain, tell
+from metaphase.cli.console import complain, tell, warn
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
 from metaphase.cli.evaluate import evaluate, observers
@@ -165,6 +165,7 @@ def main() -> None:
     """Run the command line; an error is one line on stderr, never a traceback."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the processor to others
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
+    logging.getLogger("metaphase").handlers = [_Warnings()]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that is no text must not end a command
             stream.reconfigure(errors="backslashreplace")
@@ -184,6 +185,14 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:  # noqa: BLE001 -- the last resort
         _give_up(error)
+
+
+class _Warnings(logging.Handler):
+    """What is said from below, as a line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        warn(record.getMessage())
 
 
 def _give_up(error: Exception) -> NoReturn:

@@ -150,9 +150,10 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
     ]
     facts += [(f"point {name}", _point(point)) for name, point in card.thresholds.items()]
     facts += [("trained on", f"{data.name} ({data.terms})") for data in card.data]
-    validation = card.metrics.get("validation", {})
     facts += [
-        (f"validation {key}", f"{value:.3f}") for key, value in validation.items() if key != "threshold"
+        (f"validation {key}", f"{value:.3f}")
+        for key, value in card.known_metrics.validation.items()
+        if key != "threshold" and value is not None
     ]
     facts += [("known failure", failure) for failure in card.known_failures]
     facts += [("beware", str(doubt)) for doubt in doubts_about(card)]

@@ -33,9 +33,12 @@ def view(
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8502,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine a token is needed, and made.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")
     ] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="The token, at least 16 characters.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="METAPHASE_TOKEN", help="Secret of the link, 16 characters or more; else made."),
+    ] = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
     ] = False,
@@ -66,13 +69,15 @@ def apply(results: Results, as_json: Json = False) -> None:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
     from metaphase.jobs.reviewing import apply_reviews
 
-    done = apply_reviews(results)
+    problems: list[str] = []
+    done = apply_reviews(results, problems.append)
+    for problem in problems:
+        complain(problem)
     if as_json:
         print_json(
             [{key: one.summary[key] for key in ("name", "score", "machine", "review")} for one in done]
         )
-        return
-    for one in done:
+    for one in () if as_json else done:
         score, machine = one.summary["score"], one.summary["machine"]["score"]
         low, high = score["count_interval"]
         stdout.print(
@@ -80,6 +85,7 @@ def apply(results: Results, as_json: Json = False) -> None:
             f"{machine['count']:g}; see {one.folder / 'report.html'}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+    raise typer.Exit(int(bool(problems)))
 
 
 @review.command("import")

@@ -44,6 +44,7 @@ def doubts(slide: Specimen, hotspot: Hotspot, draws: int) -> Cautions:
         doubt
         for doubt in (
             _little_tissue(slide),
+            _only_area(slide),
             _off_tissue(slide),
             _hotspot_off_tissue(slide, hotspot),
             _cut_at_threshold(slide),
@@ -61,6 +62,17 @@ def _little_tissue(slide: Specimen) -> Caution | None:
         "hotspot: the count is that of all its mitoses, and the grade may be too low"
     )
     return Caution("little-tissue", text, MORE_TISSUE)
+
+
+def _only_area(slide: Specimen) -> Caution | None:
+    """Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell."""
+    if slide.tissue is not None or slide.is_small or math.isnan(slide.area_mm2):
+        return None
+    text = (
+        "only the area of the tissue is known: where it is narrower than the hotspot "
+        f"({2e-3 * slide.config.radius_um:.1f} mm), that holds less tissue, and the count is too low"
+    )
+    return Caution("only-area", text, "give the slide (--slide), or the mask of its tissue")
 
 
 def _off_tissue(slide: Specimen) -> Caution | None:

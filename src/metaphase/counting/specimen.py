@@ -14,7 +14,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import TableError, require_columns, require_numbers
+from metaphase.base.tables import TableError, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
 from metaphase.detections.table import OPERATING_POINTS, PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
 from metaphase.images.tissue import TissueMask
@@ -208,17 +208,21 @@ def specimen(
 def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
     require_columns(detections, ("x", "y"))
     require_numbers(detections, ("x", "y", "probability"))
-    table = detections if "probability" in detections.columns else detections.assign(probability=1.0)
-    table = table[["x", "y", "probability"]].astype(float).reset_index(drop=True)
-    bad = ~np.isfinite(table.to_numpy()).all(axis=1) | ~table["probability"].between(0, 1).to_numpy()
+    places = np.column_stack([numbers_of(detections[name]) for name in ("x", "y")])
+    stated = "probability" in detections.columns
+    probability = np.asarray(numbers_of(detections["probability"]) if stated else np.ones(len(places)), float)
+    bad = ~(np.isfinite(places).all(axis=1) & (probability >= 0) & (probability <= 1))
     if bad.any():
+        row = int(bad.argmax())
+        x, y = places[row]
         raise TableError(
-            f"row {int(bad.argmax())} of the detections is {table[bad].iloc[0].to_dict()}",
+            f"row {row} of the detections has x {x:g}, y {y:g} and probability {probability[row]:g}",
             next_step="give x and y in level-0 pixels and a probability from 0 to 1",
         )
-    ranked = table.sort_values("probability", ascending=False, kind="stable")
-    kept = ranked.drop_duplicates(["x", "y"]).sort_index()
-    return kept[["x", "y"]].to_numpy(), kept["probability"].to_numpy()
+    ranked = np.argsort(-probability, kind="stable")
+    _, first = np.unique(places[ranked], axis=0, return_index=True)  # of copies, the most probable
+    kept = np.sort(ranked[first])
+    return places[kept], probability[kept]
 
 
 def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:

@@ -45,6 +45,10 @@ CERTAIN = 1.0
 
 _DENIAL = re.compile(r"\bnon(?!e\b)|\bnot\b|look.?a?like|negative|imposter|similar|ähnlich")
 _MITOSIS = re.compile(r"mitos|mitot")
+_PLAIN = dict.fromkeys(("1", "1.0", "true", "yes"), MITOSIS) | dict.fromkeys(
+    ("0", "0.0", "false", "no"), LOOKALIKE
+)
+"""Whether it is one, as tables say it in a word."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,12 @@ def common_label(name: str) -> str:
 
     >>> common_label("Mitotic figure"), common_label("non-mitotic figure"), common_label("hard negative")
     ('mitosis', 'lookalike', 'lookalike')
+    >>> common_label("1"), common_label("0"), common_label("Tumour")
+    ('mitosis', 'lookalike', 'tumour')
     """
     plain = name.strip().lower().replace("_", " ")
+    if plain in _PLAIN:
+        return _PLAIN[plain]
     if plain.startswith("ignore"):
         return IGNORE
     if _DENIAL.search(plain):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
@@ -46,7 +47,7 @@ class Cohort:
     manifest: pd.DataFrame
     source: str
 
-    @property
+    @cached_property
     def cases(self) -> tuple[str, ...]:
         """The names of the slides, in manifest order."""
         return tuple(self.manifest["case"])
@@ -183,7 +184,8 @@ def fill_geometry(manifest: pd.DataFrame, source: str | Path) -> pd.DataFrame:
     for name in ("mpp", "width", "height"):
         column = manifest[name] if name in manifest.columns else pd.Series(np.nan, index=manifest.index)
         manifest[name] = numbers_of(column)
-    for row in manifest.index[manifest[["mpp", "width", "height"]].isna().any(axis=1)]:
+    unknown = manifest[["mpp", "width", "height"]].isna().any(axis=1) & (manifest["he"] != "")
+    for row in manifest.index[unknown]:
         for name, value in slide_geometry(Path(str(manifest.at[row, "he"]))).items():
             if np.isnan(manifest[name].to_numpy()[row]):
                 manifest.loc[row, name] = value

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.batch import Batch, BatchWatch, run_batch
-from metaphase.base.cautions import Cautions, unique
+from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import is_file
-from metaphase.base.tables import TableError, read_table, table_attributes
+from metaphase.base.tables import TableError, named, read_table, table_attributes
 from metaphase.counting import (
     CountConfig,
     SlideCount,
@@ -25,7 +25,7 @@ from metaphase.counting import (
 )
 from metaphase.counting.specimen import at_point
 from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
-from metaphase.detections.table import COUNTED, OPERATING_POINTS, SUMMARY
+from metaphase.detections.table import COUNTED, IGNORE, LOOKALIKE, OPERATING_POINTS, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, summary_beside
 from metaphase.evaluation.sites import SiteProfile, load_profile
@@ -142,7 +142,7 @@ def read_cases(
     mpp = _scale(mpp, results)
     scale = mpp if cohort is None else cohort.mpp_by_name()
     parts = [
-        read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None)
+        _mitoses(read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None))
         for path in detections
         for file in _files_of(path)
     ]
@@ -154,10 +154,25 @@ def read_cases(
             next_step="name the slides in a manifest (column he) and give that with --manifest",
         )
     cohort = cohort or cohort_of(points.slides, points.source, mpp)
-    found = cohort.renamed(points).of_label(MITOSIS)
     return _lined_up(
-        cohort, found, slide, area_mm2, [path if path.is_dir() else path.parent for path in detections]
+        cohort,
+        cohort.renamed(points),
+        slide,
+        area_mm2,
+        [path if path.is_dir() else path.parent for path in detections],
     )
+
+
+def _mitoses(points: DetectionSet) -> DetectionSet:
+    """The points that are mitoses; labels that mean nothing here are named, and alone they are refused."""
+    labels = points.table["label"]
+    others = ~labels.isin((MITOSIS, LOOKALIKE, IGNORE))
+    text = f"{int(others.sum())} points are labelled {named(labels[others])}, and are not counted"
+    advice = "label what counts mitosis (or 1), and what does not lookalike (or 0) or ignore"
+    if others.any() and others.all():
+        raise TableError(text, path=points.source, next_step=advice)
+    warnings = (*points.warnings, *((Caution("other-labels", text, advice),) if others.any() else ()))
+    return replace(points.of_label(MITOSIS), warnings=warnings)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -186,17 +201,18 @@ def _lined_up(
     folders: Sequence[Path],
 ) -> list[CountedCase]:
     rows = {str(row["case"]): row for row in cohort.manifest.to_dict(orient="records")}
+    parts = dict(iter(points.table.groupby("slide", sort=False)))
     cases = []
     for name in points.slides:
         row = rows[name]
-        seen = slide or Path(str(row["he"]))
+        seen = slide or (Path(str(row["he"])) if row["he"] else None)
         stated = float(row["area_mm2"]) if area_mm2 is None else area_mm2
         cases.append(
             CountedCase(
                 name=name,
-                points=points.table[points.table["slide"] == name],
+                points=parts.get(name, points.table.iloc[:0]),
                 mpp=float(row["mpp"]),
-                slide=seen if is_slide_there(seen) else None,
+                slide=seen if seen is not None and is_slide_there(seen) else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(stated) else stated,
                 warnings=points.warnings,

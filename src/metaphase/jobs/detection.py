@@ -239,7 +239,7 @@ class _SlideJob:
         searched = SlideSearched(
             self.slide.slide,
             self.slide.tissue,
-            self.detector.identities,
+            self.detector.searches_with,
             config.peaks(self.detector),
             self.model.config,
             self.detector.tells_atypical,

@@ -20,7 +20,7 @@ import numpy as np
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError
 from metaphase.base.files import explained
-from metaphase.base.foreign import read_bytes
+from metaphase.base.foreign import check_plain, read_bytes
 
 _RECORD = struct.Struct("<III")
 _COLUMNS = 3
@@ -39,7 +39,7 @@ class TileJournal:
         header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            there = self.path.exists() and not fresh
+            there = self.path.exists() and check_plain(self.path, OutputError) and not fresh
             content = read_bytes(self.path, OutputError) if there else b""
             end = self._recover(content, header)
             self._file: BinaryIO = self.path.open("r+b" if end else "wb")

@@ -178,7 +178,7 @@ def build_cohort(
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
         for case, outcome in outcomes.items()
     }
-    with one_at_a_time(workspace, "tables"):
+    with one_at_a_time(workspace, "tables", watch):
         failures = {failure.name: failure for failure in known_failures(workspace)}
         results = [
             built.get(row["case"]) or _known_case(row, workspace, failures.get(row["case"]))

@@ -47,11 +47,6 @@ def file_of(form: str) -> str:
     return f"detections{known_formats()[form].ending}"
 
 
-def formats_in(folder: Path) -> list[str]:
-    """Formats in which detections lie in a slide's folder, Parquet apart."""
-    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
-
-
 def tissue_files(name: str) -> tuple[str, str]:
     """Files of a slide's tissue: the mask and its outline."""
     return f"{name}.tissue.png", f"{name}.tissue.geojson"

@@ -3,7 +3,7 @@ files rewritten from what they said."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
-from metaphase.base.cautions import Cautions, read_cautions, unique
-from metaphase.base.errors import UsageError
+from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import parsing
 from metaphase.base.tables import Remark, named, write_table
 from metaphase.counting import (
@@ -40,7 +40,7 @@ from metaphase.jobs.results import (
     SlideResult,
     file_of,
     load_result,
-    load_results,
+    result_folders,
     write_cohort,
     write_summary,
 )
@@ -141,12 +141,17 @@ def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot |
 DO_NOT_FIT = "its files do not fit together"
 
 
-def answers_of(folder: Path) -> list[Given]:
-    """The answers that stand in a folder; none where nobody looked."""
-    if not (folder / ANSWERS).is_file():
+def answers_of(result: SlideResult) -> list[Given]:
+    """The answers about a slide that stand; none where nobody looked."""
+    if not (result.folder / ANSWERS).is_file():
         return []
-    with PlaceLog(folder) as log:
+    with log_of(result) as log:
         return log.current()
+
+
+def log_of(result: SlideResult) -> PlaceLog:
+    """The answers about a slide."""
+    return PlaceLog(result.folder, int(result.summary["width"]), int(result.summary["height"]))
 
 
 def apply_review(folder: str | Path) -> SlideResult:
@@ -155,7 +160,7 @@ def apply_review(folder: str | Path) -> SlideResult:
     The machine's count stays in `count.json` and beside the new one. Done again, it gives the same files.
     """
     result = load_result(folder)
-    given = answers_of(result.folder)
+    given = answers_of(result)
     if not given and REVIEW not in result.summary:
         raise UsageError(
             "nobody has reviewed this slide", path=result.folder, next_step="run metaphase view on it first"
@@ -163,7 +168,7 @@ def apply_review(folder: str | Path) -> SlideResult:
     with parsing(result.folder, DO_NOT_FIT, next_step="run metaphase detect again, into the same folder"):
         reviewed = reviewed_result(result, given)
         count = reviewed_count(result, reviewed)
-        doubts = _doubts(result, reviewed, count)
+        doubts = (*_doubts(result, reviewed, count), *_left_out(result))
         summary = _summary(result, reviewed, count, doubts)
         _write_tables(result, reviewed)
         _write_report(result, reviewed, count, doubts)
@@ -171,18 +176,41 @@ def apply_review(folder: str | Path) -> SlideResult:
     return SlideResult(result.folder, summary)
 
 
-def apply_reviews(paths: Sequence[str | Path]) -> list[SlideResult]:
-    """Put the reviews of slides in force, and rewrite index and tables of every cohort among the folders."""
-    done = []
+def apply_reviews(
+    paths: Sequence[str | Path], failed: Callable[[str], None] | None = None
+) -> list[SlideResult]:
+    """Put the reviews of slides in force, and rewrite index and tables of every cohort among the folders.
+
+    `failed` is told of slides whose files cannot be used, and the others go on; without it, that is an error.
+    """
+    done: list[SlideResult] = []
     for path in paths:
-        results = load_results([path])
-        chosen = [one.folder for one in results if answers_of(one.folder) or REVIEW in one.summary]
-        if not chosen:
+        before, problems = len(done), 0
+        for folder in result_folders(path):
+            try:
+                result = load_result(folder)
+                if answers_of(result) or REVIEW in result.summary:
+                    done.append(apply_review(folder))
+            except MetaphaseError as error:
+                if failed is None:
+                    raise
+                problems += 1
+                failed(str(error))
+        if len(done) == before and not problems:
             raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
-        done += [apply_review(folder) for folder in chosen]
         if not (Path(path) / SUMMARY).is_file():
             write_cohort(path)
     return done
+
+
+def _left_out(result: SlideResult) -> Cautions:
+    """A warning where answers stand that are about no position of the slide."""
+    if not (result.folder / ANSWERS).is_file():
+        return ()
+    with log_of(result) as log:
+        number = log.left_out()
+    text = f"{number} answers are about positions off the slide, or cannot be understood, and do not count"
+    return (Caution("answers-left-out", text, "see review.sqlite for who gave them"),) if number else ()
 
 
 def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
@@ -303,7 +331,7 @@ def import_review(results: Sequence[SlideResult], file: str | Path, observer: st
 
 def _take(result: SlideResult, points: pd.DataFrame, observer: str) -> Taken:
     """Answers of one slide: points are matched with what lies there, nearest first."""
-    known = reviewed_result(result, answers_of(result.folder)).table
+    known = reviewed_result(result, answers_of(result)).table
     exported = (known["label"] == MITOSIS) & (known["probability"] >= result.lowest)
     places, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
     labels = points["label"].to_numpy(object)
@@ -321,7 +349,7 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str) -> Taken:
             answers[item] = moved_to(*own)
         elif verdict == MITOSIS or at >= 0:
             answers[item] = verdict
-    with PlaceLog(result.folder) as log:
+    with log_of(result) as log:
         standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
         new = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
         log.record_many(Entry(observer, item, answer) for item, answer in new.items())
@@ -340,7 +368,7 @@ def reviewed_truth(results: Sequence[SlideResult]) -> DetectionSet:
     """
     parts = []
     for result in results:
-        table = reviewed_result(result, answers_of(result.folder)).table
+        table = reviewed_result(result, answers_of(result)).table
         decided = table[table[REVIEWED].isin((MITOSIS, NOT))]
         doubtful = table[~table[REVIEWED].isin((MITOSIS, NOT)) & (table["probability"] >= result.lowest)]
         parts.append(pd.concat([decided, doubtful.assign(label=IGNORE)], ignore_index=True))

@@ -16,7 +16,9 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats32
 from metaphase.base.batch import Progress
+from metaphase.base.errors import OutputError
 from metaphase.base.files import explained
+from metaphase.base.foreign import check_plain
 from metaphase.base.geometry import Box
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.tables import read_table, write_table
@@ -25,7 +27,7 @@ from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, parse_card
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, vouched_card
 from metaphase.networks.detector import Detector, ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
@@ -61,7 +63,7 @@ class SlideSearched(Ingredients, stage="search", schema=3):
 
     slide: SlideSource
     tissue: TissueSource
-    networks: tuple[Identity, ...]
+    networks: tuple[Identity | str, ...]
     peaks: PeakConfig
     engine: EngineConfig
     atypical: str = ""
@@ -165,10 +167,11 @@ class ProbabilityMap:
 
     def __init__(self, path: Path, plan: TilePlan) -> None:
         self._path = path
-        self.is_new = not path.exists()
-        """Whether no earlier run left probabilities of finished tiles."""
         self._mpp = plan.mpp * OUTPUT_STRIDE_PX
         self._shape = tuple(-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
+        size = check_plain(path, OutputError) if path.exists() else 0
+        self.is_new = size != self._shape[0] * self._shape[1]
+        """Whether no earlier run left probabilities of finished tiles."""
         if self.is_new:
             with explained(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +229,7 @@ class SplitSearch:
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
     ) -> dict[str, pd.DataFrame]:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
-        networks = identities_of([parse_card(model.with_suffix(".json")) for model in models])
+        networks = identities_of([vouched_card(model) for model in models])
         config = EngineConfig(device=self.device)
         search: _Search | None = None
         tables = {}

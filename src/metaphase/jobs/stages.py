@@ -221,6 +221,12 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
     missing = [name for name in stage.writes if not (folder / name).exists()]
     if missing:
         raise OutputError(f"stage {stage.name} left no {missing[0]}", path=folder, next_step="run it again")
+    if stage.sealed:
+        try:
+            stage.ingredients.refuse_changed(account, folder)
+        except MetaphaseError:
+            _remove(stage, folder)
+            raise
     seals = {name: FileContent(folder / name).account() for name in stage.writes} if stage.sealed else {}
     write_note(note, account, {"seconds": seconds, "facts": facts, SEALS: seals})
     begun.unlink(missing_ok=True)

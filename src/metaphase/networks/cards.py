@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError, is_url
-from metaphase.base.foreign import check_plain, parsing, read_json
+from metaphase.base.foreign import check_plain, parsing, read_bytes, read_json
 from metaphase.base.plugins import plugin_names
 from metaphase.networks.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
@@ -145,6 +146,17 @@ class StatedCalibration(BaseModel):
     shift: float = Field(ge=-100, le=100)
 
 
+class KnownMetrics(BaseModel):
+    """Entries of a card's metrics that are read again; whatever else stands there is for people."""
+
+    validation: dict[str, float | None] = {}
+    chosen: str = ""
+    learnt: dict[str, int] = Field({}, alias="learnt from")
+    """Mitoses and patients of the slides that it was trained on last."""
+    not_labelled: tuple[str, ...] = Field((), alias="not labelled")
+    """What of its PHH3 slides the bundled networks alone decided."""
+
+
 class ModelCard(BaseModel):
     """Written beside the weights as JSON; read back strictly."""
 
@@ -180,12 +192,21 @@ class ModelCard(BaseModel):
     @model_validator(mode="after")
     def _one_search(self) -> Self:
         refuse_two_searches(self.thresholds)
+        try:
+            _ = self.known_metrics
+        except ValidationError as error:
+            raise ValueError(f"metrics.{_first_problem(error)}") from error
         if self.family not in families():
             raise ValueError(
                 f"the network {self.family!r} is of no package that is installed here: install the one which "
                 f"made the model (known are {', '.join(families())})"
             )
         return self
+
+    @property
+    def known_metrics(self) -> KnownMetrics:
+        """Those of its metrics that are read again."""
+        return KnownMetrics.model_validate(self.metrics)
 
     @property
     def spec(self) -> NetworkSpec:
@@ -208,12 +229,31 @@ class ModelCard(BaseModel):
         return tuple(all_of_it)
 
 
+def vouched_bytes(path: Path, stated_sha256: str, what: str) -> bytes:
+    """The bytes of weights or of a graph; others than the card vouches for are refused: results name them."""
+    data = read_bytes(path, ModelError)
+    found = hashlib.sha256(data).hexdigest()
+    if found != stated_sha256:
+        stated = "checksum differs" if stated_sha256 else f"it states no checksum; theirs is {found}"
+        raise ModelError(
+            f"the {what} not what the card describes ({stated})",
+            path=path,
+            next_step="fetch the model and its card together again, or write the model once more",
+        )
+    return data
+
+
+def vouched_card(path: Path) -> ModelCard:
+    """The card of weights, which were compared with it."""
+    card = parse_card(path.with_suffix(".json"))
+    vouched_bytes(path.with_suffix(".safetensors"), card.weights_sha256, "weights are")
+    return card
+
+
 GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
 """Below one of these a model says of itself that it is not to be trusted much."""
-LEARNT_FROM = "learnt from"
-"""Entry of a card's metrics: mitoses and patients of the slides that it was trained on last."""
-NOT_LABELLED = "not labelled"
-"""Entry of a card's metrics: what of its PHH3 slides the bundled networks alone decided."""
+LEARNT_FROM, NOT_LABELLED = "learnt from", "not labelled"
+"""Entries of a card's metrics, as `KnownMetrics` has them."""
 
 
 def doubts_about(card: ModelCard) -> Cautions:
@@ -230,13 +270,13 @@ def doubts_about(card: ModelCard) -> Cautions:
         doubts.append(
             Caution("few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs")
         )
-    learnt = card.metrics.get(LEARNT_FROM, {})
+    learnt, skipped = card.known_metrics.learnt, card.known_metrics.not_labelled
     stated = [data.positives for data in card.data if data.positives is not None]
     mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from {mitoses} mitoses only"
         doubts.append(Caution("few-labels", text, "add slides with mitoses and train again"))
-    if skipped := card.metrics.get(NOT_LABELLED):
+    if skipped:
         text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: networks of simulated ones did"
         next_step = "answer the rounds (round1 and round2 in lab.toml) and train again"
         doubts.append(Caution("rounds-skipped", text, next_step))

@@ -19,9 +19,8 @@ from metaphase.networks.cards import (
     completed_card,
     named_model,
     parse_card,
+    vouched_bytes,
 )
-
-Tensors = dict[str, torch.Tensor]
 
 
 def save_model(path: str | Path, network: nn.Module, card: ModelCard, *, half: bool = False) -> ModelCard:
@@ -44,7 +43,9 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     """The network in evaluation mode, and its card. `path` may name either file."""
     path = Path(path).with_suffix(".safetensors")
     card = parse_card(path.with_suffix(".json"))
-    tensors = read_tensors(path, card.weights_sha256)
+    data = vouched_bytes(path, card.weights_sha256, "weights are")
+    with parsing(path, "not a safetensors file", next_step="fetch the model again", error=ModelError):
+        tensors = load(data)
     with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
         described = build_network(card.spec).state_dict()
     if {name: one.shape for name, one in described.items()} != {name: t.shape for name, t in tensors.items()}:
@@ -91,19 +92,6 @@ def package_model(
             beside = source.parent / f"{other.model}{suffix}"  # type: ignore[union-attr]
             write_bytes(target.parent / beside.name, read_bytes(beside, ModelError))
     return save_model(target, network, card, half=half)
-
-
-def read_tensors(path: Path, expected_sha256: str = "") -> Tensors:
-    """Tensors of a safetensors file; a malformed, missing or exchanged file is a `ModelError`."""
-    data = read_bytes(path, ModelError)
-    if expected_sha256 and hashlib.sha256(data).hexdigest() != expected_sha256:
-        raise ModelError(
-            "the weights are not those that the card describes (checksum differs)",
-            path=path,
-            next_step="fetch weights and card together again",
-        )
-    with parsing(path, "not a safetensors file", next_step="fetch the model again", error=ModelError):
-        return load(data)
 
 
 def choose_device(device: str | None, local_rank: int = 0) -> torch.device:

@@ -28,7 +28,7 @@ from metaphase.networks.cards import (
     current_versions,
     doubts_about,
     named_model,
-    parse_card,
+    vouched_card,
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine, whole_map
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
@@ -94,8 +94,14 @@ class Detector:
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """What decides its answers."""
+        """What decides its answers, of whichever form: a profile of a laboratory holds for both."""
         return identities_of(self.cards)
+
+    @property
+    def searches_with(self) -> tuple[Identity | str, ...]:
+        """What decides its answers to the last digit: of exported networks the graphs count, too."""
+        networks = (*self.networks, None if self.second is None else self.second.network)
+        return (*self.identities, *(one.sha256 for one in networks if isinstance(one, OnnxNetwork)))
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -305,7 +311,7 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     if card.atypical is None or path.suffix == ".onnx":
         return None
     beside = path.with_name(f"{card.atypical.model}.safetensors")
-    if parse_card(beside.with_suffix(".json")).weights_sha256 != card.atypical.weights_sha256:
+    if vouched_card(beside).weights_sha256 != card.atypical.weights_sha256:
         raise ModelError(
             f"is not the network by which {card.name} tells atypical figures",
             path=beside,

@@ -20,6 +20,7 @@ from typing import Any
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, printable, raised, read_json, told
+from metaphase.base.remote import waiting
 from metaphase.slides import dicom
 from metaphase.slides.contract import Slide
 
@@ -286,7 +287,8 @@ def _session(url: str) -> Any:
         """Waits no longer than a while, and takes no answer that says it is huge."""
 
         def send(self, request: Any, **options: Any) -> Any:
-            response = super().send(request, **{**options, "timeout": TIMEOUT_S})
+            with waiting(url, TIMEOUT_S):
+                response = super().send(request, **{**options, "timeout": TIMEOUT_S})
             if int(response.headers.get("Content-Length") or 0) > raised(MAX_ANSWER_BYTES):
                 response.close()
                 raise SlideError(f"{url} sends more than can be taken", next_step=RAISE_LIMITS)

@@ -1,7 +1,9 @@
 """Who may talk to the server: checks before any request reaches the application.
 
-On loopback the Host header must be loopback, so that a foreign site cannot reach the server by pointing its
-own name here. On a network a token is needed. Writing needs JSON from the page's own origin, within a limit.
+A token is needed, on loopback too: other users of the machine reach the port as well. A browser brings it in
+the link and then as a cookie, a program as `Authorization: Bearer TOKEN`. On loopback the Host header must be
+loopback, so that a foreign site cannot reach the server by pointing its own name here. Writing needs JSON
+from the page's own origin, within a limit.
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from dataclasses import dataclass
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.files import atomic_path
 
 MAX_BODY = 64 * 1024
 MIN_TOKEN = 16
@@ -39,6 +45,31 @@ _ENTRANCE = (
 )
 
 
+def new_token() -> str:
+    """A secret that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def kept_token(path: Path) -> str:
+    """The secret of a file that only its owner can read, which is made: links outlive the server."""
+    if path.is_file():
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    token = new_token()
+    with atomic_path(path) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_text(token + "\n", encoding="ascii")
+    return token
+
+
+def own_token() -> str:
+    """The secret of this user for pages on this machine: open ones go on when their server starts again."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return kept_token(Path(state) / "metaphase" / "token")
+    except (OutputError, OSError, RuntimeError):  # nowhere to keep it
+        return new_token()
+
+
 class Refusal(NamedTuple):
     """Why a request goes no further."""
 
@@ -50,16 +81,14 @@ class Refusal(NamedTuple):
 class Access:
     """What the server asks of its visitors."""
 
-    token: str | None = None
-    """Secret of the link; None lets everybody in who reaches the server."""
+    token: str = field(default_factory=new_token)
+    """Secret of the link; by default a new one."""
 
     loopback_only: bool = True
     """Whether the Host header must name this machine's loopback."""
 
     def __post_init__(self) -> None:
-        if self.token is None and not self.loopback_only:
-            raise UsageError("a server open to the network needs a token", next_step="give --token")
-        if self.token is not None and (len(self.token) < MIN_TOKEN or not self.token.isascii()):
+        if len(self.token) < MIN_TOKEN or not self.token.isascii():
             raise UsageError(
                 "the token is too short, or not plain ASCII",
                 next_step=f"give at least {MIN_TOKEN} letters and digits, or none to have one made",
@@ -68,11 +97,11 @@ class Access:
     @property
     def cookie(self) -> str:
         """Name of the cookie; servers on other ports of the same machine have other names."""
-        return f"metaphase_label_{hashlib.sha256((self.token or '').encode()).hexdigest()[:12]}"
+        return f"metaphase_label_{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
     def matches(self, offered: str | None) -> bool:
         """Whether a token is the right one, in constant time."""
-        return self.token is None or hmac.compare_digest((offered or "").encode(), self.token.encode())
+        return hmac.compare_digest((offered or "").encode(), self.token.encode())
 
 
 def is_loopback(host: str) -> bool:
@@ -90,7 +119,8 @@ def refusal(request: Request, access: Access) -> Refusal | None:
     """The first thing wrong with a request, apart from its body."""
     if access.loopback_only and not is_loopback(_hostname(request.headers.get("host", ""))):
         return Refusal(421, "This server answers to localhost only.")
-    if not access.matches(request.cookies.get(access.cookie)):
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not (access.matches(request.cookies.get(access.cookie)) or access.matches(bearer)):
         return Refusal(403, "Open the link with its token, as printed where the server was started.")
     if request.method not in ("GET", "HEAD", "POST"):
         return Refusal(405, "Not allowed.")
@@ -148,13 +178,12 @@ class Guard:
         A page that refreshes itself, and not a redirect: after a link from elsewhere, browsers would hold a
         strict cookie back from the redirected request.
         """
-        token = self._access.token
-        if token is None or request.url.path != "/" or "token" not in request.query_params:
-            return None
-        if not self._access.matches(request.query_params["token"]):
+        token = request.query_params.get("token")
+        if request.url.path != "/" or not self._access.matches(token):
             return None
         response = HTMLResponse(_ENTRANCE, headers={"cache-control": "no-store"})
-        response.set_cookie(self._access.cookie, token, COOKIE_S, httponly=True, samesite="strict")
+        cookie = self._access.cookie
+        response.set_cookie(cookie, self._access.token, COOKIE_S, httponly=True, samesite="strict")
         return response
 
 

@@ -34,12 +34,16 @@ class ImpatientProtocol(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, unless there are too many who do."""
+        """Begin to wait for a request; of too many who do, whoever has said nothing for longest is let go."""
         super().connection_made(transport)
+        self._hurry()
         if len(self.connections) > most_connections():
-            transport.abort()
-        else:
-            self._hurry()
+            waiting = (
+                one for one in self.connections if isinstance(one, ImpatientProtocol) and one._deadline
+            )
+            longest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0, default=self)
+            longest._relax()
+            longest.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
-from metaphase.base.files import atomic_path, held
+from metaphase.base.files import held
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
-from metaphase.web.access import Access, Guard, is_loopback
+from metaphase.web.access import Access, Guard, is_loopback, kept_token
 from metaphase.web.pictures import CropMaker, View
 from metaphase.web.serving import (
     HTML,
@@ -183,7 +182,7 @@ class Running:
     """A server about to listen."""
 
     url: str
-    """To open in a browser; holds the token where there is one."""
+    """To open in a browser; holds the token."""
     project: Project
 
 
@@ -199,12 +198,11 @@ def serve_project(
     """Serve the labelling page until stopped, or until `until` says yes. `ready` is called once the address
     is taken.
 
-    Beyond loopback a token is made unless one is given, and kept in the project, so that links stay valid
-    when the server starts again. Port 0 takes any free one.
+    A token is made unless one is given, and kept in the project, so that links stay valid when the server
+    starts again. Port 0 takes any free one.
     """
     project = load_project(folder)
-    loopback = is_loopback(host)
-    access = Access(token or (None if loopback else _kept_token(project)), loopback_only=loopback)
+    access = Access(token or kept_token(project.folder / TOKEN), loopback_only=is_loopback(host))
     with only_server(project), AnswerStore(project) as store, listening(host, port) as listener:
         crops = CropMaker(project)
         app = labelling_app(project, store, crops, access)
@@ -225,14 +223,3 @@ def only_server(project: Project) -> Iterator[None]:
                 next_step="open its link (many observers can use one server), or stop it first",
             )
         yield
-
-
-def _kept_token(project: Project) -> str:
-    path = project.folder / TOKEN
-    if path.is_file():
-        return path.read_text(encoding="ascii").strip()
-    token = secrets.token_urlsafe(24)
-    with atomic_path(path) as temporary:
-        temporary.touch(mode=0o600)
-        temporary.write_text(token + "\n", encoding="ascii")
-    return token

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from metaphase.jobs.reference import PICTURE
 from metaphase.jobs.review import Review, Row, load_review
 from metaphase.labels.observers.project import Answer
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.web.access import Access, Guard
+from metaphase.web.access import Access, Guard, own_token
 from metaphase.web.labelling import (
     SHARED_ASSETS,
     Hello,
@@ -38,6 +37,7 @@ from metaphase.web.serving import (
     listening,
     picture,
     serve_quietly,
+    url_of,
 )
 
 # ---- what the review page and its server say to each other ----
@@ -176,13 +176,12 @@ def serve_review(
     `ready` is called once the address is taken.
     """
     review = load_review(workspace, cases)
-    access = Access(secrets.token_urlsafe(24), loopback_only=True)
+    access = Access(own_token())
     project = review.project
     with only_server(project), AnswerStore(project) as store, listening(LOOPBACK, port) as listener:
         crops = ReviewCrops(review)
         app = review_app(review, store, crops, access)
         if ready is not None:
-            url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/?token={access.token}"
-            ready(Running(url, len(review.order)))
+            ready(Running(url_of(LOOPBACK, listener.getsockname()[1], access.token), len(review.order)))
         serve_quietly(app, listener, until)
         crops.close()

@@ -74,11 +74,11 @@ def serve_quietly(app: ASGIApp, listener: socket.socket, until: Callable[[], boo
     ended.set()
 
 
-def url_of(host: str, port: int, token: str | None) -> str:
-    """Where a browser reaches the server; holds the token where there is one."""
+def url_of(host: str, port: int, token: str) -> str:
+    """Where a browser reaches the server; holds the token."""
     name = _own_address() if host in ("0.0.0.0", "::", "") else host
     name = f"[{name}]" if ":" in name else name
-    return f"http://{name}:{port}/" + (f"?token={quote(token)}" if token else "")
+    return f"http://{name}:{port}/?token={quote(token)}"
 
 
 def _own_address() -> str:

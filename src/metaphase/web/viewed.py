@@ -41,8 +41,6 @@ from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 # ---- what is viewed ----
 
 KEY_BYTES = 8
-OUTLINE_SHARE = 1 / 1500
-"""How far the outline may be off, as a share of the slide's longer side."""
 
 
 class ViewedSlide:
@@ -76,7 +74,7 @@ class ViewedSlide:
     @cached_property
     def log(self) -> PlaceLog:
         """The answers about it."""
-        return PlaceLog(self.found.folder)
+        return PlaceLog(self.found.folder, self.width, self.height)
 
     @property
     def found(self) -> SlideResult:
@@ -355,14 +353,16 @@ class TileMaker:
 
         Level 0 has the slide's own pixels, each next half as many a side.
         """
+        if not 0 <= level <= levels_of(slide.width, slide.height):
+            return None
         scale = 2**level
         x, y = column * TILE_PX * scale, row * TILE_PX * scale
+        if not (0 <= x < slide.width and 0 <= y < slide.height):
+            return None
         width, height = (
             min(TILE_PX, math.ceil((side - start) / scale))
             for side, start in ((slide.width, x), (slide.height, y))
         )
-        if min(width, height) < 1 or level > levels_of(slide.width, slide.height):
-            return None
         source = slide.source if layer is None else layer.source
         with self._slides.open(source.path, source.mpp) as opened:
             if layer is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import secrets
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,6 +13,7 @@ from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import numpy as np
 import shapely
@@ -30,8 +31,9 @@ from metaphase.jobs.reviewing import runner_up
 from metaphase.labels.observers.places import Reviewed, place_name, place_of
 from metaphase.labels.observers.store import Entry
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
-from metaphase.web.access import Access, Guard, is_loopback
-from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, ObserverName, Receipt
+from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
+from metaphase.web.connections import OnceInAWhile
+from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, Number, ObserverName, Receipt
 from metaphase.web.serving import (
     HTML,
     LOOPBACK,
@@ -173,7 +175,7 @@ class Place(Message):
 class SentVerdict(Message):
     """One answer about a place; None takes it back."""
 
-    uuid: Annotated[str, Field(pattern=r"^[0-9a-f-]{36}$")]
+    uuid: UUID
     item: Place
     answer: Annotated[str, Field(max_length=64)] | None
     seconds: Annotated[float, Field(ge=0, le=3600)]
@@ -223,7 +225,8 @@ OWN_ASSETS = {
 }
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 32
-MOST_LEVELS = 40
+_log = logging.getLogger(__name__)
+_log.addFilter(OnceInAWhile())
 
 
 def viewing_app(
@@ -260,8 +263,6 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         request: Request, slide: ViewedSlide, layer: Layer | None, level: int, column: int, row: int
     ) -> bytes | None:
         """A tile; those that the browser gave up before their turn are not made."""
-        if not 0 <= level <= MOST_LEVELS or min(column, row) < 0:
-            raise HTTPException(404, "unavailable")
         found = tiles.kept(slide, level, column, row, layer)
         if found is None:
             await request.body()  # or else the end of the request hides that of the connection
@@ -272,7 +273,9 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         return found
 
     @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
-    async def tile(request: Request, key: str, version: str, level: int, column: int, row: int) -> Response:
+    async def tile(
+        request: Request, key: str, version: str, level: Number, column: Number, row: Number
+    ) -> Response:
         """Of the slide."""
         slide = named(key)
         if version != slide.version:
@@ -281,7 +284,14 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
 
     @app.get("/layer/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
     async def layer_tile(
-        request: Request, key: str, name: str, version: str, level: int, column: int, row: int, ending: str
+        request: Request,
+        key: str,
+        name: str,
+        version: str,
+        level: Number,
+        column: Number,
+        row: Number,
+        ending: str,
     ) -> Response:
         """Of a layer over it."""
         slide = named(key)
@@ -348,23 +358,26 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             item = place_name(one.item.x, one.item.y)
             try:
                 named(one.item.slide).log.record_many(
-                    [Entry(sent.observer, item, one.answer, one.seconds, uuid=one.uuid)]
+                    [Entry(sent.observer, item, one.answer, one.seconds, uuid=str(one.uuid))]
                 )
             except (UsageError, HTTPException):
                 refused.append(one.uuid)
             else:
                 saved.append(one.uuid)
-        return Receipt.model_validate({"saved": saved, "refused": refused})
+        return Receipt(saved=saved, refused=refused)
 
 
 def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
     if slide.result is None:
         return SlideRow(key=slide.key, name=slide.name, counted=False)
     score, seen = slide.result.machine, 0.0
-    if given := slide.answers(observer, blind=blind):
-        reviewed, count = slide.counted(given)
-        score = count.to_dict()
-        seen = max((share.counted / share.of for share in reviewed.shares if share.of), default=0.0)
+    try:
+        if given := slide.answers(observer, blind=blind):
+            reviewed, count = slide.counted(given)
+            score = count.to_dict()
+            seen = max((share.counted / share.of for share in reviewed.shares if share.of), default=0.0)
+    except MetaphaseError as error:  # the list is for all slides
+        _log.warning("%s is listed without its answers: %s", slide.name, error)
     low, high = score["count_interval"]
     return SlideRow(
         key=slide.key,
@@ -484,7 +497,7 @@ class Running:
     """A server about to listen."""
 
     url: str
-    """To open in a browser; holds the token where there is one."""
+    """To open in a browser; holds the token."""
     slides: int
 
 
@@ -502,12 +515,12 @@ def serve_view(
 ) -> None:
     """Serve the viewer until stopped. `ready` is called once the address is taken; port 0 is any.
 
-    Beyond loopback a token is made unless one is given. `registrations` are folders of `metaphase register`,
+    A token is made unless one is given. `registrations` are folders of `metaphase register`,
     whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
     """
     slides = viewed_slides(paths, mpp=mpp, registrations=registrations, failed=failed)
     loopback = is_loopback(host)
-    access = Access(token or (None if loopback else secrets.token_urlsafe(24)), loopback_only=loopback)
+    access = Access(token or (own_token() if loopback else new_token()), loopback_only=loopback)
     tiles = TileMaker()
     with ExitStack() as closing, listening(host, port) as listener:
         closing.callback(tiles.close)

@@ -38,6 +38,7 @@ from tests.hostile.inputs import (
     special,
     stains,
     tiff,
+    waits,
     workspace,
 )
 from tests.hostile.trials import Trial
@@ -72,6 +73,7 @@ FAMILIES = {
     "further": further,
     "dicom": dicom,
     "onnx": onnx_graph,
+    "waits": waits,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

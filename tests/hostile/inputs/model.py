@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -36,7 +37,7 @@ def make(random: Random, folder: Path) -> Attempt:
     else:
         weights = bytes_changed(random, weights)
     if how >= 6 and isinstance(card, dict):
-        card["weights_sha256"] = ""
+        card["weights_sha256"] = hashlib.sha256(weights).hexdigest()
     data = json_bytes(random, card)
     if data != json.dumps(card).encode("utf-8", "surrogatepass"):
         judge = right

@@ -93,7 +93,7 @@ def test_a_moved_one_is_a_mitosis_elsewhere() -> None:
 
 
 def test_the_log_takes_places_and_verdicts_only_and_is_its_owner_s(tmp_path: Path) -> None:
-    with PlaceLog(tmp_path) as log:
+    with PlaceLog(tmp_path, 100, 200) as log:
         log.record("Anna", place_name(1, 2), "mitosis")
         log.record("Anna", place_name(1, 2), moved_to(3, 4))
         for item, answer in (
@@ -101,6 +101,10 @@ def test_the_log_takes_places_and_verdicts_only_and_is_its_owner_s(tmp_path: Pat
             ("<b>", "not"),
             ("1.0 2.0", "perhaps"),
             ("1.0 2.0", "moved 1"),
+            (place_name(-1, 2), "mitosis"),
+            (place_name(101, 2), "not"),
+            (place_name(1, 201), "unsure"),
+            (place_name(1, 2), moved_to(1e8, 2)),
         ):
             with pytest.raises(UsageError):
                 log.record("Anna", item, answer)

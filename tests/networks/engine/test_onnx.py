@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +25,9 @@ from metaphase.networks.cards import ModelCard, bundled_model
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections, peaks, places
-from metaphase.networks.engine.onnx import OnnxEngine, load_onnx
+from metaphase.networks.engine import onnx as onnx_engine
+from metaphase.networks.engine.onnx import OnnxEngine, computed, load_onnx
+from metaphase.networks.engine.settings import DeviceError
 from metaphase.networks.exporting import detector_graph, export_model
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import (
@@ -133,15 +141,108 @@ def test_bad_files_are_errors(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ModelError, match="checksum differs"):
         load_detector([path])
-    import hashlib
-
-    card = json.loads((tmp_path / "graph.json").read_text())
-    card["graph_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (tmp_path / "graph.json").write_text(json.dumps(card))
+    vouch_for(path, path.read_bytes())
     with pytest.raises(ModelError, match="not a graph that runs"):
-        _ = ReadyDetector(load_detector([path]), CPU).engine
+        load_detector([path])
+
+
+def test_an_unknown_device_is_refused(pair: tuple[nn.Sequential, Path]) -> None:
     with pytest.raises(UsageError, match="not supported"):
-        ReadyDetector(load_detector([path]), EngineConfig(device="tpu"))
+        ReadyDetector(load_detector([pair[1]]), EngineConfig(device="tpu"))
+
+
+def vouch_for(path: Path, data: bytes) -> None:
+    """Write a graph, and let its card vouch for it."""
+    path.write_bytes(data)
+    card = json.loads(path.with_suffix(".json").read_text())
+    card["graph_sha256"] = hashlib.sha256(data).hexdigest()
+    path.with_suffix(".json").write_text(json.dumps(card))
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    save_model(tmp_path / "model", random_network(), card_of("detector", 0.07, "none"))
+    export_model(tmp_path / "model", tmp_path / "graph")
+    return tmp_path / "graph.onnx"
+
+
+def test_another_graph_is_another_search_and_the_same_profile(graph: Path) -> None:
+    first, plain = load_detector([graph]), load_detector([graph.with_name("model")])
+    assert first.identities == plain.identities == plain.searches_with != first.searches_with
+    other = detector_graph(random_network(2), card_of("detector", 0.07, "none"))
+    vouch_for(graph, other.SerializeToString())
+    assert load_detector([graph]).searches_with != first.searches_with
+
+
+def with_node(model: onnx.ModelProto, kind: str) -> None:
+    """A graph with a node that holds another graph, or with a function."""
+    helper, types = onnx.helper, onnx.TensorProto
+    if kind == "function":
+        function = model.functions.add()
+        function.name, function.domain = "endless", "own"
+        return
+    body = helper.make_graph([], "body", [], [helper.make_tensor_value_info("x", types.BOOL, [])])
+    attributes = {"then_branch": body, "else_branch": body} if kind == "If" else {"body": body}
+    model.graph.node.append(helper.make_node(kind, ["x"], ["y"], **attributes))
+
+
+@pytest.mark.parametrize("kind", ["Loop", "If", "Scan", "function"])
+def test_graphs_that_may_never_end_are_refused(graph: Path, kind: str) -> None:
+    model = onnx.load(graph)
+    with_node(model, kind)
+    vouch_for(graph, model.SerializeToString())
+    with pytest.raises(ModelError, match="only plain operators are run"):
+        load_detector([graph])
+
+
+def test_a_map_of_the_wrong_size_is_refused(graph: Path) -> None:
+    model = onnx.load(graph)
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    conv.attribute.append(onnx.helper.make_attribute("pads", [4, 4, 4, 4]))
+    vouch_for(graph, model.SerializeToString())
+    engine = ReadyDetector(load_detector([graph]), CPU).engine
+    with pytest.raises(ModelError, match=r"shape .*11, 11.* where .*9, 9.* belong"):
+        engine.logits(np.zeros((1, 129, 129, 3), np.uint8))
+
+
+class Endless:
+    """A session that is at work until it is told to stop."""
+
+    def run(self, _names: object, _given: object, options: Any) -> None:
+        self.options = options
+        while not options.terminate:
+            time.sleep(0.001)
+
+
+def test_signals_and_limits_end_a_graph_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ToldError(Exception):
+        pass
+
+    def tell(*_: object) -> None:
+        raise ToldError
+
+    session, tiles = Endless(), np.zeros((1, 97, 97, 3), np.uint8)
+    before = signal.signal(signal.SIGUSR1, tell)
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    with pytest.raises(ToldError):
+        computed(session, tiles)
+    timer.join()
+    signal.signal(signal.SIGUSR1, before)
+    assert session.options.terminate
+    monkeypatch.setattr(onnx_engine, "LONGEST_S", 0.01)
+    with pytest.raises(DeviceError, match="took more than"):
+        computed(session, tiles)
+    assert session.options.terminate
+
+
+def test_a_failure_without_a_word_is_told_too() -> None:
+    class Silent:
+        def run(self, *_: object) -> None:
+            raise MemoryError
+
+    with pytest.raises(DeviceError, match="more memory than there is"):
+        computed(Silent(), np.zeros((1, 97, 97, 3), np.uint8))
 
 
 def test_small_tiles_are_refused(pair: tuple[nn.Sequential, Path]) -> None:

@@ -201,7 +201,7 @@ def last_words(lab: Lab) -> tuple[list[str], Cautions]:
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
     lines = [f"model {lab.model}"]
     results = read_results(lab.detector).get("networks", {})
-    chosen = str(card.metrics.get("chosen", ""))
+    chosen = card.known_metrics.chosen
     if START in results and chosen in results:
         before, after = (results[name]["validation_f1"] or 0 for name in (START, chosen))
         lines.append(

@@ -65,20 +65,38 @@ def moved_to(x: float, y: float) -> str:
 
 
 class PlaceLog(AnswerLog):
-    """The answers about one slide, in the folder of its results."""
+    """The answers about one slide, of this size in level-0 pixels, in the folder of its results."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, width: int, height: int) -> None:
+        self._size = width, height
         super().__init__(folder / REVIEW)
+
+    def current(self, observer: str | None = None) -> list[Given]:
+        """The answers that stand, as ever; those that are about no position of the slide are left out."""
+        return [one for one in super().current(observer) if not self._problem(one.item, one.answer)]
+
+    def left_out(self) -> int:
+        """How many answers stand that `current` leaves out."""
+        return len(super().current()) - len(self.current())
 
     def _check(self, entry: Entry) -> None:
         super()._check(entry)
-        if place_of(entry.item) is None:
-            raise UsageError(f"{entry.item[:64]!r} is no place", next_step="give x and y in level-0 pixels")
-        fine = entry.answer is None or entry.answer in VERDICTS or _MOVED.fullmatch(entry.answer)
-        if not fine:
-            raise UsageError(
-                f"{str(entry.answer)[:64]!r} is no answer", next_step="give " + ", ".join(VERDICTS)
-            )
+        if problem := self._problem(entry.item, entry.answer):
+            steps = "give x and y on the slide, in level-0 pixels, and " + ", ".join(VERDICTS)
+            raise UsageError(problem, next_step=steps)
+
+    def _problem(self, item: str, answer: str | None) -> str:
+        """What is wrong with an answer; empty where nothing is."""
+        moved = _MOVED.fullmatch(answer or "")
+        if moved is None and answer is not None and answer not in VERDICTS:
+            return f"{answer[:64]!r} is no answer"
+        places = [place_of(item), *([place_of(f"{moved[1]} {moved[2]}")] if moved else [])]
+        width, height = self._size
+        if all(place and 0 <= place[0] <= width and 0 <= place[1] <= height for place in places):
+            return ""
+        return (
+            f"{(f'{item}, {answer}' if moved else item)[:64]!r} is not on the slide of {width} x {height} px"
+        )
 
 
 # ---- from answers to a table ----

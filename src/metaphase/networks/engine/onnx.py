@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,9 +16,9 @@ from scipy.special import expit, log_expit, logsumexp
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.foreign import parsing, read_bytes
+from metaphase.base.foreign import parsing, raised, told
 from metaphase.base.parallel import available_cores
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card, vouched_bytes
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
 from metaphase.networks.engine.settings import (
@@ -36,6 +38,10 @@ STEP_PX = 2 * OUTPUT_STRIDE_PX
 """Tiles join without a seam, whatever the detector's cells."""
 WINDOWS_PX = 1_000_000
 """Pixels of windows that a second look sees at once."""
+LONGEST_S = 600.0
+"""A tile takes seconds; a graph that takes longer than this is given up."""
+MOST_BYTES = 2 << 30
+"""Memory for the features of tiles; ours need a fifth."""
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -43,24 +49,66 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OnnxNetwork:
-    """An exported detector: the bytes of its graph, which its card vouches for."""
+    """An exported detector: the bytes of its graph, which its card vouches for, and their checksum."""
 
     path: Path
     data: bytes
+    sha256: str
 
 
 def load_onnx(path: str | Path) -> tuple[OnnxNetwork, ModelCard]:
     """The graph and its card."""
     path = Path(path).with_suffix(".onnx")
     card = parse_card(path.with_suffix(".json"))
-    data = read_bytes(path, ModelError)
-    if hashlib.sha256(data).hexdigest() != card.graph_sha256:
-        raise ModelError(
-            "the graph is not the one that the card describes (checksum differs)",
-            path=path,
-            next_step="fetch graph and card together again, or `metaphase model export` once more",
-        )
-    return OnnxNetwork(path, data), card
+    data = vouched_bytes(path, card.graph_sha256, "graph is")
+    with parsing(path, "not a graph that runs", next_step="export the model again", error=ModelError):
+        _refuse_programs(memoryview(data))
+    return OnnxNetwork(path, data, card.graph_sha256), card
+
+
+_GRAPH, _FUNCTIONS, _NODE, _ATTRIBUTE, _SUBGRAPHS = 7, 25, 1, 5, (6, 11)
+"""Fields of ONNX's messages: of a model, of its graph, of a node, and of its attribute."""
+
+
+def _refuse_programs(model: memoryview) -> None:
+    """Refuse loops and branches, which are nodes with graphs inside, and functions: they may never end."""
+    if any(field == _FUNCTIONS for field, _ in _fields(model)):
+        raise ValueError("it has functions of its own, and only plain operators are run")
+    for node in _inside(_inside([model], _GRAPH), _NODE):
+        if any(field in _SUBGRAPHS for one in _inside([node], _ATTRIBUTE) for field, _ in _fields(one)):
+            raise ValueError("it has a loop or a branch, and only plain operators are run")
+
+
+def _inside(messages: Iterable[memoryview], wanted: int) -> Iterator[memoryview]:
+    return (content for one in messages for field, content in _fields(one) if field == wanted)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Fields of a message of protocol buffers with their content; whatever is none is some error."""
+    at = 0
+    while at < len(message):
+        key, at = _number(message, at)
+        field, kind = divmod(key, 8)
+        size = {0: 0, 1: 8, 2: 0, 5: 4}[kind]
+        if kind == 2:
+            size, at = _number(message, at)
+        elif kind == 0:
+            _, at = _number(message, at)
+        if at + size > len(message):
+            raise ValueError("it ends within a field")
+        yield field, message[at : at + size]
+        at += size
+
+
+def _number(message: memoryview, at: int) -> tuple[int, int]:
+    """A whole number, and where the next thing begins."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at + shift // 7]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+    return value, at + shift // 7 + 1
 
 
 def onnx_device(device: str | None) -> str:
@@ -85,6 +133,16 @@ def _runtime() -> Any:
             "an .onnx model needs the package onnxruntime", next_step="pip install 'metaphase[light]'"
         ) from error
     return onnxruntime
+
+
+@lru_cache(1)
+def _bound_memory() -> None:
+    """Let no graph take more memory of this process than any of ours needs many times over."""
+    runtime = _runtime()
+    kinds = runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, runtime.OrtMemType.DEFAULT
+    memory = runtime.OrtMemoryInfo("Cpu", kinds[0], 0, kinds[1])
+    arena = runtime.OrtArenaCfg({"max_mem": raised(MOST_BYTES), "arena_extend_strategy": 1})
+    runtime.create_and_register_allocator(memory, arena)
 
 
 class OnnxEngine:
@@ -121,7 +179,9 @@ class OnnxEngine:
         runtime = _runtime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = self.config.workers or available_cores()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # our errors say it
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        _bound_memory()
         kind, _, number = self.device.partition(":")
         provider = (PROVIDERS[kind], {"device_id": number or "0"} if kind == "cuda" else {})
         with parsing(
@@ -215,17 +275,37 @@ class OnnxBatch:
 
 
 def computed(session: Any, tiles: Pixels) -> Floats32:
-    """What a graph says."""
+    """What a graph says; in a thread of its own, so that signals reach the one that waits."""
+    options, answers = _runtime().RunOptions(), SimpleQueue[Any]()
+
+    def run() -> None:
+        try:
+            answers.put(session.run([LOGIT], {PIXELS: np.ascontiguousarray(tiles)}, options)[0])
+        except Exception as error:  # noqa: BLE001 -- told below
+            answers.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
     try:
-        (logits,) = session.run([LOGIT], {PIXELS: np.ascontiguousarray(tiles)})
-    except Exception as error:
+        logits = answers.get(timeout=LONGEST_S)
+    except Empty:
+        logits = TimeoutError(f"tiles of shape {tiles.shape} took more than {LONGEST_S:.0f} s")
+    finally:
+        options.terminate = True  # where it still runs
+    if isinstance(logits, Exception):
         raise DeviceError(
-            f"ONNX Runtime failed ({str(error).strip().splitlines()[0][:200]})",
+            f"ONNX Runtime failed ({told(logits)})",
             next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
-        ) from error
+        ) from logits
+    sides = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in tiles.shape[1:3])
+    found, expected = (str(getattr(logits, "dtype", "")), np.shape(logits)), ("float32", (len(tiles), *sides))
+    if found != expected:
+        raise ModelError(
+            f"the graph gives outputs of type and shape {found} where {expected} belong",
+            next_step="export the model again (`metaphase model export`)",
+        )
     if not np.isfinite(logits).all():
         raise not_finite()
-    return np.asarray(logits, np.float32)
+    return np.asarray(logits)
 
 
 def combined(logits: list[Floats32]) -> Floats32:
