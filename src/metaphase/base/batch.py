@@ -33,6 +33,17 @@ LOOK_AGAIN_S = 2.0
 """Between looks at items that others work on."""
 
 
+def brief_time(seconds: float) -> str:
+    """About how long something takes.
+
+    >>> brief_time(100), brief_time(600), brief_time(9000)
+    ('100 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 @dataclass(frozen=True)
 class Failure:
     """An item that could not be done."""
@@ -42,14 +53,24 @@ class Failure:
     """What went wrong, in one line."""
     foreseen: bool
     """Whether the message says what to do; if not, the traceback in the log does."""
-    trace: str
+    trace: str = ""
+    """Of an unforeseen error."""
+    bad_input: bool = False
+    """Whether the item itself is at fault, so that another try would end the same way."""
 
     @classmethod
     def of(cls, name: str, error: Exception) -> Failure:
         """The failure that is being handled; the error itself is let go, with all that its frames hold."""
-        foreseen = isinstance(error, MetaphaseError)
-        message = str(error) if foreseen else f"{type(error).__name__}: {error}"
-        return cls(name, message, foreseen, traceback.format_exc())
+        if not isinstance(error, MetaphaseError):
+            return cls(name, f"{type(error).__name__}: {error}", False, traceback.format_exc())
+        return cls(name, str(error), True, bad_input=not isinstance(error, OutputError))
+
+    @property
+    def account(self) -> str:
+        """The message as a line that begins with the name; below it, the traceback where there is one."""
+        named = f"{self.name}: "
+        line = named + " ".join(self.message.removeprefix(named).split())
+        return f"{line}\n{self.trace}" if self.trace else line
 
 
 class BatchWatch:
@@ -63,7 +84,7 @@ class BatchWatch:
         """An item is done."""
 
     def failed(self, failure: Failure, log: Path | None) -> None:
-        """An item could not be done; `log` is where tracebacks go."""
+        """An item could not be done; `log` is where it is recorded."""
 
     def taken(self, name: str, holder: Holder) -> None:
         """Somebody else works on an item, told once: it is waited for after all others."""
@@ -120,7 +141,7 @@ def run_batch(
     watch: BatchWatch | None = None,
     crew: Hands | None = None,
 ) -> Batch[Result]:
-    """Do `work` on every named item. Tracebacks of those that fail go to `errors.log` in `folder`.
+    """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
 
     Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
     does it in this one's place.
@@ -326,7 +347,7 @@ def _forget(folder: Path, name: str) -> None:
 
 
 def write_log(log: Path) -> bool:
-    """Write the tracebacks of all that failed in a folder; whether there is such a log now.
+    """Write what failed in a folder, a line each, with the traceback of what was unforeseen; whether any did.
 
     Written until nothing changed meanwhile, so that of several writers the last one knows of all.
     """
@@ -334,7 +355,7 @@ def write_log(log: Path) -> bool:
     while written != failures:
         try:
             if failures:
-                write_text(log, "\n".join(f"{failure.name}\n{failure.trace}" for failure in failures))
+                write_text(log, "".join(f"{failure.account}\n" for failure in failures))
             else:
                 log.unlink(missing_ok=True)
         except (OutputError, OSError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import cv2
@@ -14,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.files import write_text
 from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.review import CLOSE_UM, Review
-from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.project import UNAVAILABLE, Project
 from metaphase.labels.registration import Transform, load_transform
 from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides import Slide
@@ -33,6 +37,28 @@ CACHED_CROPS = 2000
 _log = logging.getLogger(__name__)
 
 
+class _LeftOut:
+    """Items of a project that cannot be shown: kept beside them, until one can."""
+
+    def __init__(self, project: Project) -> None:
+        self._path, self._lock, self._reasons = project.folder / UNAVAILABLE, Lock(), project.unavailable
+        self._views: dict[str, str] = {}
+        """Which of an item's pictures failed."""
+        self._logged: set[str] = set()
+
+    def note(self, item: str, view: str, reason: str = "") -> None:
+        """A picture of an item cannot be had for a reason, which is logged once; or it can."""
+        with self._lock:
+            if self._reasons.get(item, "") == reason or self._views.setdefault(item, view) != view:
+                return
+            self._reasons = {name: why for name, why in (self._reasons | {item: reason}).items() if why}
+            with suppress(OutputError):
+                write_text(self._path, json.dumps(self._reasons, indent=1) + "\n")
+        if reason and reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("item %s cannot be shown and is left out: %s", item, reason)
+
+
 class CropMaker:
     """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads."""
 
@@ -42,7 +68,7 @@ class CropMaker:
         self._project = project
         self._slides = SlidePool(open_slides)
         self._jpeg = lru_cache(cached)(self._cut)
-        self._complained: set[int] = set()
+        self._left_out = _LeftOut(project)
 
     @cached_property
     def version(self) -> str:
@@ -53,14 +79,15 @@ class CropMaker:
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
     def jpeg(self, number: int, view: View) -> bytes | None:
-        """The picture, or None where it cannot be had; the reason is logged once, for the operator only."""
+        """The picture, or None where it cannot be had; the reason is for the operator only."""
+        item = self._project.by_number[number].name
         try:
-            return self._jpeg(number, view)
+            cut = self._jpeg(number, view)
         except MetaphaseError as error:
-            if number not in self._complained:
-                self._complained.add(number)
-                _log.warning("item %s is unavailable: %s", self._project.by_number[number].name, error)
+            self._left_out.note(item, view, str(error))
             return None
+        self._left_out.note(item, view)
+        return cut
 
     def close(self) -> None:
         """Close the slides."""
@@ -87,7 +114,7 @@ class ReviewCrops:
         self._slides = SlidePool()
         self._jpeg = lru_cache(CACHED_REVIEW_CROPS)(self._cut)
         self._transform = lru_cache(64)(load_transform)
-        self._complained: set[str] = set()
+        self._left_out = _LeftOut(review.project)
 
     @property
     def version(self) -> str:
@@ -96,15 +123,15 @@ class ReviewCrops:
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
     def jpeg(self, number: int, side: Side) -> bytes | None:
-        """The picture, or None where it cannot be had; the reason is logged once a case."""
+        """The picture, or None where it cannot be had."""
+        item = self._review.project.by_number[number].name
         try:
-            return self._jpeg(number, side)
+            cut = self._jpeg(number, side)
         except MetaphaseError as error:
-            case = str(self._review.by_number[number]["case"])
-            if case not in self._complained:
-                self._complained.add(case)
-                _log.warning("case %s has no pictures: %s", case, error)
+            self._left_out.note(item, side, str(error))
             return None
+        self._left_out.note(item, side)
+        return cut
 
     def close(self) -> None:
         """Close the slides."""
