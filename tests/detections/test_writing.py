@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import tempfile
 from functools import cached_property, partial
 from pathlib import Path
