@@ -122,7 +122,7 @@ def test_a_bad_slide_is_no_failed_job_of_a_workflow(tmp_path: Path, he_slide: Pa
 
 
 def test_an_image_is_built_without_a_daemon(tmp_path: Path) -> None:
-    """Some minutes: where buildah is, METAPHASE_BASE_IMAGE names an image with Python, and a wheel was made."""
+    """Takes minutes: needs buildah, an image with Python (METAPHASE_BASE_IMAGE) and a wheel."""
     buildah = shutil.which("buildah") or pytest.skip("buildah is not installed")
     base = os.environ.get("METAPHASE_BASE_IMAGE") or pytest.skip("METAPHASE_BASE_IMAGE names no base image")
     if not list((ROOT / "dist").glob("metaphase-*.whl")):

@@ -248,6 +248,8 @@ def test_time_left_is_as_expected_first_and_then_by_the_own_speed() -> None:
     assert pacer.seconds_left(0.0) == 100
     now = 10.0
     assert pacer.seconds_left(0.01) == 90
+    now = 110.0
+    assert pacer.seconds_left(0.02) is None, "and not 0 for as long as it takes"
     now = 60.0
     assert pacer.seconds_left(0.25) == 180
     assert Pacer(None).seconds_left(0.0) is None

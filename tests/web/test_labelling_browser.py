@@ -72,7 +72,7 @@ def test_two_observers_and_a_killed_server(browser: playwright.Browser, tmp_path
     for observer in (anna, ben):  # the next pictures are there already, the server is not
         observer.answer("amu")
         observer.wait_for("failing")
-        assert "not saved yet" in (observer.page.text_content("#state") or "")
+        assert "kept in this browser until the server is back" in (observer.page.text_content("#state") or "")
     anna.page.close(run_before_unload=False)
     with serving(project.folder, port=server.port) as again:
         anna.open(again)

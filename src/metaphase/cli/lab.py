@@ -173,7 +173,7 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
     now = _same_page(found, asked)
     if now is not None:
         tell(f"{now.what}: {now}")
-    return now is None or now.enough
+    return now is not None and now.enough
 
 
 def _serve(found: LabFolder, asked: Asked) -> None:
@@ -186,7 +186,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
     def complete() -> bool:
         now = _same_page(found, asked)
-        if now is not None and str(now) != said[0] and (now.answered % 25 == 0 or now.complete):
+        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != said[0]:
             said[0] = str(now)
             tell(said[0])
         return now is None or now.complete

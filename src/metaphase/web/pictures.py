@@ -37,38 +37,54 @@ CACHED_CROPS = 2000
 _log = logging.getLogger(__name__)
 
 
-class _LeftOut:
-    """Items of a project that cannot be shown: kept beside them, until one can."""
+class Crops:
+    """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads.
 
-    def __init__(self, project: Project) -> None:
-        self._path, self._lock, self._reasons = project.folder / UNAVAILABLE, Lock(), project.unavailable
-        self._views: dict[str, str] = {}
-        """Which of an item's pictures failed."""
+    Items that cannot be shown are noted beside the project, until they can: nobody is asked about them.
+    """
+
+    def __init__(self, project: Project, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES) -> None:
+        self._project = project
+        self._slides = SlidePool(open_slides)
+        self._jpeg = lru_cache(cached)(self._cut)
+        self._lock, self._left_out = Lock(), project.unavailable
+        self._failed: dict[str, str] = {}
+        """Which picture of an item failed."""
         self._logged: set[str] = set()
 
-    def note(self, item: str, view: str, reason: str = "") -> None:
-        """A picture of an item cannot be had for a reason, which is logged once; or it can."""
+    def jpeg(self, number: int, view: str) -> bytes | None:
+        """The picture, or None where it cannot be had; the reason is logged once, for the operator only."""
+        item = self._project.by_number[number].name
+        try:
+            cut = self._jpeg(number, view)
+        except MetaphaseError as error:
+            self._note(item, view, str(error))
+            return None
+        self._note(item, view)
+        return cut
+
+    def close(self) -> None:
+        """Close the slides."""
+        self._slides.close()
+
+    def _cut(self, number: int, view: str) -> bytes:
+        raise NotImplementedError
+
+    def _note(self, item: str, view: str, reason: str = "") -> None:
+        """A picture of an item cannot be had for a reason; or it can."""
         with self._lock:
-            if self._reasons.get(item, "") == reason or self._views.setdefault(item, view) != view:
+            if self._left_out.get(item, "") == reason or self._failed.setdefault(item, view) != view:
                 return
-            self._reasons = {name: why for name, why in (self._reasons | {item: reason}).items() if why}
+            self._left_out = {name: why for name, why in (self._left_out | {item: reason}).items() if why}
             with suppress(OutputError):
-                write_text(self._path, json.dumps(self._reasons, indent=1) + "\n")
+                write_text(self._project.folder / UNAVAILABLE, json.dumps(self._left_out, indent=1) + "\n")
         if reason and reason not in self._logged:
             self._logged.add(reason)
             _log.warning("item %s cannot be shown and is left out: %s", item, reason)
 
 
-class CropMaker:
-    """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads."""
-
-    def __init__(
-        self, project: Project, *, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES
-    ) -> None:
-        self._project = project
-        self._slides = SlidePool(open_slides)
-        self._jpeg = lru_cache(cached)(self._cut)
-        self._left_out = _LeftOut(project)
+class CropMaker(Crops):
+    """Pictures of the items of a labelling project."""
 
     @cached_property
     def version(self) -> str:
@@ -78,22 +94,7 @@ class CropMaker:
         text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def jpeg(self, number: int, view: View) -> bytes | None:
-        """The picture, or None where it cannot be had; the reason is for the operator only."""
-        item = self._project.by_number[number].name
-        try:
-            cut = self._jpeg(number, view)
-        except MetaphaseError as error:
-            self._left_out.note(item, view, str(error))
-            return None
-        self._left_out.note(item, view)
-        return cut
-
-    def close(self) -> None:
-        """Close the slides."""
-        self._slides.close()
-
-    def _cut(self, number: int, view: View) -> bytes:
+    def _cut(self, number: int, view: str) -> bytes:
         item = self._project.by_number[number]
         side_um = getattr(self._project.settings, f"{view}_um")
         with self._slides.open(item.slide, item.mpp) as slide:
@@ -106,15 +107,13 @@ Side = Literal["he", "phh3"]
 CACHED_REVIEW_CROPS = 1000
 
 
-class ReviewCrops:
-    """JPEG pictures of the points of a review, the latest kept in memory. Safe in several threads."""
+class ReviewCrops(Crops):
+    """Pictures of the points of a review, in each stain."""
 
     def __init__(self, review: Review) -> None:
+        super().__init__(review.project, CACHED_REVIEW_CROPS)
         self._review = review
-        self._slides = SlidePool()
-        self._jpeg = lru_cache(CACHED_REVIEW_CROPS)(self._cut)
         self._transform = lru_cache(64)(load_transform)
-        self._left_out = _LeftOut(review.project)
 
     @property
     def version(self) -> str:
@@ -122,30 +121,15 @@ class ReviewCrops:
         text = repr((SIDE_PX, CLOSE_UM, self._review.order))
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def jpeg(self, number: int, side: Side) -> bytes | None:
-        """The picture, or None where it cannot be had."""
-        item = self._review.project.by_number[number].name
-        try:
-            cut = self._jpeg(number, side)
-        except MetaphaseError as error:
-            self._left_out.note(item, side, str(error))
-            return None
-        self._left_out.note(item, side)
-        return cut
-
-    def close(self) -> None:
-        """Close the slides."""
-        self._slides.close()
-
-    def _cut(self, number: int, side: Side) -> bytes:
+    def _cut(self, number: int, view: str) -> bytes:
         row = self._review.by_number[number]
         case = str(row["case"])
         pair = self._review.pairs[case]
-        names = ("x", "y") if side == "he" else ("x_phh3", "y_phh3")
+        names = ("x", "y") if view == "he" else ("x_phh3", "y_phh3")
         place = np.array([row[name] for name in names], float)
-        path, mpp = (pair.he, pair.he_mpp) if side == "he" else (pair.phh3, pair.phh3_mpp)
+        path, mpp = (pair.he, pair.he_mpp) if view == "he" else (pair.phh3, pair.phh3_mpp)
         with self._slides.open(path, mpp) as slide:
-            matrix = np.eye(2) if side == "he" else self._matrix(case)
+            matrix = np.eye(2) if view == "he" else self._matrix(case)
             return encode_jpeg(turned_crop(slide, place, matrix, CLOSE_UM, SIDE_PX))
 
     def _matrix(self, case: str) -> npt.NDArray[np.float64]:

@@ -41,7 +41,7 @@ class RoundSettings:
     unsure_share: float = 0.5
     """Share of a round that a network is least sure about, asked after the random ones."""
     agree: int = 1
-    """Observers who must give the same answer; one observer is enough for 1."""
+    """Observers who answer every item, and must give the same answer."""
     review: int = 50
     """Points of the reference standard, the least sure first, that somebody decides about; 0 reviews none."""
     seed: int = 0
@@ -106,7 +106,7 @@ start = {json.dumps(start)}                  # the bundled detector; "" trains f
 [rounds]
 round1 = {rounds.round1}                        # most brown objects to label in round 1; 0 skips it
 round2 = {rounds.round2}                        # and in round 2
-agree = {rounds.agree}                           # observers who must agree
+agree = {rounds.agree}                           # observers of every item, who must agree
 review = {rounds.review}                         # least sure mitoses to review; 0 for none
 
 [calibration]

@@ -29,6 +29,7 @@ PATCHES_PER_S = {"cpu": 60.0, "cuda": 10_000.0}
 """Trained patches a second, roughly, before any was measured."""
 SEARCH_PATCHES_PER_MM2 = 2_000
 """Searching a square millimetre takes as long as training with so many patches, roughly."""
+MEASURED_BATCH = 32
 ENOUGH_SHARE = 0.03
 """Of a step, before its own speed tells how long it takes."""
 CUT_SHARE = "failed"
@@ -87,15 +88,15 @@ class Pacer:
         self._first: tuple[float, float] | None = None
 
     def seconds_left(self, share: float) -> float | None:
-        """From the share that is done now."""
+        """From the share that is done now; None where nothing tells, or it takes longer than expected."""
         now = self._clock()
         if self._first is None or share < self._first[1]:
             self._first = now, share
         begun, before = self._first
         if share - before >= ENOUGH_SHARE:
             return (now - begun) / (share - before) * (1 - share)
-        expected = self._expected_s
-        return None if expected is None else max(0.0, expected * (1 - before) - (now - begun))
+        left = (self._expected_s or 0.0) * (1 - before) - (now - begun)
+        return left if left > 0 else None
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,12 @@ def measured_rates(lab: Lab) -> dict[str, float]:
     return {name: float(rate) for name, rate in found.items()}
 
 
-def measure_rate(lab: Lab, spec: NetworkSpec, batch: int, told: Callable[[str], None]) -> None:
+def measure_rate(lab: Lab, spec: NetworkSpec, told: Callable[[str], None]) -> None:
     """Measure how fast this machine trains a kind of network, unless that is known: the work of seconds."""
     (name, device), known = _measured_as(lab, spec), measured_rates(lab)
     if name not in known:
         told(f"measuring how fast this machine trains a network ({spec.family}, {device})")
-        rates = known | {name: round(training_rate(spec, batch, device), 2)}
+        rates = known | {name: round(training_rate(spec, MEASURED_BATCH, device), 2)}
         write_text(lab.rates, json.dumps(rates, indent=1) + "\n")
 
 

@@ -139,10 +139,12 @@ def go_on(
 
 def measure_machine(lab: Lab, told: Callable[[str], None] = lambda _: None) -> None:
     """Measure how fast this machine trains the networks that are still to be trained, for the times left."""
-    training = lab.run_config.training
-    for name, spec, batch in (("cnn1", network_spec(lab), 32), ("detector", lab.spec, training.batch)):
-        if any(one.step.name == name and one.status != "done" for one in standings(lab)):
-            measure_rate(lab, spec, min(batch, 32), told)
+    steps = steps_of(lab)
+    states = stage_states([step.stage for step in steps], lab.root)
+    left = {state.stage.name for state in states if state.status != "kept"}
+    for names, spec in ((("cnn1", "cnn2"), network_spec(lab)), (("detector",), lab.spec)):
+        if left.intersection(names):
+            measure_rate(lab, spec, told)
 
 
 def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:

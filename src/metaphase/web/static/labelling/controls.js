@@ -4,7 +4,7 @@ const NAME_KEY = "metaphase-label/name";
 const STATES = {
   saved: () => "Saved",
   saving: () => "Saving…",
-  failing: (waiting) => `${waiting} not saved yet – trying again`,
+  failing: (waiting) => `${waiting} kept in this browser until the server is back`,
   locked: (waiting) => `${waiting} not saved yet – open the link with its token again`,
 };
 
