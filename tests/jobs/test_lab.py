@@ -202,8 +202,7 @@ def say(lab: Lab, observer: str, items: int) -> Asked:
     project = load_project(lab.round(1))
     with AnswerStore(project) as store:
         store.record_many(Entry(observer, item.name, "mitosis", 2.0) for item in project.items[:items])
-    asked = asked_round(lab, 1)
-    assert asked is not None
+    (asked,) = asked_round(lab, 1)
     return asked
 
 
@@ -218,8 +217,7 @@ def test_two_observers_are_waited_for_from_the_start(asking: Lab) -> None:
 
 
 def test_a_round_ends_when_somebody_says_so_until_more_is_asked(asking: Lab) -> None:
-    nothing = asked_round(asking, 1)
-    assert nothing is not None
+    (nothing,) = asked_round(asking, 1)
     with pytest.raises(UsageError, match=r"nobody has answered anything of round 1.*lab.toml"):
         say_enough(nothing)
     say_enough(say(asking, "Anna", 2))
@@ -236,8 +234,7 @@ def test_items_that_cannot_be_shown_are_left_out_and_told(asking: Lab) -> None:
     project = load_project(asking.round(1))
     with AnswerStore(project) as store:
         store.record_many(Entry("Ben", name, "not") for name in ("i000", "i002", "i003"))
-    asked = asked_round(asking, 1)
-    assert asked is not None
+    (asked,) = asked_round(asking, 1)
     assert (asked.items, asked.answered, asked.left_out, asked.complete) == (3, 3, 1, True)
     assert "1 more cannot be shown and are left out" in str(asked)
 

@@ -152,16 +152,19 @@ def answers_table(given: Sequence[Given]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
-def asked_round(lab: Lab, number: int) -> Asked | None:
+def all_answers(pages: Sequence[Asked]) -> pd.DataFrame:
+    """Those to several pages, or to none."""
+    return pd.concat([answers_table(()), *(page.answers for page in pages)], ignore_index=True)
+
+
+def asked_round(lab: Lab, number: int) -> list[Asked]:
     """How far a round is; nothing before it is drawn."""
     folder = lab.round(number)
     if not (folder / ITEMS).is_file():
-        return None
+        return []
     given, what = standing(folder), ("object or artefact", "mitosis or not")[number - 1]
-    return _asked(
-        f"round {number}: {what}", "label", folder, given, observers=lab.settings.rounds.agree,
-        learnt=partial(round_curve, lab, number, given),
-    )  # fmt: skip
+    curve, agree = partial(round_curve, lab, number, given), lab.settings.rounds.agree
+    return [_asked(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
 
 
 def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve | None:
@@ -191,26 +194,26 @@ def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve 
     )
 
 
-def asked_review(lab: Lab) -> Asked | None:
+def asked_review(lab: Lab) -> list[Asked]:
     """How far the review of the reference standard is: its least sure points; nothing where it has none."""
     if not (lab.cases / "reference.parquet").is_file():
-        return None
+        return []
     try:
         review = load_review(lab.cases, most=lab.settings.rounds.review)
     except MetaphaseError:
-        return None
-    return _asked(
-        "review of the reference standard", "review", lab.cases, standing(lab.cases / REVIEW),
-        items=list(review.table["item"]),
-    )  # fmt: skip
+        return []
+    items, given = list(review.table["item"]), standing(lab.cases / REVIEW)
+    return [_asked("review of the reference standard", "review", lab.cases, given, items=items)]
 
 
-def asked_calibration(lab: Lab, part: str) -> Asked | None:
-    """How far one of the two projects of the calibration is."""
-    folder = lab.calibration / part
-    if not (folder / ITEMS).is_file():
-        return None
-    return _asked(f"calibration: {part}", "label", folder, standing(folder))
+def asked_calibration(lab: Lab) -> list[Asked]:
+    """How far the two projects of the calibration are."""
+    folders = {part: lab.calibration / part for part in (DETECTIONS, SQUARES)}
+    return [
+        _asked(f"calibration: {part}", "label", folder, standing(folder))
+        for part, folder in folders.items()
+        if (folder / ITEMS).is_file()
+    ]
 
 
 def _asked(
@@ -240,6 +243,3 @@ def _asked(
         seconds=float(np.median(times)) if times else SECONDS_AN_ANSWER,
         said_enough=isinstance(stated, int) and stated >= len(names),
     )  # fmt: skip
-
-
-CALIBRATION = (DETECTIONS, SQUARES)

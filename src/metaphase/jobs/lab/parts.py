@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from metaphase.base.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
@@ -176,11 +174,6 @@ def in_parts(report: Report, *seconds: float) -> list[Report]:
         return tell
 
     return [part(number) for number in range(len(seconds))]
-
-
-def no_answers() -> pd.DataFrame:
-    """Before anybody has answered."""
-    return pd.DataFrame(columns=["observer", "item", "answer"], dtype=str)
 
 
 class Reporting(BatchWatch):

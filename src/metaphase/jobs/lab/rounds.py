@@ -15,7 +15,7 @@ import pandas as pd
 
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_manifest, read_table, write_table
-from metaphase.jobs.lab.answers import Asked, asked_round
+from metaphase.jobs.lab.answers import all_answers, asked_round
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
     PairSlides,
@@ -23,7 +23,6 @@ from metaphase.jobs.lab.parts import (
     Step,
     in_parts,
     inside,
-    no_answers,
     outcome,
     pairs_of,
     seconds_of,
@@ -122,20 +121,13 @@ READS = {1: ("candidates",), 2: ("cnn1",)}
 
 
 def _round(lab: Lab, number: int) -> Step:
-    asked = asked_round(lab, number)
-    given = asked.answers if asked is not None else no_answers()
-    made_from = RoundAnswered(given, lab.settings.rounds.agree)
+    made_from = RoundAnswered(all_answers(asked_round(lab, number)), lab.settings.rounds.agree)
     writes = (inside(lab, lab.round(number)),)
     stage = Stage(
         f"round {number}", ABOUT[number], READS[number], writes, partial(_merge, lab, number), made_from
     )
     shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
-    return Step(stage, partial(_pages_of_round, lab, number), partial(_draw, lab, number), shows=shows)
-
-
-def _pages_of_round(lab: Lab, number: int) -> list[Asked]:
-    asked = asked_round(lab, number)
-    return [] if asked is None else [asked]
+    return Step(stage, partial(asked_round, lab, number), partial(_draw, lab, number), shows=shows)
 
 
 def _draw(lab: Lab, number: int, report: Report) -> None:
@@ -209,13 +201,14 @@ def _merge(lab: Lab, number: int, report: Report) -> Facts:
         return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
     report(f"merging round {number}", 0, 1)
     asked = asked_round(lab, number)
-    observers = asked.answers["observer"].nunique() if asked is not None else 0
+    observers = all_answers(asked)["observer"].nunique()
     merged = merge_project(folder, max(1, min(lab.settings.rounds.agree, observers)))
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
     counts = merged.labels["label"].value_counts()
     facts |= {str(name): int(count) for name, count in counts.items() if name}
-    if asked is not None and asked.curve is not None:
-        facts["curve"] = str(asked.curve)
+    curve = asked[0].curve if asked else None
+    if curve is not None:
+        facts["curve"] = str(curve)
     if observers > 1:
         low, high = merged.fleiss_interval
         facts["Fleiss' kappa"] = f"{merged.fleiss:.2f} [{low:.2f}, {high:.2f}]"

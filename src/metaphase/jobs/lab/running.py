@@ -170,8 +170,11 @@ class _Going:
         self(self._step.stage.about, 0, 1)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._lab.progress.unlink(missing_ok=True)
+        if kind is not None:
+            with suppress(MetaphaseError):
+                show(self._lab)
 
     def __call__(self, what: str, done: float, total: float) -> None:
         share = min(1.0, done / total) if total > 0 else 0.0

@@ -22,16 +22,14 @@ from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
 from metaphase.evaluation.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.jobs.calibration import (
-    DETECTIONS,
     SAMPLE,
-    SQUARES,
     NoSquareError,
     draw_sample,
     fit_profile,
 )
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection_cohort import detect_cohort
-from metaphase.jobs.lab.answers import Asked, asked_calibration, asked_review
+from metaphase.jobs.lab.answers import all_answers, asked_calibration, asked_review
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import (
     CUT_SHARE,
@@ -41,7 +39,6 @@ from metaphase.jobs.lab.parts import (
     Step,
     in_parts,
     inside,
-    no_answers,
     outcome,
     pairs_of,
     seconds_of,
@@ -184,18 +181,11 @@ def _review_name(lab: Lab) -> str:
 def _review(lab: Lab) -> list[Step]:
     if not lab.settings.rounds.review:
         return []
-    asked = asked_review(lab)
-    given = asked.answers if asked is not None else no_answers()
     stage = Stage(
         "review", "the least sure mitoses, decided by somebody", ("reference",), ("cases/reference.parquet",),
-        partial(_apply, lab), ReferenceReviewed(given),
+        partial(_apply, lab), ReferenceReviewed(all_answers(asked_review(lab))),
     )  # fmt: skip
-    return [Step(stage, partial(_pages_of_review, lab), _nothing, shows=("cases/decisions.csv",))]
-
-
-def _pages_of_review(lab: Lab) -> list[Asked]:
-    asked = asked_review(lab)
-    return [] if asked is None else [asked]
+    return [Step(stage, partial(asked_review, lab), _nothing, shows=("cases/decisions.csv",))]
 
 
 def _nothing(_report: Report) -> None:
@@ -204,7 +194,7 @@ def _nothing(_report: Report) -> None:
 
 def _apply(lab: Lab, report: Report) -> Facts:
     report("putting decisions in force", 0, 1)
-    if asked_review(lab) is None:
+    if not asked_review(lab):
         return {"reviewed": 0}
     collect_decisions(lab.cases)
     built = finish_cohort(lab.cases)
@@ -322,20 +312,13 @@ def _try(lab: Lab, report: Report) -> Facts:
 def _calibration(lab: Lab) -> list[Step]:
     if not lab.settings.calibration.answers:
         return []
-    asked = _pages_of_calibration(lab)
-    tables = [one.answers for one in asked] or [no_answers()]
     nothing = (lab.calibration / NOTHING).is_file()
     stage = Stage(
         "calibration", "what the model's probabilities mean here", ("results",),
         (inside(lab, lab.calibration if nothing else lab.site),), partial(_fit, lab),
-        ModelCalibrated(pd.concat(tables, ignore_index=True)),
+        ModelCalibrated(all_answers(asked_calibration(lab))),
     )  # fmt: skip
-    return [Step(stage, partial(_pages_of_calibration, lab), partial(_draw_calibration, lab))]
-
-
-def _pages_of_calibration(lab: Lab) -> list[Asked]:
-    asked = (asked_calibration(lab, part) for part in (DETECTIONS, SQUARES))
-    return [one for one in asked if one is not None]
+    return [Step(stage, partial(asked_calibration, lab), partial(_draw_calibration, lab))]
 
 
 def _draw_calibration(lab: Lab, report: Report) -> None:
