@@ -244,8 +244,8 @@ def _cells(one: _Searched, number: int, config: SampleConfig) -> pd.DataFrame:
     """The squares that lie within a slide and are tissue enough, by their middles."""
     side_px, (origin, _) = config.square_um / one.mpp, one.grid(config.square_um)
     row, column = np.nonzero(one.tissue.mask)
-    places = (np.stack([column, row], axis=1) + 0.5) * one.tissue.scale + (one.tissue.x, one.tissue.y)
-    places = places.astype(np.float64)
+    x, y = (one.tissue.x + (column + 0.5) * one.tissue.scale, one.tissue.y + (row + 0.5) * one.tissue.scale)
+    places = np.stack([x, y], axis=1).astype(np.float64)
     cells, pixels = np.unique(one.cells(places, config.square_um), axis=0, return_counts=True)
     tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
     kept = (cells[:, 0] >= 0) & (tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6)
