@@ -62,10 +62,13 @@ def commands() -> str:
 
 
 def _told(command: Any, name: str) -> Iterator[str]:
+    import typer
+
     inner = getattr(command, "commands", {})
     if not inner:
         yield f"## {name}"
         yield inspect.cleandoc(command.help or "")
+        command.get_params(typer.Context(command))  # completes what help says
         rows = [_row(one) for one in command.params if not getattr(one, "hidden", False)]
         yield "\n".join(["| parameter | |", "|---|---|", *rows])
     for one in inner:

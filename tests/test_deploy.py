@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -109,3 +110,50 @@ def test_no_direct_dependency_is_newer_than_what_was_tested() -> None:
     names = {re.split(r"[^\w.-]", one)[0].lower() for one in wanted} - {"metaphase"}
     bounds = re.findall(r"^([\w.-]+)(?:<=|==)[\w.]+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert {one.lower() for one in bounds} >= names
+
+
+def test_a_bad_slide_is_no_failed_job_of_a_workflow(tmp_path: Path, he_slide: Path, model: Path) -> None:
+    """Both shards are done though one has a slide that is none."""
+    snakemake = shutil.which("snakemake") or pytest.skip("snakemake is not installed")
+    (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes()[:5000])
+    rows = [f"{case},{path},,,," for case, path in (("bad", tmp_path / "bad.tif"), ("good", he_slide))]
+    (tmp_path / "cohort.csv").write_text("\n".join(["case,he,phh3,centre,split,patient", *rows]))
+    (tmp_path / "metaphase").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m metaphase "$@" --model {model} --device cpu --threshold 0.9\n'
+    )
+    (tmp_path / "metaphase").chmod(0o755)
+    command = [snakemake, "-s", str(DEPLOY / "Snakefile"), "--cores", "2", "--directory", str(tmp_path)]
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "errors.log").read_text().startswith("bad: ")
+    assert (tmp_path / "results" / "good" / "report.html").is_file()
+
+
+def test_an_image_is_built_without_a_daemon(tmp_path: Path) -> None:
+    """Takes minutes: needs buildah, an image with Python (METAPHASE_BASE_IMAGE) and a wheel."""
+    buildah = shutil.which("buildah") or pytest.skip("buildah is not installed")
+    base = os.environ.get("METAPHASE_BASE_IMAGE") or pytest.skip("METAPHASE_BASE_IMAGE names no base image")
+    if not list((ROOT / "dist").glob("metaphase-*.whl")):
+        pytest.skip("there is no wheel: make wheel")
+    file, told = ["-f", str(DEPLOY / "Dockerfile"), "--build-arg", f"BASE={base}"], tmp_path / "image"
+    subprocess.run(
+        [buildah, "build", "--isolation", "chroot", *file, "--iidfile", str(told), str(ROOT)],
+        check=True,
+        timeout=1800,
+    )
+    image = told.read_text().strip()
+    made = subprocess.run(
+        [buildah, "from", image], check=True, capture_output=True, text=True, timeout=300
+    ).stdout.strip()
+    try:
+        shown = subprocess.run(
+            [buildah, "run", "--isolation", "chroot", made, "--", "metaphase", "--version"],
+            check=True, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert shown.stdout.startswith("metaphase ")
+    finally:
+        subprocess.run([buildah, "rm", made], check=False, capture_output=True)
+        subprocess.run([buildah, "rmi", image], check=False, capture_output=True)

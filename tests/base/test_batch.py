@@ -12,6 +12,7 @@ import time
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,7 +52,15 @@ def test_failures_are_told_with_their_name_once(tmp_path: Path, capsys: pytest.C
         "case 2: done in 0.0 s (3/4, about 0 s left)",
         f"error: case 3: ZeroDivisionError: a bug. The traceback is in {log}.",
     ]
-    assert "case 1\nTraceback" in log.read_text()
+    lines = log.read_text().splitlines()
+    assert lines[:3] == [
+        "bad.tif: is bad.",
+        "case 1: worse.tif: is bad.",
+        "case 3: ZeroDivisionError: a bug",
+    ], "a line for what was foreseen, and a traceback of what was not"
+    assert lines[3].startswith("Traceback")
+    assert [one.bad_input for one in batch.failures] == [True, True, False]
+    assert not Failure.of("a", OutputError("the disk is full")).bad_input, "another try may help"
     assert not run_batch(dict.fromkeys(ITEMS, "good.tif"), work, tmp_path).failures
     assert not log.exists()
 
@@ -99,6 +108,14 @@ def test_a_watch_hears_everything_in_order() -> None:
     assert ears.heard == ["1/2 a", "1/2", "a gave good.tif", "2/2 b", "1/2", "b: bad.tif: is bad."]
 
 
+def test_a_warning_that_items_share_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    items = {"a": ["pale"], "b": ["pale", "blurred"], "c": ["pale"], "d": ["pale"]}
+    with batch_bar() as watch:
+        run_batch(items, lambda item, _progress: SimpleNamespace(warnings=item), None, watch)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert told == ["warning: a: pale", "warning: b: blurred", "warning: the same of 3 more: pale"]
+
+
 def test_a_line_of_the_bar_goes_with_its_item() -> None:
     bar = progress_bar()
     watch = BarWatch(bar)
@@ -113,7 +130,7 @@ def test_what_failed_adds_up_over_runs_until_it_is_done(tmp_path: Path) -> None:
     run_batch({"case 1": "worse.tif"}, work, tmp_path)
     run_batch({"case 3": "odd.tif", "case 2": "good.tif"}, work, tmp_path)
     assert [failure.name for failure in known_failures(tmp_path)] == ["case 1", "case 3"]
-    assert "case 1\nTraceback" in (tmp_path / "errors.log").read_text()
+    assert (tmp_path / "errors.log").read_text().startswith("case 1: worse.tif: is bad.\ncase 3: Zero")
     run_batch({"case 1": "good.tif", "case 3": "good.tif"}, work, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -123,6 +123,7 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         ('kind = "cloud"', "Known are slurm"),
         ("jobs = 0", "jobs"),
         ("queue = 1", "no setting"),
+        ('kind = "lsf"', "needs the command bsub, which is not on this machine. Run this where jobs"),
     ):
         settings.write_text(text)
         with pytest.raises(UsageError, match=told), hired(cluster=settings):

@@ -84,7 +84,7 @@ def test_tissue_of_several_slides_with_a_bad_one(slide: Path, tmp_path: Path) ->
     (row,) = json.loads(result.stdout)
     assert row["area_mm2"] == pytest.approx(np.pi * 0.4**2, rel=0.05)
     assert all(Path(file).stat().st_size for file in row["files"])
-    assert "SlideError" in (tmp_path / "out" / "errors.log").read_text()
+    assert len((tmp_path / "out" / "errors.log").read_text().splitlines()) == 2
 
 
 def test_blank_slide_is_said_not_failed(tmp_path: Path) -> None:

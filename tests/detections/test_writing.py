@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import tempfile
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,6 +39,7 @@ PROBABILITY = {"asap": 1e-6, "sliderunner": 1e-6, "dicom": 1e-6}
 OTHER_PROBABILITY = 1e-12
 MANY_SLIDES = [known.name for known in FORMATS if not known.one_slide]
 ONE_SLIDE = [known.name for known in FORMATS if known.one_slide]
+DOCS = Path(__file__).parents[2] / "docs" / "formats.md"
 EVERY = pytest.mark.parametrize("name", [known.name for known in FORMATS])
 
 
@@ -310,3 +312,11 @@ def test_suppression_is_told_to_who_tunes_on_it(tmp_path: Path) -> None:
     convert_detections([tmp_path / "in.parquet"], tmp_path / "out.parquet", mpp=0.25, suppress_um=7.5)
     stated = table_attributes(tmp_path / "out.parquet")["operating_points"]
     assert stated["mitoses"]["suppress_um"] == 7.5
+
+
+def test_the_documentation_lists_the_formats_there_are() -> None:
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \| `(\.\w+)` \| (one|many) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    known = [(one.name, one.suffixes[0], "one" if one.one_slide else "many") for one in FORMATS]
+    assert sorted(rows) == sorted(known)

@@ -1,4 +1,5 @@
-"""A package of somebody else: slides in .npy files, detections as JSON lines, and a network with pooling.
+"""A package of somebody else: slides in .npy files, detections as JSON lines and as ImageScope's XML, whose
+ending is ASAP's as well, and a network with pooling.
 
 Its `pyproject.toml` would say:
 
@@ -6,6 +7,7 @@ Its `pyproject.toml` would say:
     npy = "example_package:NPY"
     [project.entry-points."metaphase.formats"]
     lines = "example_package:LINES"
+    imagescope = "example_package:IMAGESCOPE"
     [project.entry-points."metaphase.networks"]
     pooling = "example_package:build"
 """
@@ -13,6 +15,7 @@ Its `pyproject.toml` would say:
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +54,26 @@ def write_lines(detections: DetectionSet, path: Path, context: WriteContext) -> 
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def read_imagescope(path: Path, context: ReadContext) -> DetectionSet:
+    """Every vertex of every region, as Aperio's ImageScope writes points."""
+    corners = ET.parse(path).getroot().iterfind("Annotation/Regions/Region/Vertices/Vertex")
+    rows = [
+        {"x": float(one.get("X", "")), "y": float(one.get("Y", "")), "slide": context.slide}
+        for one in corners
+    ]
+    return detection_set(pd.DataFrame(rows, columns=["slide", "x", "y"]), (context.slide,), path)
+
+
+def write_imagescope(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+    """A region for each point."""
+    root = ET.Element("Annotations")
+    regions = ET.SubElement(ET.SubElement(root, "Annotation"), "Regions")
+    for x, y in detections.table[["x", "y"]].to_numpy():
+        corners = ET.SubElement(ET.SubElement(regions, "Region"), "Vertices")
+        ET.SubElement(corners, "Vertex", {"X": str(x), "Y": str(y)})
+    ET.ElementTree(root).write(path)
+
+
 def build(spec: NetworkSpec) -> nn.Module:
     """Convolutions and pooling that see 97 px and answer every 4."""
     width = max(1, round(8 * spec.gamma))
@@ -63,3 +86,7 @@ def build(spec: NetworkSpec) -> nn.Module:
 
 NPY = SlideBackend(lambda path: path.suffix == ".npy", NpySlide)
 LINES = Format("lines", (".jsonl",), lambda _: False, read_lines, write_lines, one_slide=True)
+IMAGESCOPE = Format(
+    "imagescope", (".xml",), lambda _: False, read_imagescope, write_imagescope, one_slide=True,
+    title="ImageScope XML", recognises=lambda path: "<Annotations" in path.read_text(),
+)  # fmt: skip

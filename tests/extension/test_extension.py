@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import metaphase as mp
 from metaphase.base import plugins
 from metaphase.base.errors import ModelError
-from metaphase.detections import read_detections
+from metaphase.base.tables import TableError
+from metaphase.cli.main import app
+from metaphase.detections import (
+    detection_set,
+    format_of,
+    known_formats,
+    read_detections,
+    write_detections,
+)
 from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.engine import Engine, EngineConfig
@@ -29,6 +40,7 @@ ENTRY_POINTS = """
 npy = example_package:NPY
 [metaphase.formats]
 lines = example_package:LINES
+imagescope = example_package:IMAGESCOPE
 broken = example_package:absent
 [metaphase.networks]
 pooling = example_package:build
@@ -79,18 +91,43 @@ def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, h
     assert "detections.geojson" in told["files"]
 
 
-def test_one_that_cannot_be_loaded_is_left_out(
-    site: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(site))
     plugins.plugins.cache_clear()
     plugins.plugin_names.cache_clear()
-    assert set(plugins.plugins("metaphase.formats")) == {"lines"}
+    yield site
+    plugins.plugins.cache_clear()
+    plugins.plugin_names.cache_clear()
+
+
+def test_a_second_format_of_one_ending(installed: Path, tmp_path: Path) -> None:
+    """Files are known by what they hold; what is written without a word stays of the format that it was."""
+    points = pd.DataFrame({"slide": "s", "x": [3.0], "y": [4.0]})
+    found = detection_set(points, ("s",), "")
+    for name, file in (
+        ("asap", "s.xml"),
+        ("imagescope", "t.xml"),
+        (None, "u.xml"),
+        (None, "v.imagescope.xml"),
+    ):
+        write_detections(found, tmp_path / file, name)
+    formats = [format_of(tmp_path / f"{file}.xml").name for file in ("s", "t", "u", "v.imagescope")]
+    assert formats == ["asap", "imagescope", "asap", "imagescope"]
+    assert read_detections(tmp_path / "t.xml").table[["x", "y"]].to_numpy().tolist() == [[3, 4]]
+    (tmp_path / "other.xml").write_text("<plist/>")
+    with pytest.raises(TableError, match=r"is of no known format. Known are .*ASAP XML.*ImageScope XML"):
+        format_of(tmp_path / "other.xml")
+    assert known_formats()["imagescope"].ending == ".imagescope.xml", "beside ASAP's in a folder of results"
+    assert "ImageScope XML" in CliRunner().invoke(app, ["convert", "--help"], terminal_width=200).stdout
+
+
+def test_one_that_cannot_be_loaded_is_left_out(installed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = installed
+    assert set(plugins.plugins("metaphase.formats")) == {"lines", "imagescope"}
     (site / "slide.jsonl").write_text('{"x": 3, "y": 4, "probability": 0.5}\n')
     assert read_detections(site / "slide.jsonl").table["y"].tolist() == [4]
     assert "broken of example_package:absent cannot be used" in caplog.text
-    plugins.plugins.cache_clear()
-    plugins.plugin_names.cache_clear()
 
 
 def test_a_plain_network_searches_slides(he_slide: Path, tmp_path: Path) -> None:

@@ -239,6 +239,24 @@ def test_a_profile_of_which_no_count_can_be_made_is_refused(
         load_profile(tmp_path / "odd.json")
 
 
+@pytest.mark.parametrize("square_um", [64.0, 70.0])
+def test_squares_lie_within_the_slide_and_on_tissue(tmp_path: Path, results: Path, square_um: float) -> None:
+    """Of a grid from the corner on, those at the other end had their middles outside."""
+    draw_sample([results], tmp_path / "lab", replace(SAMPLED, square_um=square_um, squares=20))
+    items = read_table(tmp_path / "lab" / SQUARES / "items.csv").set_index("item")
+    summary = json.loads((results / "a" / "summary.json").read_bytes())
+    half_px = square_um / summary["mpp"] / 2
+    for name, side in (("x", "width"), ("y", "height")):
+        assert items[name].min() - half_px >= -1e-6
+        assert items[name].max() + half_px <= summary[side] + 1e-6
+    sample = read_table(tmp_path / "lab" / SAMPLE)
+    inside = sample[sample["square"] != ""]
+    for name in ("x", "y"):
+        middles = items[name].reindex(inside["square"]).to_numpy()
+        assert (abs(inside[name].to_numpy() - middles) <= half_px + 1e-6).all()
+    assert len(inside)
+
+
 def test_slides_with_nothing_to_ask_about_are_refused(tmp_path: Path, results: Path) -> None:
     with pytest.raises(UsageError, match="no square of 1000 um has tissue enough"):
         draw_sample([results], tmp_path / "lab", SampleConfig(square_um=1000.0))

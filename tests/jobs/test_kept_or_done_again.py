@@ -232,6 +232,31 @@ def test_a_slide_without_tissue_is_refused_in_a_run_too(tmp_path: Path) -> None:
         search.search("cnn3", [chain.model("cnn3")], [blank], silent)
 
 
+def test_a_search_that_is_stopped_goes_on_within_a_slide(tmp_path: Path, he_slide: Path) -> None:
+    chain = Chain(tiny_config(), finished_workspace(), "cpu")
+    slides, models = (
+        [CohortSlide("he", SlideSource(he_slide), TissueSource(whole=True))],
+        [chain.model("cnn3")],
+    )
+    shares: list[float] = []
+
+    def stop(_what: str, done: float, _total: float) -> None:
+        shares.append(done)
+        if done:
+            raise KeyboardInterrupt
+
+    search = SplitSearch(tmp_path / "found", PeakConfig(floor=0.01), "cpu")
+    with pytest.raises(KeyboardInterrupt):
+        search.search("cnn3", models, slides, stop)
+    assert (tmp_path / "found" / "cnn3" / "tiles.journal").is_file()
+    assert 0 < shares[-1] <= 1
+    ((_, found),) = search.search("cnn3", models, slides, silent).items()
+    whole = SplitSearch(tmp_path / "whole", PeakConfig(floor=0.01), "cpu")
+    ((_, expected),) = whole.search("cnn3", models, slides, silent).items()
+    pd.testing.assert_frame_equal(found, expected)
+    assert len(found)
+
+
 # ---- 7: limits, seeds, memory, areas
 
 
@@ -477,6 +502,14 @@ def test_one_mask_for_many_slides_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one tissue mask is given for 2 slides"):
         named_slides(paths, tissue="mask.png")
     assert all(slide.tissue.whole for slide in named_slides(paths, tissue="whole").values())
+
+
+def test_slides_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a/1/he.tif", "b/1/he.tif", "b/2/he.tif", "c.tif")]
+    assert list(named_slides(paths)) == ["a-1-he", "b-1-he", "2-he", "c"]
+    assert [one.slide.path for one in named_slides(paths).values()] == paths
+    with pytest.raises(UsageError, match="would overwrite"):
+        named_slides([paths[0], paths[0]])
 
 
 def test_tables_of_different_operating_points_are_not_counted_together(tmp_path: Path) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.files import held
+from metaphase.base.provenance import Ingredients
+from metaphase.cli.console import progress_bar
+from metaphase.cli.lab import _shower
 from metaphase.cli.lab import lab as commands
-from metaphase.jobs.lab import pairing
+from metaphase.jobs.lab import pairing, running
+from metaphase.jobs.lab.answers import Asked, asked_round, say_enough
 from metaphase.jobs.lab.folder import Lab, find_lab, write_settings
 from metaphase.jobs.lab.pairing import (
     Found,
@@ -32,17 +37,21 @@ from metaphase.jobs.lab.pairing import (
     splits_of,
     stated_facts,
 )
+from metaphase.jobs.lab.parts import Pacer, Reporting, Step, in_parts
 from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
 from metaphase.jobs.lab.steps import steps_of
-from metaphase.jobs.stages import run_stages
-from metaphase.labels.observers.project import read_items
+from metaphase.jobs.stages import Facts, Report, Stage, run_stages
+from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
+from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
+from metaphase.reports.lab import LabPage, LabRow
 from metaphase.simulation import SimulationConfig, simulate_cohort
 from tests.jobs.run_samples import TINY_LAB
+from tests.labels.observers.projects import write_project
 
 
 def seen(name: str, looks: Role = "", problem: str = "") -> Seen:
@@ -174,6 +183,136 @@ def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
             pass
     with alone(Lab(tmp_path)):
         pass
+
+
+# ---- who is waited for, and for how long ----
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Lab:
+    """A laboratory that asks two observers about four brown objects."""
+    write_settings(tmp_path, "here", tmp_path / "slides", "")
+    settings = tmp_path / "lab.toml"
+    settings.write_text(settings.read_text().replace("agree = 1", "agree = 2"))
+    write_project(tmp_path / "round1", 4)
+    return Lab(tmp_path)
+
+
+def say(lab: Lab, observer: str, items: int) -> Asked:
+    project = load_project(lab.round(1))
+    with AnswerStore(project) as store:
+        store.record_many(Entry(observer, item.name, "mitosis", 2.0) for item in project.items[:items])
+    (asked,) = asked_round(lab, 1)
+    return asked
+
+
+def test_two_observers_are_waited_for_from_the_start(asking: Lab) -> None:
+    first = say(asking, "Anna", 4)
+    assert (first.answered, first.items, first.enough) == (0, 4, False)
+    assert str(first) == "0 of 4 answered by 2 observers each"
+    assert first.seconds_left == 8
+    assert not say(asking, "Ben", 3).enough
+    last = say(asking, "Ben", 4)
+    assert (last.answered, last.enough, last.seconds_left) == (4, True, 0)
+
+
+def test_a_round_ends_when_somebody_says_so_until_more_is_asked(asking: Lab) -> None:
+    (nothing,) = asked_round(asking, 1)
+    with pytest.raises(UsageError, match=r"nobody has answered anything of round 1.*lab.toml"):
+        say_enough(nothing)
+    say_enough(say(asking, "Anna", 2))
+    assert say(asking, "Anna", 2).enough
+    write_project(asking.round(1), 6)
+    assert not say(asking, "Anna", 2).enough
+
+
+def test_items_that_cannot_be_shown_are_left_out_and_told(asking: Lab) -> None:
+    (asking.round(1) / "unavailable.json").write_text(
+        json.dumps({"i001": "outside", "i000": "gone", "x": "?"})
+    )
+    say(asking, "Anna", 4)
+    project = load_project(asking.round(1))
+    with AnswerStore(project) as store:
+        store.record_many(Entry("Ben", name, "not") for name in ("i000", "i002", "i003"))
+    (asked,) = asked_round(asking, 1)
+    assert (asked.items, asked.answered, asked.left_out, asked.complete) == (3, 3, 1, True)
+    assert "1 more cannot be shown and are left out" in str(asked)
+
+
+def test_time_left_is_as_expected_first_and_then_by_the_own_speed() -> None:
+    now = 0.0
+    pacer = Pacer(100.0, clock=lambda: now)
+    assert pacer.seconds_left(0.0) == 100
+    now = 10.0
+    assert pacer.seconds_left(0.01) == 90
+    now = 110.0
+    assert pacer.seconds_left(0.02) is None, "and not 0 for as long as it takes"
+    now = 60.0
+    assert pacer.seconds_left(0.25) == 180
+    assert Pacer(None).seconds_left(0.0) is None
+    resumed = Pacer(100.0, clock=lambda: now)
+    assert resumed.seconds_left(0.5) == 50
+    now = 70.0
+    assert resumed.seconds_left(0.6) == pytest.approx(40)
+
+
+def test_progress_counts_parts_of_slides_and_of_steps() -> None:
+    told: list[tuple[str, float, float]] = []
+    parts = in_parts(lambda *one: told.append(one), 30.0, 10.0)
+    Reporting("at", parts[0]).started("b", 1, 2)(1, 4)
+    parts[1]("end", 1, 2)
+    assert told == [("at b", 15, 40), ("at b", 18.75, 40), ("end", 35, 40)]
+
+
+@dataclass(frozen=True)
+class Nothing(Ingredients, stage="nothing"):
+    """Decides nothing."""
+
+
+def one_step(lab: Lab, monkeypatch: pytest.MonkeyPatch, work: Callable[[Report], Facts]) -> None:
+    step = Step(Stage("only", "the only step", (), ("made.txt",), work, Nothing()), seconds=60.0)
+    page = LabPage("here", "", [LabRow("only", "", "next", "", "")], {}, 1, [], [], [], [], [])
+    monkeypatch.setattr(running, "steps_of", lambda _lab: [step])
+    monkeypatch.setattr(running, "lab_page", lambda _lab: page)
+
+
+def test_a_step_tells_how_far_it_is_on_page_and_in_status(
+    asking: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def work(report: Report) -> Facts:
+        report("working hard", 1, 4)
+        with held(asking.lock):
+            seen.append(standings(asking)[0])
+        (asking.root / "made.txt").touch()
+        return {}
+
+    monkeypatch.setattr(running, "WRITTEN_EVERY_S", 0)
+    monkeypatch.setattr(running, "SHOWN_EVERY_S", 0)
+    one_step(asking, monkeypatch, work)
+    with progress_bar("%") as bar:
+        assert go_on(asking, watch=_shower(bar)).finished
+    (standing,) = seen
+    assert standing.status == "running"
+    assert standing.what.startswith("working hard: 25%, about")
+    assert standing.seconds is not None
+    assert not asking.progress.exists()
+    assert "the only step: 0%, about 60 s left" in capsys.readouterr().err, (
+        "a line where there is no terminal"
+    )
+    assert standings(asking)[0].status == "done"
+
+
+def test_a_step_that_is_never_done_is_not_done_for_ever(asking: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(_report: Report) -> Facts:
+        (asking.root / "made.txt").touch()
+        return {}
+
+    one_step(asking, monkeypatch, work)
+    monkeypatch.setattr(running, "_first_open", lambda *_: (0, ()))
+    with pytest.raises(OutputError, match="step only was done and is still not done"):
+        go_on(asking)
 
 
 # ---- the whole thread ----

@@ -156,6 +156,15 @@ def test_a_page_asks_nothing_of_a_network_and_runs_nothing_it_was_told(tmp_path:
     assert "generator" in {meta.get("name") for meta in page.of("meta")}
 
 
+def test_the_laboratorys_page_links_to_what_was_made_and_shows_itself_anew(tmp_path: Path) -> None:
+    row = LabRow("model", "the model", "running", "about 3 min left", "", ["model/our lab.json", "site.json"])
+    page = LabPage("here", "", [row], {"train": 1}, 1, [], [], [], [], [], refresh_s=20)
+    shown = Page(write_lab_page(tmp_path / "index.html", page).read_text(encoding="utf-8"))
+    assert [link["href"] for link in shown.of("a")] == ["model/our%20lab.json", "site.json"]
+    (refresh,) = shown.of("meta", **{"http-equiv": "refresh"})
+    assert refresh["content"] == "20"
+
+
 def test_the_stages_of_a_job_are_told(tmp_path: Path) -> None:
     for made in (run, experiments):
         text = Page(made(tmp_path)).text("td")

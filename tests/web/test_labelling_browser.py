@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import AnswerStore
 from tests.labels.observers.projects import write_project
 from tests.web.server import Server, serving
@@ -73,7 +73,7 @@ def test_two_observers_and_a_killed_server(browser: playwright.Browser, tmp_path
     for observer in (anna, ben):  # the next pictures are there already, the server is not
         observer.answer("amu")
         observer.wait_for("failing")
-        assert "not saved yet" in (observer.page.text_content("#state") or "")
+        assert "kept in this browser until the server is back" in (observer.page.text_content("#state") or "")
     anna.page.close(run_before_unload=False)
     with serving(project.folder, port=server.port) as again:
         anna.open(again)
@@ -108,9 +108,12 @@ def test_the_grid_and_an_item_without_picture(browser: playwright.Browser, tmp_p
                 break
             anna.page.keyboard.press("n")
             anna.page.wait_for_timeout(50)
-        assert anna.page.text_content("#count") == "14 of 15"
-        assert "1 pictures were unavailable" in (anna.page.text_content("#rest") or "")
+        assert anna.page.text_content("#count") == "14 of 14", (
+            "one that cannot be shown is waited for by nobody"
+        )
+        assert anna.page.text_content("#rest") == "1 more cannot be shown and is left out."
         anna.wait_for("saved")
+    assert list(load_project(project.folder).unavailable) == ["lost"]
     found = list(answers_of(project, "Anna").values())
     assert found.count("mitosis") in (11, 12)
     assert found.count("mitosis") + found.count("not") == 14

@@ -54,9 +54,11 @@ def test_an_unreadable_slide_is_logged_once_and_comes_back(
         assert crops.jpeg(item.number, "close") is None
         assert crops.jpeg(item.number, "context") is None
     assert len(caplog.records) == 1
-    assert "no such file" in caplog.text
+    assert "cannot be shown and is left out" in caplog.text
+    assert "no such file" in project.unavailable[item.name]
     hidden.rename(item.slide)
     assert crops.jpeg(item.number, "close")
+    assert not project.unavailable
 
 
 def test_a_slide_without_scale_is_unavailable(project: Project, caplog: pytest.LogCaptureFixture) -> None:

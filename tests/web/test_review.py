@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +17,8 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.jobs.reference import finish_cohort
-from metaphase.jobs.review import Review, collect_decisions, load_review, sureness
+from metaphase.jobs.review import SETTINGS_OF_REVIEW, Review, collect_decisions, load_review, sureness
+from metaphase.labels.observers.project import DEFAULT_ANSWERS
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.labels.reference import read_reference
 from metaphase.slides import ArraySlide
@@ -67,6 +70,25 @@ def test_strangers_and_foreign_hosts_are_kept_out(review: Review) -> None:
             assert stranger.get("/").status_code == 403
             assert stranger.get("/", headers={"host": "evil.example"}).status_code == 421
             assert stranger.post("/api/session", json={"observer": "Eve"}).status_code == 403
+
+
+def test_as_many_as_are_asked_for(workspace: Path, review: Review) -> None:
+    """The page shows what the laboratory counts, and not all that there is."""
+    few = load_review(workspace, most=3)
+    assert few.order == review.order[:3]
+    assert len(few.project.items) == len(review.project.items)
+
+
+def test_a_key_means_one_thing_on_all_pages() -> None:
+    page = (files("metaphase.web") / "static" / "viewing" / "page.html").read_text()
+    buttons = re.findall(r"<b>([^<]+)</b><kbd>(\w)</kbd>", page)
+    answers = [*DEFAULT_ANSWERS, *SETTINGS_OF_REVIEW.answers]
+    said: dict[str, set[str]] = {}
+    for label, key in [*buttons, *((one.label, one.key.upper()) for one in answers)]:
+        said.setdefault(key, set()).add(label)
+    assert said["M"] == {"Mitosis"}
+    assert said["N"] == {"Not a mitosis", "Other cell"}, "where an artefact has a key of its own"
+    assert {key for key, labels in said.items() if len(labels) > 1} == {"N"}
 
 
 def test_the_least_sure_come_first_with_what_is_known(client: Client, review: Review) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import stat
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ import pytest
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.labels.observers.project import LabellingError, Project
 from metaphase.web.labelling import only_server, serve_project
+from metaphase.web.serving import LOOPBACK, listening
 from tests.web.server import serving
 
 
@@ -24,13 +24,13 @@ def test_two_servers_on_one_project_and_a_killed_one(project: Project) -> None:
             pass
 
 
-def test_a_port_in_use_names_the_option(project: Project) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(MetaphaseError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
-            serve_project(project.folder, port=port)
+def test_a_free_port_is_taken_in_the_place_of_one_in_use(caplog: pytest.LogCaptureFixture) -> None:
+    with listening(LOOPBACK, 0) as first:
+        port = first.getsockname()[1]
+        with listening(LOOPBACK, port) as second:
+            other = second.getsockname()[1]
+    assert other != port
+    assert f"port {port} of 127.0.0.1 is in use: listening at port {other} instead" in caplog.text
 
 
 def test_impossible_addresses(project: Project) -> None:

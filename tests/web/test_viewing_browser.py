@@ -117,7 +117,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     tab.press("n")
     tab.press("n")
     page.mouse.move(500, 300)
-    page.keyboard.press("a")
+    page.keyboard.press("i")
     tab.saved()
     assert tab.counted() == counted - 1
     page.wait_for_function("before => document.getElementById('count').textContent !== before", arg=before)

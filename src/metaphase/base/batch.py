@@ -36,6 +36,17 @@ TELL_AGAIN_S = 600.0
 """Who is waited for is said again after this time."""
 
 
+def brief_time(seconds: float) -> str:
+    """About how long something takes.
+
+    >>> brief_time(100), brief_time(600), brief_time(9000)
+    ('100 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 @dataclass(frozen=True)
 class Failure:
     """An item that could not be done."""
@@ -45,14 +56,24 @@ class Failure:
     """What went wrong, in one line."""
     foreseen: bool
     """Whether the message says what to do; if not, the traceback in the log does."""
-    trace: str
+    trace: str = ""
+    """Of an unforeseen error."""
+    bad_input: bool = False
+    """Whether the item itself is at fault, so that another try would end the same way."""
 
     @classmethod
     def of(cls, name: str, error: Exception) -> Failure:
         """The failure that is being handled; the error itself is let go, with all that its frames hold."""
-        foreseen = isinstance(error, MetaphaseError)
-        message = str(error) if foreseen else f"{type(error).__name__}: {error}"
-        return cls(name, message, foreseen, traceback.format_exc())
+        if not isinstance(error, MetaphaseError):
+            return cls(name, f"{type(error).__name__}: {error}", False, traceback.format_exc())
+        return cls(name, str(error), True, bad_input=not isinstance(error, OutputError))
+
+    @property
+    def account(self) -> str:
+        """The message as a line that begins with the name; below it, the traceback where there is one."""
+        named = f"{self.name}: "
+        line = named + " ".join(self.message.removeprefix(named).split())
+        return f"{line}\n{self.trace}" if self.trace else line
 
 
 class BatchWatch:
@@ -71,7 +92,7 @@ class BatchWatch:
         """An item is done."""
 
     def failed(self, failure: Failure, log: Path | None) -> None:
-        """An item could not be done; `log` is where tracebacks go."""
+        """An item could not be done; `log` is where it is recorded."""
 
     def taken(self, name: str, holder: Holder) -> None:
         """Somebody else works on an item, or did: `holder.outlook` says what is done about it."""
@@ -128,7 +149,7 @@ def run_batch(
     watch: BatchWatch | None = None,
     crew: Hands | None = None,
 ) -> Batch[Result]:
-    """Do `work` on every named item. Tracebacks of those that fail go to `errors.log` in `folder`.
+    """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
 
     Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
     does it in this one's place.
@@ -342,22 +363,18 @@ def _forget(folder: Path, name: str) -> None:
 
 
 def _add_to_log(log: Path, failure: Failure) -> bool:
-    """Add the traceback of what failed just now, and say whether that worked; a pipe is not waited for."""
+    """Add what failed just now, and say whether that worked; a pipe is not waited for."""
     try:
         file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
         with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace") as opened:
-            opened.write(_told(failure))
+            opened.write(f"{failure.account}\n")
     except OSError:
         return False
     return True
 
 
-def _told(failure: Failure) -> str:
-    return f"{failure.name}\n{failure.trace}\n"
-
-
 def write_log(log: Path) -> None:
-    """Write the tracebacks of all that failed in a folder.
+    """Write what failed in a folder, a line each, with the traceback of what was unforeseen.
 
     Written until nothing changed meanwhile, so that of several writers the last one knows of all.
     """
@@ -365,7 +382,7 @@ def write_log(log: Path) -> None:
     while written != failures:
         with suppress(OutputError, OSError):
             if failures:
-                write_text(log, "".join(map(_told, failures)))
+                write_text(log, "".join(f"{failure.account}\n" for failure in failures))
             else:
                 log.unlink(missing_ok=True)
         written, failures = failures, known_failures(log.parent)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import threading
 import time
 import warnings
@@ -204,7 +205,7 @@ class Crew:
                 f"{DEATHS + 1} workers died of it, most likely for want of memory. Give workers more memory, "
                 "or run this slide alone."
             )
-            return Failure(name, message, foreseen=True, trace=message)
+            return Failure(name, message, foreseen=True)
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
             return Failure.of(name, error)
 
@@ -383,8 +384,10 @@ def _queued(config: ClusterConfig) -> Any:
     options["worker_extra_args"] = [*options.get("worker_extra_args", ()), *extra]
     exports = [f"export OMP_NUM_THREADS={options['cores']}", f"export {KEEP_MEMORY}"]
     options["job_script_prologue"] = [*exports, *options.get("job_script_prologue", ())]
+    chosen = getattr(dask_jobqueue, KINDS[config.kind])
+    _check_commands(config.kind, chosen.job_cls)
     try:
-        cluster = getattr(dask_jobqueue, KINDS[config.kind])(**options)
+        cluster = chosen(**options)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"the options of the cluster make no sense ({error})",
@@ -395,3 +398,14 @@ def _queued(config: ClusterConfig) -> Any:
     else:
         cluster.adapt(minimum_jobs=config.least_jobs, maximum_jobs=config.jobs)
     return cluster
+
+
+def _check_commands(kind: str, job: Any) -> None:
+    """Jobs that nobody can submit would be waited for for ever."""
+    commands = [command.split()[0] for command in (job.submit_command, job.cancel_command) if command]
+    missing = [command for command in commands if shutil.which(command) is None]
+    if missing:
+        raise UsageError(
+            f"a cluster of kind {kind!r} needs the command {missing[0]}, which is not on this machine",
+            next_step="run this where jobs are submitted (a login node), or use --workers",
+        )

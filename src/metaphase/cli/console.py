@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.batch import BatchWatch, Failure
+from metaphase.base.batch import BatchWatch, Failure, brief_time
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.leases import Holder
@@ -191,10 +192,23 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         """One cell."""
         unit = task.fields.get("unit", self._unit)
+        if unit == "%":
+            return Text(f"{100 * task.completed / (task.total or 1):.0f} %")
         digits = 0 if (task.total or 0) >= 100 or unit != AREA else 1
         total = "?" if task.total is None else f"{task.total:.{digits}f}"
         speed = f" {task.speed:.2g} {unit}/s" if unit == AREA and task.speed else ""
         return Text(f"{task.completed:.{digits}f}/{total} {unit}{speed}".rstrip())
+
+
+class _Left(TimeRemainingColumn):
+    """The time that is left: as the task's field `left` says, else by the speed so far."""
+
+    def render(self, task: Task) -> Text:
+        """One cell."""
+        if "left" not in task.fields:
+            return super().render(task)
+        left = task.fields["left"]
+        return Text("" if left is None else f"about {brief_time(left)} left")
 
 
 def progress_bar(unit: str = "") -> Progress:
@@ -204,7 +218,7 @@ def progress_bar(unit: str = "") -> Progress:
         BarColumn(),
         _Amount(unit),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        _Left(),
     )
     return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
@@ -244,15 +258,8 @@ class Pace:
         return (time.monotonic() - self._first) / max(1, self.done) * max(0, self.total - self.done)
 
     def __str__(self) -> str:
-        left = self.seconds_left
-        told = (
-            f"{left:.0f} s"
-            if left < 120
-            else f"{left / 60:.0f} min"
-            if left < 7200
-            else f"{left / 3600:.1f} h"
-        )
-        return f"{self.done}/{self.total}" + (f", about {told} left" if self.done < self.total else "")
+        left = f", about {brief_time(self.seconds_left)} left" if self.done < self.total else ""
+        return f"{self.done}/{self.total}{left}"
 
 
 class JsonWatch(BatchWatch):
@@ -300,13 +307,15 @@ class JsonWatch(BatchWatch):
 class BarWatch(BatchWatch):
     """A batch on a progress bar: all items and those worked on; errors and warnings as they come.
 
-    Where nobody watches a terminal, a line for each item in its place.
+    A warning that several items share is told of the first; `end` says of how many more it holds. Where
+    nobody watches a terminal, a line for each item in its place.
     """
 
     def __init__(self, bar: Progress) -> None:
         self._bar, self._pace = bar, Pace()
         self._all: TaskID | None = None
         self._each: dict[str, TaskID] = {}
+        self._warned: Counter[str] = Counter()
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
         """Begin a line."""
@@ -325,8 +334,16 @@ class BarWatch(BatchWatch):
         seconds = self._pace.end(name)
         if not stderr.is_terminal:
             tell(f"{name}: done in {seconds:.1f} s ({self._pace})")
-        for warning in getattr(result, "warnings", ()):
-            warn(f"{name}: {warning}")
+        for warning in map(str, getattr(result, "warnings", ())):
+            if not self._warned[warning]:
+                warn(f"{name}: {warning}")
+            self._warned[warning] += 1
+
+    def end(self) -> None:
+        """All are done."""
+        for warning, often in self._warned.items():
+            if often > 1:
+                warn(f"the same of {often - 1} more: {warning}")
 
     def failed(self, failure: Failure, log: Path | None) -> None:
         """Tell what went wrong, the others go on."""
@@ -360,4 +377,6 @@ def batch_bar(unit: str = "", *, log_json: bool = False) -> Iterator[BatchWatch]
         yield JsonWatch()
         return
     with progress_bar(unit) as bar:
-        yield BarWatch(bar)
+        watch = BarWatch(bar)
+        yield watch
+        watch.end()

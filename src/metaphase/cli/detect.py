@@ -70,7 +70,7 @@ def detect(
     ] = "",
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="Also write: csv, asap, coco, ...; QuPath's GeoJSON is always there."),
+        typer.Option("--format", help="Also write: {names of formats}; QuPath's GeoJSON is always there."),
     ] = None,
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
@@ -103,6 +103,13 @@ def detect(
     workers: Workers = 0,
     scheduler: Scheduler = "",
     cluster: Cluster = None,
+    allow_failed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-failed",
+            help="End with 0 though slides are bad, as errors.log and the index say: for workflow engines.",
+        ),
+    ] = False,
     log_json: LogJson = False,
     explained: Explain = False,
     status: Annotated[
@@ -153,7 +160,7 @@ def detect(
             )
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
-    if unknown and len(unknown) == len(chosen):
+    if unknown and len(unknown) == len(chosen) and not allow_failed:
         raise unknown[0]
     for error in unknown:
         warn(str(error))
@@ -185,7 +192,7 @@ def detect(
         told = stated.get("site") or "nothing: give a profile of your laboratory with --site"
         stdout.print(f"calibrated by {told}", markup=False, highlight=False, soft_wrap=True)
         stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
-    raise typer.Exit(int(bool(done.failures)))
+    raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 
 def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:

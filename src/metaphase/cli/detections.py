@@ -18,8 +18,7 @@ def convert(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="Files or folders: CSV, Parquet, QuPath GeoJSON, ASAP XML, Grand-Challenge JSON, COCO, "
-            "SlideRunner SQLite, DICOM annotations.",
+            help="Files or folders: {titles of formats}.",
             metavar="INPUT...",
         ),
     ],
@@ -28,10 +27,7 @@ def convert(
     ],
     to: Annotated[
         str | None,
-        typer.Option(
-            help="csv, parquet, qupath, asap, grand-challenge, coco, sliderunner or dicom; "
-            "by default what the output's name says.",
-        ),
+        typer.Option(help="{names of formats}; by default what the output's name says."),
     ] = None,
     mpp: Mpp = None,
     manifest: Annotated[Path | None, typer.Option(help="Table of case, mpp, width and height.")] = None,

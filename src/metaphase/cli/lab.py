@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +12,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stdout, tell, warn
+from metaphase.base.batch import brief_time
+from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from metaphase.jobs.lab.answers import Asked
     from metaphase.jobs.lab.folder import Lab as LabFolder
+    from metaphase.jobs.lab.parts import StepProgress
     from metaphase.jobs.stages import Report, StageState
 
 lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
@@ -27,6 +31,7 @@ LabOption = Annotated[
         "--lab", help="The laboratory's folder; by default the current one, or one above with lab.toml."
     ),
 ]
+TOLD_EVERY_S = 30
 COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "out of date": "yellow",
            "interrupted": "yellow", "failed": "red"}  # fmt: skip
 
@@ -88,7 +93,7 @@ def init(
     """
     from metaphase.jobs.lab.running import begin
 
-    with progress_bar("slides") as bar:
+    with progress_bar("%") as bar:
 
         def ask(question: str) -> bool:
             bar.stop()
@@ -127,25 +132,36 @@ def next_(
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
     ] = False,
+    enough: Annotated[
+        bool, typer.Option("--enough", help="The answers to the page that waits are enough: go on with them.")
+    ] = False,
 ) -> None:
     """Do all that a machine can do; where people are asked, show the page until they have answered.
 
     Killed at any moment, the same command goes on.
     """
+    from metaphase.jobs.lab.answers import say_enough
     from metaphase.jobs.lab.folder import find_lab
-    from metaphase.jobs.lab.running import alone, go_on
+    from metaphase.jobs.lab.running import alone, go_on, measure_machine
 
     found = find_lab(place or context.obj, device)
     with alone(found):
         asked = None
-        while asked is None or (not no_page and _answered(found, asked)):
-            with progress_bar() as bar:
-                asked = go_on(found, report=_reporter(bar), told=_tell_step).asked
+        while asked is None or enough or (not no_page and _answered(found, asked)):
+            with progress_bar("%") as bar:
+                show = _shower(bar)
+                measure_machine(found, tell)
+                asked = go_on(found, told=_tell_step, watch=show).asked
             if asked is None:
                 _tell_end(found)
                 tell(f"page {found.page}")
                 return
-            tell(f"{asked.what}: {asked}. About {asked.seconds_left / 60:.0f} minutes are left.")
+            if enough:
+                say_enough(asked)
+                enough = False
+                asked = None
+                continue
+            tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering are left.")
     if no_page:
         tell(asked.command)
     stdout.print("next: metaphase lab next", markup=False, highlight=False)
@@ -157,7 +173,7 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
     now = _same_page(found, asked)
     if now is not None:
         tell(f"{now.what}: {now}")
-    return now is None or now.enough
+    return now is not None and now.enough
 
 
 def _serve(found: LabFolder, asked: Asked) -> None:
@@ -170,20 +186,22 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
     def complete() -> bool:
         now = _same_page(found, asked)
-        if now is not None and str(now) != said[0] and (now.answered % 25 == 0 or now.complete):
+        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != said[0]:
             said[0] = str(now)
             tell(said[0])
         return now is None or now.complete
 
     def ready(running: Running | ReviewRunning) -> None:
-        tell("It goes on by itself when all is answered; Ctrl-C goes on with what there is. Open")
+        tell("It goes on by itself when all is answered. Ctrl-C stops; answers are kept, and")
+        tell("metaphase lab next --enough goes on with those there are. Open")
         typer.echo(running.url)
 
     page = found.settings.page
     if asked.kind == "label":
         serve_project(asked.folder, host=page.host, port=page.port, ready=ready, until=complete)
     else:
-        serve_review(asked.folder, port=page.port, ready=ready, until=complete)
+        most = asked.items + asked.left_out
+        serve_review(asked.folder, port=page.port, most=most, ready=ready, until=complete)
 
 
 def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
@@ -194,12 +212,31 @@ def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
 
 
 def _reporter(bar: Progress) -> Report:
-    task = bar.add_task("starting", total=1)
+    """A report with the time that what is being done still takes at its speed."""
+    from metaphase.jobs.lab.parts import Pacer, StepProgress
+
+    show, pacer = _shower(bar), Pacer(None)
 
     def report(what: str, done: float, total: float) -> None:
-        bar.update(task, description=escape(what), completed=done, total=max(total, 1e-9))
+        share = done / total if total > 0 else 0.0
+        show(StepProgress("init", what, share, pacer.seconds_left(share)))
 
     return report
+
+
+def _shower(bar: Progress) -> Callable[[StepProgress], None]:
+    """Progress of steps on the bar; without a terminal, a line as each begins, and then every half minute."""
+    task = bar.add_task("looking where it stands", total=1, left=None)
+    told_of, told_s = "", 0.0
+
+    def show(now: StepProgress) -> None:
+        nonlocal told_of, told_s
+        bar.update(task, description=escape(now.what), completed=now.share, left=now.seconds_left)
+        if not stderr.is_terminal and (now.step != told_of or time.monotonic() - told_s >= TOLD_EVERY_S):
+            told_of, told_s = now.step, time.monotonic()
+            tell(str(now))
+
+    return show
 
 
 def _tell_step(state: StageState) -> None:
@@ -222,7 +259,4 @@ def _tell_end(found: LabFolder) -> None:
 
 
 def _time(seconds: float | None, status: str) -> str:
-    if seconds is None:
-        return ""
-    about = "" if status == "done" else "~"
-    return f"{about}{seconds:.0f} s" if seconds < 90 else f"{about}{seconds / 60:.0f} min"
+    return "" if seconds is None else ("" if status == "done" else "~") + brief_time(seconds)

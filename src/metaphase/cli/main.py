@@ -78,7 +78,13 @@ class Command(TyperCommand):
 
 
 def _plainly_shown(param: Any) -> Any:
-    """The parameter; lists are shown as `<path>...`, and flags take nothing."""
+    """The parameter; lists are shown as `<path>...`, flags take nothing, and formats are those there are."""
+    if "of formats}" in (getattr(param, "help", None) or ""):
+        from metaphase.detections import format_titles, known_formats
+
+        names = {"{titles of formats}": format_titles(), "{names of formats}": ", ".join(known_formats())}
+        for word, said in names.items():
+            param.help = param.help.replace(word, said)
     if hasattr(param, "display_type_rich") and "display_type_rich" not in vars(param):
         shown = param.display_type_rich
 

@@ -105,14 +105,17 @@ def review(
     workspace: Workspace,
     port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8501,
     case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
+    most: Annotated[
+        int | None, typer.Option(min=1, help="Only so many points, the least sure; by default all.")
+    ] = None,
 ) -> None:
-    """Look at every point in both stains, the least sure first, and accept or reject it by key.
+    """Look at points in both stains, the least sure first, and say by key whether each is a mitosis.
 
     Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
     """
     from metaphase.web.review import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), ready=_announce)
+    serve_review(workspace, port=port, cases=case or (), most=most, ready=_announce)
 
 
 @reference.command()

@@ -42,12 +42,22 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 
 
+OWN = frozenset(known.name for known in FORMATS)
+"""A file that is written without a word about its format is of one of these, whatever is installed."""
+
+
 def known_formats() -> dict[str, Format]:
     """All by name: ours, and those that other packages add."""
-    own = {known.name: known for known in FORMATS}
-    return own | {
-        known.name: known for known in plugins("metaphase.formats").values() if known.name not in own
-    }
+    found: dict[str, Format] = {}
+    for known in (*FORMATS, *plugins("metaphase.formats").values()):
+        taken = any(known.suffixes[0] in other.suffixes for other in found.values())
+        found.setdefault(known.name, replace(known, shares_ending=taken))
+    return found
+
+
+def format_titles() -> str:
+    """All formats as people call them, in a line."""
+    return ", ".join(known.title or known.name for known in known_formats().values())
 
 
 # ---- read detections or truth from any of the formats people have ----
@@ -89,18 +99,17 @@ def _is_other(file: Path) -> bool:
 
 
 def format_of(path: Path) -> Format:
-    """The format of a file, by its ending and, for JSON, by what it holds."""
-    ending = _ending(path)
-    candidates = [known for known in known_formats().values() if ending in (*known.suffixes, *known.packed)]
+    """The format of a file, by its ending and, where several share that, by what it holds."""
+    ending, formats = _ending(path), list(known_formats().values())
+    candidates = [known for known in formats if ending in (*known.suffixes, *known.packed)]
     if ending == ".json":
         content = load_json(path)
-        candidates = [known for known in known_formats().values() if known.holds(content)]
+        candidates = [known for known in formats if known.holds(content)]
+    elif len(candidates) > 1:
+        silent = [known for known in candidates if known.recognises is None]
+        candidates = [known for known in candidates if known.recognises and known.recognises(path)] + silent
     if not candidates:
-        raise TableError(
-            "is of no known format",
-            path=path,
-            next_step=f"known are {', '.join(sorted(known_formats()))}",
-        )
+        raise TableError("is of no known format", path=path, next_step=f"known are {format_titles()}")
     return candidates[0]
 
 
@@ -171,10 +180,11 @@ def write_detections(
 
 def format_for(path: Path, name: str | None = None) -> Format:
     """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
-    suffix = path.suffix.lower()
-    fitting = [known for known in known_formats().values() if suffix in known.suffixes]
+    suffix, formats = path.suffix.lower(), known_formats().values()
+    fitting = [known for known in formats if path.name.lower().endswith(known.own_ending)]
+    fitting = fitting or [known for known in formats if suffix in known.suffixes]
     if name is None:
-        return _only(fitting, path)
+        return _only([known for known in fitting if known.name in OWN] or fitting, path)
     chosen = known_formats().get(name.lower())
     if chosen is None:
         raise UsageError(

@@ -56,7 +56,7 @@ from metaphase.labels.observers.store import AnswerStore
 DETECTIONS, SQUARES, SAMPLE = "detections", "squares", "sample.parquet"
 DESIGN = "design"
 """Attribute of the sample: how it was drawn, and from what."""
-LEAST_TISSUE = 0.25
+LEAST_TISSUE = 0.5
 """Share of a square that must be tissue."""
 VALUES = {MITOSIS: 1.0, NOT: 0.0, ARTEFACT: 0.0, UNSURE: 0.5}
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight or more")
@@ -78,6 +78,25 @@ class _Searched:
     table: pd.DataFrame
     tissue: TissueMask
     stated: Mapping[str, Any]
+    size_px: tuple[int, int]
+    """Width and height of the slide."""
+
+    def grid(self, side_um: float) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Where the squares of a side begin (x, y), and how many whole ones there are in each direction."""
+        size_um = np.array(self.size_px) * self.mpp
+        count = np.floor(size_um / side_um + 1e-9).astype(np.int64)
+        return (size_um - count * side_um) / 2 / self.mpp, count
+
+    def cells(self, places: Floats, side_um: float) -> npt.NDArray[np.int64]:
+        """Column and row of the square in which each place (n, 2) lies; -1, -1 outside of all."""
+        origin, count = self.grid(side_um)
+        cells = np.floor((places - origin) * self.mpp / side_um).astype(np.int64)
+        cells[((cells < 0) | (cells >= count)).any(axis=1)] = -1
+        return cells
+
+
+class NoSquareError(UsageError):
+    """The slides have no square to ask about."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,7 @@ def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleC
     if sample.empty:
         raise UsageError("the slides have no detections", next_step="give slides with tumour")
     if config.squares and squares.empty:
-        raise UsageError(
+        raise NoSquareError(
             f"no square of {config.square_um:g} um has tissue enough",
             next_step="give slides with more tissue, smaller squares (--square-um), or none (--squares 0)",
         )
@@ -175,7 +194,8 @@ def _read(folder: Path) -> _Searched:
             next_step="run `metaphase detect` again, which costs seconds",
         )
     slide = str(result.summary["slide"])
-    return _Searched(folder, result.name, slide, result.mpp, table, result.tissue, stated)
+    size_px = result.summary["width"], result.summary["height"]
+    return _Searched(folder, result.name, slide, result.mpp, table, result.tissue, stated, size_px)
 
 
 def _refuse_mixed(slides: Sequence[_Searched]) -> None:
@@ -210,7 +230,7 @@ def _known(one: _Searched, number: int, counting: CountConfig, config: SampleCon
         area_mm2=slide.area_mm2, config=counting,
     )  # fmt: skip
     away = np.hypot(slide.places[:, 0] - spot.x, slide.places[:, 1] - spot.y)
-    cell = np.floor(slide.places * one.mpp / config.square_um).astype(np.int64)
+    cell = one.cells(slide.places, config.square_um)
     about = {
         "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
         "index": np.arange(len(known)),
@@ -221,20 +241,20 @@ def _known(one: _Searched, number: int, counting: CountConfig, config: SampleCon
 
 
 def _cells(one: _Searched, number: int, config: SampleConfig) -> pd.DataFrame:
-    """The squares of a slide that are tissue enough, by their middles."""
-    side_px = config.square_um / one.mpp
+    """The squares that lie within a slide and are tissue enough, by their middles."""
+    side_px, (origin, _) = config.square_um / one.mpp, one.grid(config.square_um)
     row, column = np.nonzero(one.tissue.mask)
     x, y = (one.tissue.x + (column + 0.5) * one.tissue.scale, one.tissue.y + (row + 0.5) * one.tissue.scale)
-    cells, pixels = np.unique(
-        np.floor(np.stack([y, x]) / side_px).astype(np.int64), axis=1, return_counts=True
-    )
+    places = np.stack([x, y], axis=1).astype(np.float64)
+    cells, pixels = np.unique(one.cells(places, config.square_um), axis=0, return_counts=True)
     tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
-    kept = tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6
-    rows, columns = cells[:, kept]
+    kept = (cells[:, 0] >= 0) & (tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6)
+    columns, rows = cells[kept].T
     about = {
         "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
         "row": rows, "column": columns,
-        "x": (columns + 0.5) * side_px, "y": (rows + 0.5) * side_px, "tissue_mm2": tissue_mm2[kept],
+        "x": origin[0] + (columns + 0.5) * side_px, "y": origin[1] + (rows + 0.5) * side_px,
+        "tissue_mm2": tissue_mm2[kept],
     }  # fmt: skip
     return pd.DataFrame(about)
 

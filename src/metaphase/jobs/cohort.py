@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ class CohortSlide:
 def named_slides(
     slides: Iterable[Path | SlideSource], *, mpp: float | None = None, tissue: str = ""
 ) -> dict[str, CohortSlide]:
-    """Slides by their files' stems, which must differ, for results carry them; `mpp` is that of paths."""
+    """Slides by their files' stems; those of one name have the names of their folders before it.
+
+    `mpp` is that of paths.
+    """
     found: dict[str, CohortSlide] = {}
     slides, source = list(slides), TissueSource.stated(tissue)
     if source.mask is not None and len(slides) > 1:
@@ -40,18 +44,35 @@ def named_slides(
             path=source.mask,
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
-    for slide in slides:
-        slide = slide if isinstance(slide, SlideSource) else SlideSource(slide, mpp)
-        path = slide.path
-        name = readable_name(path.resolve().name if path.is_dir() else path.stem)
+    given = [slide if isinstance(slide, SlideSource) else SlideSource(slide, mpp) for slide in slides]
+    for slide, name in zip(given, _distinct_names([slide.path for slide in given]), strict=True):
         if name in found:
             raise UsageError(
                 f"its outputs would overwrite those of {found[name].slide.path}",
-                path=path,
-                next_step="name each slide once, and run slides of the same name into different folders",
+                path=slide.path,
+                next_step="name each slide once, or name them in a manifest",
             )
         found[name] = CohortSlide(name, slide, source)
     return found
+
+
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The stems; where several are the same, with as many folders before them as it takes.
+
+    >>> _distinct_names([Path("a/he.tif"), Path("b/he.tif"), Path("c.tif")])
+    ['a-he', 'b-he', 'c']
+    """
+    ways = [(*path.parts[:-1], path.resolve().name if path.is_dir() else path.stem) for path in paths]
+    names = [way[-1] for way in ways]
+    for folders in range(1, max(map(len, ways), default=0)):
+        often = Counter(names)
+        names = [
+            "-".join(part.strip("/\\:.") for part in way[-folders - 1 :]).strip("-")
+            if often[name] > 1
+            else name
+            for way, name in zip(ways, names, strict=True)
+        ]
+    return [readable_name(name) for name in names]
 
 
 def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionError]:

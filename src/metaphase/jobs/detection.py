@@ -40,7 +40,7 @@ from metaphase.counting import (
     uncalibrated_doubt,
 )
 from metaphase.counting.specimen import specimen
-from metaphase.detections import DetectionSet, known_formats, write_detections
+from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile
@@ -59,6 +59,7 @@ from metaphase.jobs.results import (
     REPORT,
     SEARCH,
     file_of,
+    formats_in,
     load_result,
     read_count,
     review_in_force,
@@ -406,10 +407,7 @@ class _SlideJob:
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
-        there = [
-            name for name in known_formats() if (self.folder / file_of(name)).exists() and name != "parquet"
-        ]
-        return list(dict.fromkeys((*self.config.written, *there)))
+        return list(dict.fromkeys((*self.config.written, *formats_in(self.folder))))
 
     @cached_property
     def _slide_count(self) -> SlideCount:

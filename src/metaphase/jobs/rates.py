@@ -13,6 +13,7 @@ import numpy as np
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue import find_tissue
 from metaphase.jobs.stages import Report, silent
+from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.detector import ReadyDetector
 from metaphase.networks.engine import PeakConfig, detect_tiles, plan_detection
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
@@ -112,12 +113,34 @@ def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     return Rates(rates[1], rates[0], rates[2], engine.arithmetic, str(engine.device))
 
 
-def _rate(work: Callable[[], Iterator[float]]) -> float:
-    """Square millimetres a second, after a first piece that warms caches up."""
+def training_rate(spec: NetworkSpec, batch: int, device: str) -> float:
+    """Patches a second that pass forward, backward and into new weights, measured for a moment."""
+    import torch
+
+    from metaphase.networks.architectures import build_network
+
+    network = build_network(spec).to(device).train()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.0)
+    images = torch.rand(batch, 3, PATCH_PX, PATCH_PX, device=device)
+
+    def steps() -> Iterator[float]:
+        while True:
+            optimizer.zero_grad(set_to_none=True)
+            network(images).float().square().mean().backward()
+            optimizer.step()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            yield batch
+
+    return _rate(steps, LEAST_SECONDS / 2)
+
+
+def _rate(work: Callable[[], Iterator[float]], least_s: float = LEAST_SECONDS) -> float:
+    """Square millimetres, or whatever pieces count, a second, after a first piece that warms caches up."""
     pieces = work()
     next(pieces)
     done, started = 0.0, time.perf_counter()
-    while not done or time.perf_counter() - started < LEAST_SECONDS:
+    while not done or time.perf_counter() - started < least_s:
         piece = next(pieces, None)
         if piece is None:
             pieces = work()

@@ -39,8 +39,8 @@ SETTINGS_OF_REVIEW = Settings(
     title="Reference standard",
     question="Is there a mitosis at the mark in H&E?",
     answers=(
-        Answer(name=ACCEPT, key="a", label="Accept", colour="#57a773"),
-        Answer(name=REJECT, key="r", label="Reject", colour="#e2774a"),
+        Answer(name=ACCEPT, key="m", label="Mitosis", colour="#e2774a"),
+        Answer(name=REJECT, key="n", label="Not a mitosis", colour="#5f97d3"),
     ),
     close_um=CLOSE_UM,
 )
@@ -67,8 +67,11 @@ class Review:
         return [int(number) for number in self.table["number"]]
 
 
-def load_review(workspace: str | Path, cases: Collection[str] = ()) -> Review:
-    """Bring the project of a workspace up to date and open it, for all cases or for some."""
+def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | None = None) -> Review:
+    """Bring the project of a workspace up to date and open it, for all cases or for some.
+
+    With `most`, only so many of the least sure points are shown.
+    """
     workspace = Path(workspace)
     pairs = read_pairs(workspace)
     table = read_reference(workspace)
@@ -80,7 +83,7 @@ def load_review(workspace: str | Path, cases: Collection[str] = ()) -> Review:
         raise ReferenceStandardError("there is no point to review", path=workspace)
     project = _updated(workspace / REVIEW, table, pairs)
     shown = table[table["case"].isin(cases)] if cases else table
-    shown = shown.iloc[np.argsort(sureness(shown), kind="stable")].reset_index(drop=True)
+    shown = shown.iloc[np.argsort(sureness(shown), kind="stable")[:most]].reset_index(drop=True)
     return Review(workspace, shown.assign(number=_numbers(project, shown)), pairs, project)
 
 

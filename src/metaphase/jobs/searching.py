@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
 from metaphase.jobs.stages import Report
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, vouched_card
-from metaphase.networks.detector import Detector, ReadyDetector, identities_of, load_detector
+from metaphase.networks.detector import ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
     EngineConfig,
@@ -38,7 +38,6 @@ from metaphase.networks.engine import (
     check_count,
     detect_tiles,
     even_tile_px,
-    find_detections,
     plan_detection,
 )
 from metaphase.slides import (
@@ -212,7 +211,7 @@ def read_probabilities(path: Path) -> tuple[npt.NDArray[np.uint8], float]:
         return np.concatenate(levels), slide.mpp
 
 
-# ---- many small slides, with the networks of a run ----
+# ---- many slides, with the networks of a run ----
 
 
 @dataclass(frozen=True)
@@ -231,37 +230,35 @@ class SplitSearch:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
         networks = identities_of([vouched_card(model) for model in models])
         config = EngineConfig(device=self.device)
-        search: _Search | None = None
+        ready: ReadyDetector | None = None
         tables = {}
         for number, slide in enumerate(slides):
-            report(f"{name} on {len(slides)} slides", number, len(slides))
+            show = partial(self._show, report, f"{name} on {slide.name}", number, len(slides))
+            show(0, 1)
             path = self.folder / name / f"{slide.name}.parquet"
             made_from = SlideSearched(slide.slide, slide.tissue, networks, self.peaks, config)
             if not made_from.is_done(path):
-                search = search or _Search(load_detector(models), config, self.peaks)
+                ready = ready or ReadyDetector(load_detector(models), config)
                 with slide.slide.open() as opened, made_from.noted(path):
-                    write_table(path, search(opened, self._tissue(slide, opened)))
+                    tiles = self._tiles(opened, self._tissue(slide, opened), ready, made_from.key)
+                    with tiles.found(path.parent, slide.name, None, show) as found:
+                        columns = found[["x", "y", "probability"]]
+                        write_table(path, columns.astype({"probability": np.float32}))
             tables[slide.name] = read_table(path)
         return tables
+
+    def _tiles(self, slide: Slide, tissue: TissueMask, ready: ReadyDetector, key: str) -> TileSearch:
+        """The search of a slide, by tiles that waste little of a small one."""
+        engine, mpp = ready.engine, ready.detector.mpp
+        side_px = max(slide.width, slide.height) * slide.mpp / mpp
+        tile_px = even_tile_px(side_px, engine.tile_px, engine.step_px)
+        return TileSearch(slide, tissue, engine, mpp, self.peaks, key, tile_px)
+
+    @staticmethod
+    def _show(report: Report, what: str, number: int, total: int, done: float, whole: float) -> None:
+        report(what, number + (done / whole if whole else 0.0), total)
 
     def _tissue(self, slide: CohortSlide, opened: Slide) -> TissueMask:
         if slide.name not in self.tissues:
             self.tissues[slide.name] = slide.tissue.of(opened)
         return self.tissues[slide.name]
-
-
-class _Search:
-    """A detector in memory, for slides small enough to be searched at one go."""
-
-    def __init__(self, detector: Detector, config: EngineConfig, peaks: PeakConfig) -> None:
-        ready = ReadyDetector(detector, config)
-        self._engine, self._mpp, self._peaks = ready.engine, detector.mpp, peaks
-
-    def __call__(self, slide: Slide, tissue: TissueMask) -> pd.DataFrame:
-        """Detections of a slide's tissue, the most probable first."""
-        side_px = max(slide.width, slide.height) * slide.mpp / self._mpp
-        tile_px = even_tile_px(side_px, self._engine.tile_px, self._engine.step_px)
-        found = find_detections(
-            self._engine, slide, self._peaks, mpp=self._mpp, tile_px=tile_px, mask=tissue.grid
-        )
-        return pd.DataFrame({"x": found.x, "y": found.y, "probability": found.probability})

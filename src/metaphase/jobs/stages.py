@@ -100,6 +100,11 @@ def stage_states(stages: Sequence[Stage], workspace: str | Path) -> States:
     return tuple(_state(stage, accounts[stage.name], Path(workspace)) for stage in stages)
 
 
+def stage_key(stages: Sequence[Stage]) -> str:
+    """Stands for all that decides the last of the stages, those before it included."""
+    return fingerprint_of(_accounts(stages)[stages[-1].name])
+
+
 def kept_facts(workspace: Path, name: str) -> Facts:
     """What a finished stage told about what it made."""
     facts: Facts = facts_of(workspace / FOLDER / f"{name}.json").get("facts", {})

@@ -24,6 +24,8 @@ class LabRow:
     status: str
     time: str
     what: str
+    files: Sequence[str] = ()
+    """What it made, by paths from the page."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class LabPage:
     """What there is of the finished model, a line each."""
     doubts: Sequence[str]
     """What speaks against it."""
+    refresh_s: int = 0
+    """Seconds after which a browser shows the page anew, while a step is worked on."""
 
 
 def write_lab_page(path: str | Path, page: LabPage) -> Path:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import cv2
@@ -14,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, OutputError
+from metaphase.base.files import write_text
 from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.review import CLOSE_UM, Review
-from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.project import UNAVAILABLE, Project
 from metaphase.labels.registration import Transform, load_transform
 from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides import Slide
@@ -33,16 +37,54 @@ CACHED_CROPS = 2000
 _log = logging.getLogger(__name__)
 
 
-class CropMaker:
-    """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads."""
+class Crops:
+    """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads.
 
-    def __init__(
-        self, project: Project, *, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES
-    ) -> None:
+    Items that cannot be shown are noted beside the project, until they can: nobody is asked about them.
+    """
+
+    def __init__(self, project: Project, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES) -> None:
         self._project = project
         self._slides = SlidePool(open_slides)
         self._jpeg = lru_cache(cached)(self._cut)
-        self._complained: set[int] = set()
+        self._lock, self._left_out = Lock(), project.unavailable
+        self._failed: dict[str, str] = {}
+        """Which picture of an item failed."""
+        self._logged: set[str] = set()
+
+    def jpeg(self, number: int, view: str) -> bytes | None:
+        """The picture, or None where it cannot be had; the reason is logged once, for the operator only."""
+        item = self._project.by_number[number].name
+        try:
+            cut = self._jpeg(number, view)
+        except MetaphaseError as error:
+            self._note(item, view, str(error))
+            return None
+        self._note(item, view)
+        return cut
+
+    def close(self) -> None:
+        """Close the slides."""
+        self._slides.close()
+
+    def _cut(self, number: int, view: str) -> bytes:
+        raise NotImplementedError
+
+    def _note(self, item: str, view: str, reason: str = "") -> None:
+        """A picture of an item cannot be had for a reason; or it can."""
+        with self._lock:
+            if self._left_out.get(item, "") == reason or self._failed.setdefault(item, view) != view:
+                return
+            self._left_out = {name: why for name, why in (self._left_out | {item: reason}).items() if why}
+            with suppress(OutputError):
+                write_text(self._project.folder / UNAVAILABLE, json.dumps(self._left_out, indent=1) + "\n")
+        if reason and reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("item %s cannot be shown and is left out: %s", item, reason)
+
+
+class CropMaker(Crops):
+    """Pictures of the items of a labelling project."""
 
     @cached_property
     def version(self) -> str:
@@ -52,21 +94,7 @@ class CropMaker:
         text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def jpeg(self, number: int, view: View) -> bytes | None:
-        """The picture, or None where it cannot be had; the reason is logged once, for the operator only."""
-        try:
-            return self._jpeg(number, view)
-        except MetaphaseError as error:
-            if number not in self._complained:
-                self._complained.add(number)
-                _log.warning("item %s is unavailable: %s", self._project.by_number[number].name, error)
-            return None
-
-    def close(self) -> None:
-        """Close the slides."""
-        self._slides.close()
-
-    def _cut(self, number: int, view: View) -> bytes:
+    def _cut(self, number: int, view: str) -> bytes:
         item = self._project.by_number[number]
         side_um = getattr(self._project.settings, f"{view}_um")
         with self._slides.open(item.slide, item.mpp) as slide:
@@ -79,15 +107,13 @@ Side = Literal["he", "phh3"]
 CACHED_REVIEW_CROPS = 1000
 
 
-class ReviewCrops:
-    """JPEG pictures of the points of a review, the latest kept in memory. Safe in several threads."""
+class ReviewCrops(Crops):
+    """Pictures of the points of a review, in each stain."""
 
     def __init__(self, review: Review) -> None:
+        super().__init__(review.project, CACHED_REVIEW_CROPS)
         self._review = review
-        self._slides = SlidePool()
-        self._jpeg = lru_cache(CACHED_REVIEW_CROPS)(self._cut)
         self._transform = lru_cache(64)(load_transform)
-        self._complained: set[str] = set()
 
     @property
     def version(self) -> str:
@@ -95,30 +121,15 @@ class ReviewCrops:
         text = repr((SIDE_PX, CLOSE_UM, self._review.order))
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def jpeg(self, number: int, side: Side) -> bytes | None:
-        """The picture, or None where it cannot be had; the reason is logged once a case."""
-        try:
-            return self._jpeg(number, side)
-        except MetaphaseError as error:
-            case = str(self._review.by_number[number]["case"])
-            if case not in self._complained:
-                self._complained.add(case)
-                _log.warning("case %s has no pictures: %s", case, error)
-            return None
-
-    def close(self) -> None:
-        """Close the slides."""
-        self._slides.close()
-
-    def _cut(self, number: int, side: Side) -> bytes:
+    def _cut(self, number: int, view: str) -> bytes:
         row = self._review.by_number[number]
         case = str(row["case"])
         pair = self._review.pairs[case]
-        names = ("x", "y") if side == "he" else ("x_phh3", "y_phh3")
+        names = ("x", "y") if view == "he" else ("x_phh3", "y_phh3")
         place = np.array([row[name] for name in names], float)
-        path, mpp = (pair.he, pair.he_mpp) if side == "he" else (pair.phh3, pair.phh3_mpp)
+        path, mpp = (pair.he, pair.he_mpp) if view == "he" else (pair.phh3, pair.phh3_mpp)
         with self._slides.open(path, mpp) as slide:
-            matrix = np.eye(2) if side == "he" else self._matrix(case)
+            matrix = np.eye(2) if view == "he" else self._matrix(case)
             return encode_jpeg(turned_crop(slide, place, matrix, CLOSE_UM, SIDE_PX))
 
     def _matrix(self, case: str) -> npt.NDArray[np.float64]:

@@ -168,14 +168,15 @@ def serve_review(
     *,
     port: int = PORT,
     cases: Collection[str] = (),
+    most: int | None = None,
     ready: Callable[[Running], None] | None = None,
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Serve the review page until stopped, or until `until` says yes; port 0 is any.
 
-    `ready` is called once the address is taken.
+    `ready` is called once the address is taken. With `most`, only so many of the least sure points are shown.
     """
-    review = load_review(workspace, cases)
+    review = load_review(workspace, cases, most)
     access = Access(own_token())
     project = review.project
     with only_server(project), AnswerStore(project) as store, listening(LOOPBACK, port) as listener:

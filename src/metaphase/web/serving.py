@@ -32,7 +32,7 @@ _log.addFilter(OnceInAWhile())
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at the address; port 0 is any free one."""
+    """A socket that listens at the address; port 0 is any free one, which also stands in for a busy one."""
     if not 0 <= port <= 65535:
         raise UsageError(f"port is {port}", next_step="give 1024 to 65535, or 0 for any free one")
     try:
@@ -41,7 +41,14 @@ def listening(host: str, port: int) -> socket.socket:
             listener = on_failure.enter_context(socket.socket(family, kind, protocol))
             if os.name == "posix":  # elsewhere the option would let two servers share a port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
+            try:
+                listener.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                listener.bind((address[0], 0, *address[2:]))
+                taken = listener.getsockname()[1]
+                _log.warning("port %d of %s is in use: listening at port %d instead", port, host, taken)
             listener.listen(BACKLOG)  # whoever comes before we serve waits
             on_failure.pop_all()
     except OSError as error:
@@ -90,11 +97,6 @@ def _own_address() -> str:
 
 
 def _cannot_listen(error: OSError, host: str, port: int) -> MetaphaseError:
-    if error.errno == errno.EADDRINUSE:
-        return MetaphaseError(
-            f"port {port} of {host} is in use",
-            next_step="choose another with --port, or any free one with --port 0",
-        )
     address = "" if host == LOOPBACK else "--host an address of this machine and "
     return MetaphaseError(
         f"cannot listen on {host}, port {port} ({error.strerror or error})",

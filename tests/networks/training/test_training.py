@@ -213,6 +213,18 @@ def test_finished_run_is_left_alone(stores: Path, trained: tuple[Path, list[Upda
     assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
+def test_slow_steps_are_told_and_saved(stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fifty steps take minutes, nobody waits for fifty steps."""
+    monkeypatch.setattr(loop, "CHECK_EVERY_S", 0.0)
+    saved = tmp_path / loop.STATE_FILE
+    heard: list[tuple[int, bool]] = []
+    chosen = config(stores, epochs=1, checkpoint_minutes=1e-9)
+    train(chosen, tmp_path, device="cpu", watch=lambda update: heard.append((update.step, saved.exists())))
+    steps = heard[-1][0]
+    assert [step for step, _ in heard[:-1]] == list(range(1, steps + 1))
+    assert [there for _, there in heard[:steps]] == [False, *[True] * (steps - 1)]
+
+
 def test_exploding_loss_keeps_the_last_good_state(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

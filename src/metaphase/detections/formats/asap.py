@@ -67,6 +67,15 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     return leaving_out(found, path, left_out)
 
 
+def is_asap(path: Path) -> bool:
+    """Whether an XML file begins as ASAP's do."""
+    try:
+        _, first = next(ET.iterparse(path, ("start",)))
+    except (ET.ParseError, StopIteration, ValueError):
+        return False
+    return str(first.tag) == ROOT
+
+
 def _rows(
     drawing: ET.Element, parents: Mapping[str, str], slide: str, left_out: Counter[str]
 ) -> Iterator[Row]:
@@ -126,4 +135,4 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
         ET.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
 
 
-ASAP = Format("asap", (".xml",), never, read, write, one_slide=True)
+ASAP = Format("asap", (".xml",), never, read, write, one_slide=True, title="ASAP XML", recognises=is_asap)

@@ -115,4 +115,4 @@ def _is_coco(content: Any) -> bool:
     return isinstance(content, dict) and "images" in content and "annotations" in content
 
 
-COCO = Format("coco", (".json",), _is_coco, read, write)
+COCO = Format("coco", (".json",), _is_coco, read, write, title="COCO JSON")

@@ -98,12 +98,22 @@ class Format:
     """Endings of its compressed files, which are read and not written."""
     one_slide: bool = False
     """Whether a file holds the points of one slide and does not say which."""
+    title: str = ""
+    """What people call it; by default its name."""
+    recognises: Callable[[Path], bool] | None = None
+    """Whether a file is of this format, by what it holds; asked where several formats share its ending."""
+    shares_ending: bool = False
+    """Whether another format in the table has its ending, so that its files say which they are."""
+
+    @property
+    def own_ending(self) -> str:
+        """An ending that no other format has."""
+        return f".{self.name}{self.suffixes[0]}"
 
     @property
     def ending(self) -> str:
-        """What follows the name of a new file; formats that share `.json` say which they are."""
-        suffix = self.suffixes[0]
-        return f".{self.name}{suffix}" if suffix == ".json" else suffix
+        """What follows the name of a new file."""
+        return self.own_ending if self.shares_ending or ".json" in self.suffixes else self.suffixes[0]
 
 
 def load_json(path: Path) -> Any:

@@ -227,4 +227,7 @@ def _highdicom(path: Path) -> Any:
     return highdicom
 
 
-DICOM = Format("dicom", (".dcm",), never, read, write, one_slide=True)
+DICOM = Format(
+    "dicom", (".dcm",), never, read, write, one_slide=True, title="DICOM annotations",
+    recognises=holds_annotations,
+)  # fmt: skip

@@ -65,4 +65,7 @@ def _is_multiple_points(content: Any) -> bool:
     return isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points"
 
 
-GRAND_CHALLENGE = Format("grand-challenge", (".json",), _is_multiple_points, read, write, one_slide=True)
+GRAND_CHALLENGE = Format(
+    "grand-challenge", (".json",), _is_multiple_points, read, write, one_slide=True,
+    title="Grand-Challenge JSON",
+)  # fmt: skip

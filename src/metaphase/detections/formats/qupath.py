@@ -221,5 +221,6 @@ def _is_geojson(content: Any) -> bool:
 
 
 GEOJSON = Format(
-    "qupath", (".geojson",), _is_geojson, read, write, packed=(".geojson.gz", ".zip"), one_slide=True
-)
+    "qupath", (".geojson",), _is_geojson, read, write, packed=(".geojson.gz", ".zip"), one_slide=True,
+    title="QuPath GeoJSON",
+)  # fmt: skip

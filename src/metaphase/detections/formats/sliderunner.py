@@ -250,4 +250,6 @@ def _class_ids(detections: DetectionSet) -> dict[str, int]:
     return {label: number for number, label in enumerate(ordered(labels), start=1)}
 
 
-SLIDERUNNER = Format("sliderunner", (".sqlite", ".sqlite3", ".db"), never, read, write)
+SLIDERUNNER = Format(
+    "sliderunner", (".sqlite", ".sqlite3", ".db"), never, read, write, title="SlideRunner SQLite"
+)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
@@ -11,13 +13,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.tables import case_folder
 from metaphase.jobs.calibration import DETECTIONS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.reference import REVIEW
 from metaphase.jobs.review import load_review
-from metaphase.labels.observers.consensus import answer_sheet, divided_items
+from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.learning import LearningCurve, learning_curve
 from metaphase.labels.observers.project import (
     ARTEFACT,
@@ -41,6 +45,8 @@ FEATURES = (
 """Measurements of a candidate from which the quick classifier learns; in round 2, CNN1's answer, too."""
 FEWEST_FOR_ENOUGH = 150
 """Answered items before which a flat curve is not believed."""
+ENOUGH = "enough.json"
+"""In a project about which somebody has said that its answers are enough: the number of its items then."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,9 @@ class Asked:
     folder: Path
     """The labelling project, or the workspace of the reference standard."""
     items: int
-    """To be answered."""
+    """To be answered: all that can be shown."""
     answered: int
-    """Of them, by enough observers."""
+    """Of them, by as many observers as are asked."""
     answers: pd.DataFrame
     """All that stand: observer, item, answer."""
     divided: int = 0
@@ -64,6 +70,14 @@ class Asked:
     """Median time of an answer."""
     learnt: Callable[[], LearningCurve | None] = lambda: None
     """How its curve is found."""
+    observers: int = 1
+    """Who have to answer each item."""
+    missing: int = 0
+    """Answers that are still asked for."""
+    left_out: int = 0
+    """Further items, which cannot be shown."""
+    said_enough: bool = False
+    """Whether somebody has said that these answers are enough."""
 
     @cached_property
     def curve(self) -> LearningCurve | None:
@@ -77,27 +91,50 @@ class Asked:
 
     @property
     def enough(self) -> bool:
-        """Whether to go on: all is answered, or more would not help."""
-        if self.complete or self.answered < FEWEST_FOR_ENOUGH:
-            return self.complete
-        return self.curve is not None and self.curve.enough
+        """Whether to go on: all is answered, or somebody has said so."""
+        return self.complete or self.said_enough
+
+    @property
+    def advice(self) -> str:
+        """What to do where more answers would hardly help."""
+        flat = self.answered >= FEWEST_FOR_ENOUGH and self.curve is not None and self.curve.enough
+        return "metaphase lab next --enough goes on with these" if flat and not self.complete else ""
+
+    @property
+    def project(self) -> Path:
+        """The folder of its items and answers."""
+        return self.folder / REVIEW if self.kind == "review" else self.folder
 
     @property
     def seconds_left(self) -> float:
-        """What one observer still needs."""
-        return max(0, self.items - self.answered) * self.seconds
+        """What the observers still need, together."""
+        return self.missing * self.seconds
 
     @property
     def command(self) -> str:
         """The single command that shows the page."""
-        serve = "metaphase label serve" if self.kind == "label" else "metaphase reference review"
-        return f"{serve} {self.folder}"
+        if self.kind == "label":
+            return f"metaphase label serve {self.folder}"
+        return f"metaphase reference review {self.folder} --most {self.items + self.left_out}"
 
     def __str__(self) -> str:
         """In a line."""
         told = f"{self.answered} of {self.items} answered"
+        told += f" by {self.observers} observers each" if self.observers > 1 else ""
         told += f", {self.divided} answered differently" if self.divided else ""
-        return f"{told}; {self.curve}" if self.curve else told
+        told += f", {self.left_out} more cannot be shown and are left out" if self.left_out else ""
+        return "; ".join(filter(None, (told, str(self.curve or ""), self.advice)))
+
+
+def say_enough(asked: Asked) -> None:
+    """Note that the answers to a page are enough, so that its step goes on with them."""
+    if asked.answers.empty and not asked.complete:
+        raise UsageError(
+            f"nobody has answered anything of {asked.what}",
+            path=asked.project,
+            next_step="answer some, or leave the step out in lab.toml (round1, round2, review, answers = 0)",
+        )
+    write_text(asked.project / ENOUGH, json.dumps({"items": asked.items + asked.left_out}) + "\n")
 
 
 def standing(folder: Path) -> list[Given]:
@@ -115,20 +152,19 @@ def answers_table(given: Sequence[Given]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
-def asked_round(lab: Lab, number: int) -> Asked | None:
+def all_answers(pages: Sequence[Asked]) -> pd.DataFrame:
+    """Those to several pages, or to none."""
+    return pd.concat([answers_table(()), *(page.answers for page in pages)], ignore_index=True)
+
+
+def asked_round(lab: Lab, number: int) -> list[Asked]:
     """How far a round is; nothing before it is drawn."""
     folder = lab.round(number)
     if not (folder / ITEMS).is_file():
-        return None
-    project, given = load_project(folder), standing(folder)
-    sheet = answer_sheet(project, given)
-    votes = (sheet != "").sum(axis=1) if sheet.shape[1] else pd.Series(0, sheet.index)
-    wanted = max(1, min(lab.settings.rounds.agree, max(1, sheet.shape[1])))
-    what = ("object or artefact", "mitosis or not")[number - 1]
-    return _asked(
-        f"round {number}: {what}", "label", folder, len(project.items), int((votes >= wanted).sum()), given,
-        partial(round_curve, lab, number, given),
-    )  # fmt: skip
+        return []
+    given, what = standing(folder), ("object or artefact", "mitosis or not")[number - 1]
+    curve, agree = partial(round_curve, lab, number, given), lab.settings.rounds.agree
+    return [_asked(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
 
 
 def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve | None:
@@ -158,44 +194,52 @@ def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve 
     )
 
 
-def asked_review(lab: Lab) -> Asked | None:
+def asked_review(lab: Lab) -> list[Asked]:
     """How far the review of the reference standard is: its least sure points; nothing where it has none."""
     if not (lab.cases / "reference.parquet").is_file():
-        return None
+        return []
     try:
-        review = load_review(lab.cases)
+        review = load_review(lab.cases, most=lab.settings.rounds.review)
     except MetaphaseError:
-        return None
-    given = standing(lab.cases / REVIEW)
-    wanted = list(review.table["item"].head(lab.settings.rounds.review))
-    decided = {one.item for one in given}
-    count = sum(item in decided for item in wanted)
-    return _asked("review of the reference standard", "review", lab.cases, len(wanted), count, given)
+        return []
+    items, given = list(review.table["item"]), standing(lab.cases / REVIEW)
+    return [_asked("review of the reference standard", "review", lab.cases, given, items=items)]
 
 
-def asked_calibration(lab: Lab, part: str) -> Asked | None:
-    """How far one of the two projects of the calibration is."""
-    folder = lab.calibration / part
-    if not (folder / ITEMS).is_file():
-        return None
-    given = standing(folder)
-    count = len({one.item for one in given})
-    return _asked(f"calibration: {part}", "label", folder, len(load_project(folder).items), count, given)
+def asked_calibration(lab: Lab) -> list[Asked]:
+    """How far the two projects of the calibration are."""
+    folders = {part: lab.calibration / part for part in (DETECTIONS, SQUARES)}
+    return [
+        _asked(f"calibration: {part}", "label", folder, standing(folder))
+        for part, folder in folders.items()
+        if (folder / ITEMS).is_file()
+    ]
 
 
 def _asked(
     what: str,
     kind: PageKind,
     folder: Path,
-    items: int,
-    answered: int,
     given: Sequence[Given],
+    *,
+    items: Sequence[str] | None = None,
+    observers: int = 1,
     learnt: Callable[[], LearningCurve | None] = lambda: None,
 ) -> Asked:
+    """How far people are with the items of a project, or with some of them."""
+    asked = Asked(what, kind, folder, 0, 0, answers_table(given), len(divided_items(given)), learnt=learnt)
+    project = load_project(asked.project)
+    names, unavailable = items if items is not None else list(project.by_name), project.unavailable
+    votes = Counter(one.item for one in given)
+    open_ = [name for name in names if votes[name] < observers]
+    wanted = [name for name in open_ if name not in unavailable]
     times = [one.seconds for one in given if one.seconds > 0]
-    seconds = float(np.median(times)) if times else SECONDS_AN_ANSWER
-    table = answers_table(given)
-    return Asked(what, kind, folder, items, answered, table, len(divided_items(given)), seconds, learnt)
-
-
-CALIBRATION = (DETECTIONS, SQUARES)
+    note = asked.project / ENOUGH
+    stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
+    return replace(
+        asked, items=len(names) - len(open_) + len(wanted), answered=len(names) - len(open_),
+        observers=observers, missing=sum(observers - votes[name] for name in wanted),
+        left_out=len(open_) - len(wanted),
+        seconds=float(np.median(times)) if times else SECONDS_AN_ANSWER,
+        said_enough=isinstance(stated, int) and stated >= len(names),
+    )  # fmt: skip

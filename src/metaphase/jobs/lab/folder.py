@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from metaphase.base.config import blamed, read_toml, refuse_unknown, settings_of
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
+from metaphase.base.tables import read_manifest, stated_number
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.labels.phh3.training import LearningConfig
-from metaphase.networks.cards import TO_START_FROM, named_model, parse_card
+from metaphase.networks.cards import TO_START_FROM, NetworkSpec, named_model, parse_card
 from metaphase.networks.points import points_of
+from metaphase.slides import SlideSource
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("candidates", "labels", "sets", "training", "ensemble", "students", "test")
@@ -38,7 +41,7 @@ class RoundSettings:
     unsure_share: float = 0.5
     """Share of a round that a network is least sure about, asked after the random ones."""
     agree: int = 1
-    """Observers who must give the same answer; one observer is enough for 1."""
+    """Observers who answer every item, and must give the same answer."""
     review: int = 50
     """Points of the reference standard, the least sure first, that somebody decides about; 0 reviews none."""
     seed: int = 0
@@ -103,7 +106,7 @@ start = {json.dumps(start)}                  # the bundled detector; "" trains f
 [rounds]
 round1 = {rounds.round1}                        # most brown objects to label in round 1; 0 skips it
 round2 = {rounds.round2}                        # and in round 2
-agree = {rounds.agree}                           # observers who must agree
+agree = {rounds.agree}                           # observers of every item, who must agree
 review = {rounds.review}                         # least sure mitoses to review; 0 for none
 
 [calibration]
@@ -205,6 +208,39 @@ class Lab:
     def lock(self) -> Path:
         """Held while somebody goes on here."""
         return self.root / ".running"
+
+    @property
+    def progress(self) -> Path:
+        """How far the step is that somebody goes on with."""
+        return self.root / ".progress.json"
+
+    @property
+    def rates(self) -> Path:
+        """Patches a second that machines were measured to train with, by machine, device and network."""
+        return self.root / ".rates.json"
+
+    @cached_property
+    def areas_mm2(self) -> dict[str, float]:
+        """Area of the H&E slides by split; of those that cannot be opened, 0."""
+        areas: dict[str, float] = {}
+        for row in read_manifest(self.manifest).to_dict("records"):
+            with (
+                suppress(MetaphaseError),
+                SlideSource(Path(str(row["he"])), stated_number(row, "mpp")).open() as he,
+            ):
+                area = he.width * he.height * he.mpp**2 / 1e6
+                areas[str(row["split"])] = areas.get(str(row["split"]), 0.0) + area
+        return areas
+
+    def area_mm2(self, split: str) -> float:
+        """Of the H&E slides of a split."""
+        return self.areas_mm2.get(split, 0.0)
+
+    @property
+    def spec(self) -> NetworkSpec:
+        """The kind of network that the detector is."""
+        config = self.run_config
+        return NetworkSpec(config.training.family, config.ensemble.gamma, config.training.normalisation)
 
     @cached_property
     def chain(self) -> Chain:

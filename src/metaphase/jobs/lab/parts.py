@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from metaphase.base.batch import Batch, BatchWatch, Failure, Progress
+from metaphase.base.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.tables import phh3_mpp, read_manifest, stated_number
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
+from metaphase.jobs.rates import training_rate
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.phh3.config import Phh3Error
+from metaphase.networks.cards import NetworkSpec
 from metaphase.slides import SlideSource
 
 PATCHES_PER_S = {"cpu": 60.0, "cuda": 10_000.0}
 """Trained patches a second, roughly, before any was measured."""
+SEARCH_PATCHES_PER_MM2 = 2_000
+"""Searching a square millimetre takes as long as training with so many patches, roughly."""
+MEASURED_BATCH = 32
+ENOUGH_SHARE = 0.03
+"""Of a step, before its own speed tells how long it takes."""
 CUT_SHARE = "failed"
 """Fact of a step: cases that could not be done, the others went on."""
 
@@ -35,6 +45,8 @@ class Step:
     """Makes these pages, unless they are there."""
     seconds: float | None = None
     """Rough time of the work, where it is more than moments."""
+    shows: tuple[str, ...] = ()
+    """Files that people may want to open, beside those that it writes."""
 
     @property
     def by_people(self) -> bool:
@@ -45,6 +57,44 @@ class Step:
     def name(self) -> str:
         """Of the step."""
         return self.stage.name
+
+    def made(self, root: Path) -> list[str]:
+        """The files that it has made, as they are called within the folder."""
+        return [name for name in (*self.shows, *self.stage.writes) if (root / name).is_file()]
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """How far a step is."""
+
+    step: str
+    what: str
+    share: float
+    seconds_left: float | None
+    """None before anything tells."""
+
+    def __str__(self) -> str:
+        left = "" if self.seconds_left is None else f", about {brief_time(self.seconds_left)} left"
+        return f"{self.what}: {self.share:.0%}{left}"
+
+
+class Pacer:
+    """How long a step will still take: as expected and, once enough of it is done, at its own speed."""
+
+    def __init__(self, expected_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._expected_s, self._clock = expected_s, clock
+        self._first: tuple[float, float] | None = None
+
+    def seconds_left(self, share: float) -> float | None:
+        """From the share that is done now; None where nothing tells, or it takes longer than expected."""
+        now = self._clock()
+        if self._first is None or share < self._first[1]:
+            self._first = now, share
+        begun, before = self._first
+        if share - before >= ENOUGH_SHARE:
+            return (now - begun) / (share - before) * (1 - share)
+        left = (self._expected_s or 0.0) * (1 - before) - (now - begun)
+        return left if left > 0 else None
 
 
 @dataclass(frozen=True)
@@ -81,20 +131,49 @@ def inside(lab: Lab, path: Path) -> str:
     return str(path.relative_to(lab.root))
 
 
-def seconds_of(lab: Lab, patches: float) -> float:
-    """What training with so many patches takes, roughly."""
-    return patches / PATCHES_PER_S["cuda" if _on_gpu(lab.device) else "cpu"]
+def seconds_of(lab: Lab, spec: NetworkSpec, patches: float) -> float:
+    """What training with so many patches takes: as this machine was measured, else roughly."""
+    name, device = _measured_as(lab, spec)
+    return patches / measured_rates(lab).get(name, PATCHES_PER_S[device])
 
 
-def _on_gpu(device: str | None) -> bool:
+def measured_rates(lab: Lab) -> dict[str, float]:
+    """Patches a second by machine, device and network, as far as they were measured."""
+    if not lab.rates.is_file():
+        return {}
+    found = read_json(lab.rates, "holds no rates", next_step="remove it")
+    return {name: float(rate) for name, rate in found.items()}
+
+
+def measure_rate(lab: Lab, spec: NetworkSpec, told: Callable[[str], None]) -> None:
+    """Measure how fast this machine trains a kind of network, unless that is known: the work of seconds."""
+    (name, device), known = _measured_as(lab, spec), measured_rates(lab)
+    if name not in known:
+        told(f"measuring how fast this machine trains a network ({spec.family}, {device})")
+        rates = known | {name: round(training_rate(spec, MEASURED_BATCH, device), 2)}
+        write_text(lab.rates, json.dumps(rates, indent=1) + "\n")
+
+
+def _measured_as(lab: Lab, spec: NetworkSpec) -> tuple[str, str]:
+    """What a measurement is called, and the device that it is of."""
     import torch
 
-    return torch.cuda.is_available() if device is None else device.startswith("cuda")
+    on_gpu = torch.cuda.is_available() if lab.device is None else lab.device.startswith("cuda")
+    device = "cuda" if on_gpu else "cpu"
+    return f"{platform.node()} {device} {spec.family} {spec.gamma:g}", device
 
 
-def no_answers() -> pd.DataFrame:
-    """Before anybody has answered."""
-    return pd.DataFrame(columns=["observer", "item", "answer"], dtype=str)
+def in_parts(report: Report, *seconds: float) -> list[Report]:
+    """A report for each part of a step; together they count the seconds that are expected of all parts."""
+
+    def part(number: int) -> Report:
+        def tell(what: str, done: float, total: float) -> None:
+            share = min(1.0, done / total) if total > 0 else 0.0
+            report(what, sum(seconds[:number]) + share * seconds[number], sum(seconds))
+
+        return tell
+
+    return [part(number) for number in range(len(seconds))]
 
 
 class Reporting(BatchWatch):
@@ -104,9 +183,10 @@ class Reporting(BatchWatch):
         self._what, self._report = what, report
 
     def started(self, name: str, number: int, total: int) -> Progress:
-        """An item begins."""
-        self._report(f"{self._what} {name}", number, total)
-        return lambda *_: None
+        """An item begins; its own progress counts as a part of it."""
+        what = f"{self._what} {name}"
+        self._report(what, number, total)
+        return lambda done, whole: self._report(what, number + (done / whole if whole else 0.0), total)
 
 
 def outcome(batch: Batch[Any], facts: Facts) -> Facts:

@@ -15,14 +15,14 @@ import pandas as pd
 
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_manifest, read_table, write_table
-from metaphase.jobs.lab.answers import Asked, asked_round
+from metaphase.jobs.lab.answers import all_answers, asked_round
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
     PairSlides,
     Reporting,
     Step,
+    in_parts,
     inside,
-    no_answers,
     outcome,
     pairs_of,
     seconds_of,
@@ -36,8 +36,11 @@ from metaphase.labels.phh3.classification import load_classifier
 from metaphase.labels.phh3.config import Phh3Error
 from metaphase.labels.phh3.sampling import HELD_OUT, Purpose, SampleConfig, draw_project
 from metaphase.labels.phh3.training import LearningConfig, train_cnn1, train_cnn2
-from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, named_model, parse_card
+from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, NetworkSpec, named_model, parse_card
 from metaphase.networks.training.loop import Update
+
+BROWN_S_PER_MM2 = 0.5
+"""Finding brown objects in a square millimetre of slide, roughly."""
 
 # ---- what decides them ----
 
@@ -77,7 +80,7 @@ def phh3_steps(lab: Lab) -> list[Step]:
     rounds = {number: _round(lab, number) for number in (1, 2) if _asks(lab, number)}
     first, second = (tuple(f"round {number}" for number in rounds if number <= last) for last in (1, 2))
     return [
-        Step(search, seconds=3.0 * len(pairs)),
+        Step(search, seconds=3.0 * len(pairs) + BROWN_S_PER_MM2 * sum(lab.areas_mm2.values())),
         *(rounds[number] for number in rounds if number == 1),
         _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
         *(rounds[number] for number in rounds if number == 2),
@@ -118,19 +121,13 @@ READS = {1: ("candidates",), 2: ("cnn1",)}
 
 
 def _round(lab: Lab, number: int) -> Step:
-    asked = asked_round(lab, number)
-    given = asked.answers if asked is not None else no_answers()
-    made_from = RoundAnswered(given, lab.settings.rounds.agree)
+    made_from = RoundAnswered(all_answers(asked_round(lab, number)), lab.settings.rounds.agree)
     writes = (inside(lab, lab.round(number)),)
     stage = Stage(
         f"round {number}", ABOUT[number], READS[number], writes, partial(_merge, lab, number), made_from
     )
-    return Step(stage, partial(_pages_of_round, lab, number), partial(_draw, lab, number))
-
-
-def _pages_of_round(lab: Lab, number: int) -> list[Asked]:
-    asked = asked_round(lab, number)
-    return [] if asked is None else [asked]
+    shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
+    return Step(stage, partial(asked_round, lab, number), partial(_draw, lab, number), shows=shows)
 
 
 def _draw(lab: Lab, number: int, report: Report) -> None:
@@ -204,13 +201,14 @@ def _merge(lab: Lab, number: int, report: Report) -> Facts:
         return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
     report(f"merging round {number}", 0, 1)
     asked = asked_round(lab, number)
-    observers = asked.answers["observer"].nunique() if asked is not None else 0
+    observers = all_answers(asked)["observer"].nunique()
     merged = merge_project(folder, max(1, min(lab.settings.rounds.agree, observers)))
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
     counts = merged.labels["label"].value_counts()
     facts |= {str(name): int(count) for name, count in counts.items() if name}
-    if asked is not None and asked.curve is not None:
-        facts["curve"] = str(asked.curve)
+    curve = asked[0].curve if asked else None
+    if curve is not None:
+        facts["curve"] = str(curve)
     if observers > 1:
         low, high = merged.fleiss_interval
         facts["Fleiss' kappa"] = f"{merged.fleiss:.2f} [{low:.2f}, {high:.2f}]"
@@ -226,20 +224,36 @@ def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: 
     start = parse_card(named_model(PHH3_NETWORKS[name]).with_suffix(".json")).identity if use else None
     made_from = NetworkTaught(learning if labelled else None, start)
     work = partial(_teach, lab, name) if labelled else partial(_take, lab, name)
-    items = lab.settings.rounds.round1 or lab.settings.rounds.round2
-    passes = learning.epochs * (learning.samples_per_epoch or items)
     stage = Stage(name, about, reads, (name,), work, made_from, renew=True)
-    return Step(stage, seconds=seconds_of(lab, passes) if labelled else None)
+    seconds = sum(_seconds(lab, labelled))
+    return Step(
+        stage, seconds=seconds, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json"))
+    )
+
+
+def network_spec(lab: Lab) -> NetworkSpec:
+    """The kind of network that CNN1 and CNN2 are."""
+    if lab.settings.bundled_phh3:
+        return parse_card(named_model(PHH3_NETWORKS["cnn1"]).with_suffix(".json")).spec
+    return NetworkSpec("classifier", lab.settings.phh3.gamma, lab.settings.phh3.normalisation)
+
+
+def _seconds(lab: Lab, labelled: bool) -> tuple[float, float]:
+    """What training CNN1 or CNN2 takes, and then asking it about every candidate, roughly."""
+    learning, rounds = lab.settings.phh3, lab.settings.rounds
+    passes = learning.epochs * (learning.samples_per_epoch or rounds.round1 or rounds.round2)
+    return seconds_of(lab, network_spec(lab), passes) if labelled else 0.0, 3.0 * len(pairs_of(lab))
 
 
 def _teach(lab: Lab, name: str, report: Report) -> Facts:
     """Train CNN1 or CNN2 from the rounds, and ask it about every candidate."""
     config, folder = lab.settings.phh3, lab.network(name)
+    training, asking = in_parts(report, *_seconds(lab, True))
 
     def show(update: Update) -> None:
-        report(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
+        training(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
 
-    report(f"{name}: cutting patches", 0, 1)
+    training(f"{name}: cutting patches", 0, 1)
     rounds, start = _labelled(lab), PHH3_NETWORKS[name] if lab.settings.bundled_phh3 else ""
     if not rounds:
         return _take(lab, name, report)
@@ -249,7 +263,7 @@ def _teach(lab: Lab, name: str, report: Report) -> Facts:
         result = train_cnn2(
             rounds[0], folder, config, also=rounds[1:], start=start, device=lab.device, watch=show
         )
-    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
+    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, asking)
 
 
 def _take(lab: Lab, name: str, report: Report) -> Facts:

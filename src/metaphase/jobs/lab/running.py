@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
+from metaphase.base.batch import brief_time
 from metaphase.base.cautions import Cautions
-from metaphase.base.errors import UsageError
-from metaphase.base.files import held
+from metaphase.base.errors import MetaphaseError, OutputError, UsageError
+from metaphase.base.files import held, write_text
+from metaphase.base.foreign import read_json
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab, write_settings
@@ -24,9 +29,10 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
     write_slides,
 )
-from metaphase.jobs.lab.parts import CUT_SHARE, Step
+from metaphase.jobs.lab.parts import CUT_SHARE, Pacer, Step, StepProgress, measure_rate
+from metaphase.jobs.lab.rounds import network_spec
 from metaphase.jobs.lab.steps import steps_of, told_facts
-from metaphase.jobs.stages import Report, StageState, run_stages, silent, stage_states
+from metaphase.jobs.stages import Report, Stage, StageState, run_stages, silent, stage_key, stage_states
 from metaphase.jobs.training.config import START
 from metaphase.jobs.training.run import read_results
 from metaphase.networks.cards import TO_START_FROM, doubts_about, parse_card
@@ -38,6 +44,9 @@ Status = Literal[
 ]
 NEXT = "metaphase lab next"
 Told = Callable[[StageState], None]
+Watch = Callable[[StepProgress], None]
+WRITTEN_EVERY_S, SHOWN_EVERY_S = 2, 20
+"""Between notes of a step's progress for `metaphase lab`, and for the page."""
 
 
 # ---- the beginning ----
@@ -100,8 +109,11 @@ class Stopped:
         return self.asked is None
 
 
-def go_on(lab: Lab, *, report: Report = silent, told: Told | None = None) -> Stopped:
-    """Do all that a machine can do, up to where somebody has to answer."""
+def go_on(
+    lab: Lab, *, report: Report = silent, told: Told | None = None, watch: Watch | None = None
+) -> Stopped:
+    """Do all that a machine can do, up to where somebody has to answer; `watch` hears how far steps are."""
+    seen: set[str] = set()
     while True:
         steps = steps_of(lab)
         number, _ = _first_open(lab, steps)
@@ -109,17 +121,81 @@ def go_on(lab: Lab, *, report: Report = silent, told: Told | None = None) -> Sto
             show(lab)
             return Stopped(None)
         step = steps[number]
-        if step.prepare is not None:
-            step.prepare(report)
-            waiting = [page for page in step.pages() if not page.enough]
-            if waiting:
-                show(lab)
-                return Stopped(waiting[0])
-            step = steps_of(lab)[number]
-        done = run_stages([each.stage for each in steps[:number]] + [step.stage], lab.root, report=report)
-        show(lab)
+        with _Going(lab, step, report, watch) as going:
+            if step.prepare is not None:
+                step.prepare(going)
+                waiting = [page for page in step.pages() if not page.enough]
+                if waiting:
+                    lab.progress.unlink(missing_ok=True)
+                    show(lab)
+                    return Stopped(waiting[0])
+                step = steps_of(lab)[number]
+            stages = [each.stage for each in steps[:number]] + [step.stage]
+            _refuse_again(stages, seen)
+            done = run_stages(stages, lab.root, report=going)
         if told is not None:
             told(done[-1])
+
+
+def measure_machine(lab: Lab, told: Callable[[str], None] = lambda _: None) -> None:
+    """Measure how fast this machine trains the networks that are still to be trained, for the times left."""
+    steps = steps_of(lab)
+    states = stage_states([step.stage for step in steps], lab.root)
+    left = {state.stage.name for state in states if state.status != "kept"}
+    for names, spec in ((("cnn1", "cnn2"), network_spec(lab)), (("detector",), lab.spec)):
+        if left.intersection(names):
+            measure_rate(lab, spec, told)
+
+
+def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
+    """Stop where a step that was done of the same things is to be done again: it would be so for ever."""
+    key = stage_key(stages)
+    if key in seen:
+        raise OutputError(
+            f"step {stages[-1].name} was done and is still not done",
+            next_step="check that nothing else changes or removes the files of this folder, and run it again",
+        )
+    seen.add(key)
+
+
+class _Going:
+    """A step that is worked on: tells its progress to whoever watches, to the page and to `metaphase lab`."""
+
+    def __init__(self, lab: Lab, step: Step, report: Report, watch: Watch | None) -> None:
+        self._lab, self._step, self._report, self._watch = lab, step, report, watch
+        self._pacer, self._page = Pacer(step.seconds), lab_page(lab)
+        self._written = self._shown = -math.inf
+
+    def __enter__(self) -> _Going:
+        self(self._step.stage.about, 0, 1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._lab.progress.unlink(missing_ok=True)
+        if kind is not None:
+            with suppress(MetaphaseError):
+                show(self._lab)
+
+    def __call__(self, what: str, done: float, total: float) -> None:
+        share = min(1.0, done / total) if total > 0 else 0.0
+        progress = StepProgress(self._step.name, what, share, self._pacer.seconds_left(share))
+        if self._watch is not None:
+            self._watch(progress)
+        self._report(what, done, total)
+        if time.monotonic() - self._written >= WRITTEN_EVERY_S:
+            self._written = time.monotonic()
+            write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
+        if time.monotonic() - self._shown >= SHOWN_EVERY_S:
+            self._shown = time.monotonic()
+            rows = [_at_work(row, progress) for row in self._page.rows]
+            write_lab_page(self._lab.page, replace(self._page, rows=rows, refresh_s=SHOWN_EVERY_S))
+
+
+def _at_work(row: LabRow, progress: StepProgress) -> LabRow:
+    if row.name != progress.step:
+        return row
+    left = "" if progress.seconds_left is None else f"about {brief_time(progress.seconds_left)} left"
+    return replace(row, status="running", time=left, what=f"{progress.what}: {progress.share:.0%}")
 
 
 @contextmanager
@@ -152,12 +228,16 @@ class Standing:
     what: str
     """What it made, what is answered, or why it has to be done."""
     state: StageState
+    progress: StepProgress | None = None
+    """Of the step that is worked on."""
 
     @property
     def seconds(self) -> float | None:
         """What it took, or will about take; of people, what is left to answer."""
         if self.status == "waiting for a person":
             return sum(page.seconds_left for page in self.step.pages())
+        if self.progress is not None:
+            return self.progress.seconds_left
         return self.state.seconds if self.state.seconds is not None else self.step.seconds
 
 
@@ -167,13 +247,23 @@ def standings(lab: Lab) -> list[Standing]:
     first, states = _first_open(lab, steps)
     found = []
     with held(lab.lock) as free:
-        running = not free
+        progress = None if free else _read_progress(lab)
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
-        found.append(Standing(step, *_told(step, state, number == first, running), state))
+        if number == first and progress is not None and progress.step == step.name:
+            found.append(Standing(step, "running", str(progress), state, progress))
+        else:
+            found.append(Standing(step, *_told(step, state, number == first), state))
     return found
 
 
-def _told(step: Step, state: StageState, is_first: bool, running: bool) -> tuple[Status, str]:
+def _read_progress(lab: Lab) -> StepProgress | None:
+    """How far the step is that another process works on; None where it does not say."""
+    with suppress(MetaphaseError, TypeError):
+        return StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
+    return None
+
+
+def _told(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
     if state.status == "kept":
         cut = state.facts.get(CUT_SHARE, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""
@@ -184,7 +274,7 @@ def _told(step: Step, state: StageState, is_first: bool, running: bool) -> tuple
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
     stale = state.reason not in ("", "not made yet")
     if state.status == "interrupted":
-        return ("running", step.stage.about) if running and is_first else ("interrupted", state.reason)
+        return "interrupted", state.reason
     if stale:
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
@@ -243,7 +333,10 @@ def lab_page(lab: Lab) -> LabPage:
         name=lab.settings.name,
         command=next_command(standing),
         rows=[
-            LabRow(one.step.name, one.step.stage.about, one.status, _time(one), one.what) for one in standing
+            LabRow(
+                one.step.name, one.step.stage.about, one.status, _time(one), one.what, one.step.made(lab.root)
+            )
+            for one in standing
         ],
         splits={str(name): int(count) for name, count in manifest["split"].value_counts().items()},
         patients=int(manifest["patient"].nunique()),
@@ -266,4 +359,4 @@ def _time(one: Standing) -> str:
         return ""
     if one.status == "done":
         return duration(one.seconds)
-    return f"about {one.seconds:.0f} s" if one.seconds < 90 else f"about {one.seconds / 60:.0f} min"
+    return f"about {brief_time(one.seconds)}"

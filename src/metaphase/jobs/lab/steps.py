@@ -6,38 +6,47 @@ has pages, and is worked on when enough of them is answered.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
-from metaphase.evaluation.sites import SampleConfig, save_profile
-from metaphase.jobs.calibration import DETECTIONS, SAMPLE, SQUARES, draw_sample, fit_profile
+from metaphase.evaluation.sites import FEWEST_ANSWERS, SampleConfig, save_profile
+from metaphase.jobs.calibration import (
+    SAMPLE,
+    NoSquareError,
+    draw_sample,
+    fit_profile,
+)
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection_cohort import detect_cohort
-from metaphase.jobs.lab.answers import Asked, asked_calibration, asked_review
+from metaphase.jobs.lab.answers import all_answers, asked_calibration, asked_review
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import (
     CUT_SHARE,
+    SEARCH_PATCHES_PER_MM2,
     PairSlides,
     Reporting,
     Step,
+    in_parts,
     inside,
-    no_answers,
     outcome,
     pairs_of,
     seconds_of,
 )
-from metaphase.jobs.lab.rounds import phh3_steps, skipped_rounds
+from metaphase.jobs.lab.rounds import NOTHING, phh3_steps, skipped_rounds
 from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
 from metaphase.jobs.review import collect_decisions
-from metaphase.jobs.stages import Facts, Report, Stage
+from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
 from metaphase.jobs.training.config import (
     CNN3,
@@ -46,12 +55,14 @@ from metaphase.jobs.training.config import (
     EvaluationSection,
     LearningSection,
     StudentSection,
+    cnn3,
     members,
     students,
 )
-from metaphase.jobs.training.run import read_results, run_chain
+from metaphase.jobs.training.run import read_results, run_chain, run_table
 from metaphase.jobs.training.summary import run_report
 from metaphase.labels.mining import MiningConfig
+from metaphase.labels.mining.config import HARD
 from metaphase.networks.cards import (
     LEARNT_FROM,
     NOT_LABELLED,
@@ -67,6 +78,10 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.reports.evaluation import write_mitosis_report
 from metaphase.reports.run import write_run_page
+
+MINING_S_PER_MM2 = 4.0
+"""Finding candidates in a square millimetre of slide, roughly."""
+LEARNT_AND_TESTED = (("train", "validation"), ("validation", "test"))
 
 # ---- what decides each step, beside the steps before it ----
 
@@ -125,23 +140,24 @@ def steps_of(lab: Lab) -> list[Step]:
     chain = lab.run_config
     start = settings.run.get("training", {}).get("start", settings.start)
     identity = parse_card(named_model(start).with_suffix(".json")).identity if start else None
-    networks = 1 + len(members(chain)) + len(students(chain))
-    patches = networks * chain.training.epochs * (chain.training.samples_per_epoch or 10_000)
     detector = DetectorTaught(
         chain.mining, chain.training, chain.ensemble, chain.students, chain.test, identity
     )
     return [
         *phh3_steps(lab),
         Step(Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),
-                   partial(_build, lab), ReferencePlaced(pairs)), seconds=20.0 * len(pairs)),
+                   partial(_build, lab), ReferencePlaced(pairs)), seconds=20.0 * len(pairs),
+             shows=("cases/reference.csv",)),
         *_review(lab),
         Step(Stage("detector", "the H&E detector, trained and tested", (_review_name(lab),),
                    ("detector/results.json",), partial(_train_detector, lab), detector),
-             seconds=seconds_of(lab, patches)),
+             seconds=sum(expected_seconds(lab).values()), shows=("detector/index.html",)),
         Step(Stage("model", "the packaged model with its card", ("detector",), (inside(lab, lab.model),),
-                   partial(_package, lab), ModelPackaged(settings.name))),
+                   partial(_package, lab), ModelPackaged(settings.name)),
+             shows=(inside(lab, lab.model.with_suffix(".json")),)),
         Step(Stage("results", "reports of the test slides, and how good they are", ("model",),
-                   ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried())),
+                   ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried()),
+             seconds=seconds_of(lab, lab.spec, SEARCH_PATCHES_PER_MM2 * lab.area_mm2("test"))),
         *_calibration(lab),
     ]  # fmt: skip
 
@@ -165,18 +181,11 @@ def _review_name(lab: Lab) -> str:
 def _review(lab: Lab) -> list[Step]:
     if not lab.settings.rounds.review:
         return []
-    asked = asked_review(lab)
-    given = asked.answers if asked is not None else no_answers()
     stage = Stage(
         "review", "the least sure mitoses, decided by somebody", ("reference",), ("cases/reference.parquet",),
-        partial(_apply, lab), ReferenceReviewed(given),
+        partial(_apply, lab), ReferenceReviewed(all_answers(asked_review(lab))),
     )  # fmt: skip
-    return [Step(stage, partial(_pages_of_review, lab), _nothing)]
-
-
-def _pages_of_review(lab: Lab) -> list[Asked]:
-    asked = asked_review(lab)
-    return [] if asked is None else [asked]
+    return [Step(stage, partial(asked_review, lab), _nothing, shows=("cases/decisions.csv",))]
 
 
 def _nothing(_report: Report) -> None:
@@ -185,7 +194,7 @@ def _nothing(_report: Report) -> None:
 
 def _apply(lab: Lab, report: Report) -> Facts:
     report("putting decisions in force", 0, 1)
-    if asked_review(lab) is None:
+    if not asked_review(lab):
         return {"reviewed": 0}
     collect_decisions(lab.cases)
     built = finish_cohort(lab.cases)
@@ -196,9 +205,36 @@ def _apply(lab: Lab, report: Report) -> Facts:
 # ---- the detector ----
 
 
+def expected_seconds(lab: Lab) -> dict[str, float]:
+    """What each stage of the detector's training takes on this machine, roughly."""
+    chain = lab.run_config
+    epochs, samples = chain.training.epochs, chain.training.samples_per_epoch or 10_000
+    tasks = [cnn3(chain), *members(chain), *students(chain)]
+    networks = {
+        task.name: seconds_of(lab, lab.spec, (task.epochs or epochs) * samples * (1 + len(task.teachers) / 3))
+        for task in tasks
+    }
+    learnt_mm2, tested_mm2 = (sum(map(lab.area_mm2, splits)) for splits in LEARNT_AND_TESTED)
+    searches = len(tasks) + bool(chain.training.start)
+    return networks | {
+        "candidates": 2 + MINING_S_PER_MM2 * learnt_mm2,
+        "easy set": 2 + MINING_S_PER_MM2 * learnt_mm2 / 4,
+        HARD: 2 + MINING_S_PER_MM2 * learnt_mm2 / 4,
+        "test": seconds_of(lab, lab.spec, searches * SEARCH_PATCHES_PER_MM2 * tested_mm2),
+    }
+
+
 def _train_detector(lab: Lab, report: Report) -> Facts:
-    chain = lab.chain
-    states = run_chain(chain, report=report)
+    """Train and test; the report counts expected seconds, so that it never goes back."""
+    chain, expected = lab.chain, expected_seconds(lab)
+    parts = in_parts(report, *(expected.get(stage.name, 0.0) for stage in run_table(chain)))
+    running = 0
+
+    def watch(states: States) -> None:
+        nonlocal running
+        running = next((number for number, one in enumerate(states) if one.status == "running"), running)
+
+    states = run_chain(chain, report=lambda *told: parts[running](*told), watch=watch)
     write_run_page(lab.detector / "index.html", run_report(chain, states))
     results = read_results(lab.detector)["networks"]
     return {name: f"F1 {values['validation_f1'] or 0:.3f} on validation" for name, values in results.items()}
@@ -276,29 +312,38 @@ def _try(lab: Lab, report: Report) -> Facts:
 def _calibration(lab: Lab) -> list[Step]:
     if not lab.settings.calibration.answers:
         return []
-    asked = _pages_of_calibration(lab)
-    tables = [one.answers for one in asked] or [no_answers()]
+    nothing = (lab.calibration / NOTHING).is_file()
     stage = Stage(
-        "calibration", "what the model's probabilities mean here", ("results",), (inside(lab, lab.site),),
-        partial(_fit, lab), ModelCalibrated(pd.concat(tables, ignore_index=True)),
+        "calibration", "what the model's probabilities mean here", ("results",),
+        (inside(lab, lab.calibration if nothing else lab.site),), partial(_fit, lab),
+        ModelCalibrated(all_answers(asked_calibration(lab))),
     )  # fmt: skip
-    return [Step(stage, partial(_pages_of_calibration, lab), partial(_draw_calibration, lab))]
-
-
-def _pages_of_calibration(lab: Lab) -> list[Asked]:
-    asked = (asked_calibration(lab, part) for part in (DETECTIONS, SQUARES))
-    return [one for one in asked if one is not None]
+    return [Step(stage, partial(asked_calibration, lab), partial(_draw_calibration, lab))]
 
 
 def _draw_calibration(lab: Lab, report: Report) -> None:
-    if (lab.calibration / SAMPLE).is_file():
+    """Draw the sample, without squares where none lies within the tissue; or say why there is none."""
+    if (lab.calibration / SAMPLE).is_file() or (lab.calibration / NOTHING).is_file():
         return
     report("drawing what to answer", 0, 1)
-    settings = lab.settings.calibration
-    draw_sample([lab.results], lab.calibration, SampleConfig(settings.answers, settings.squares))
+    settings, where = lab.settings.calibration, ([lab.results], lab.calibration)
+    config = SampleConfig(settings.answers, settings.squares)
+    try:
+        try:
+            drawn = draw_sample(*where, config)
+        except NoSquareError:
+            drawn = draw_sample(*where, replace(config, squares=0))
+        why = "" if drawn.detections >= FEWEST_ANSWERS // 2 else f"{drawn.detections} detections are too few"
+    except UsageError as error:
+        why = error.problem
+    if why:
+        shutil.rmtree(lab.calibration, ignore_errors=True)
+        write_text(lab.calibration / NOTHING, f"not calibrated: {why}\n")
 
 
 def _fit(lab: Lab, report: Report) -> Facts:
+    if (lab.calibration / NOTHING).is_file():
+        return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
     report("fitting the site profile", 0, 1)
     profile = fit_profile(lab.calibration, lab.settings.name)
     save_profile(lab.site, profile)

@@ -95,7 +95,6 @@ class LearningSection(TrainingProtocol):
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             epochs=task.epochs or self.epochs,
             seed=self.seed + task.seed,
-            checkpoint_minutes=2.0,
         )
 
 

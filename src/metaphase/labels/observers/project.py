@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
-from metaphase.base.foreign import is_file, read_bytes
+from metaphase.base.foreign import is_file, read_bytes, read_json
 from metaphase.base.tables import (
     TableError,
     as_text,
@@ -33,6 +33,8 @@ from metaphase.base.tables import (
 ITEMS, SETTINGS, ANSWERS = "items.csv", "project.json", "answers.sqlite"
 LABELS = "labels.csv"
 """What merging the answers leaves."""
+UNAVAILABLE = "unavailable.json"
+"""Items that could not be shown, with the reason: nobody is asked about them."""
 MITOSIS, NOT, ARTEFACT, UNSURE = "mitosis", "not", "artefact", "unsure"
 """Answers of the labelling page."""
 ITEM_COLUMNS = ("item", "slide", "x", "y")
@@ -62,7 +64,7 @@ class Answer(BaseModel):
 
 DEFAULT_ANSWERS = (
     Answer(name=MITOSIS, key="m", label="Mitosis", colour="#e2774a"),
-    Answer(name=NOT, key="n", label="Not", colour="#5f97d3"),
+    Answer(name=NOT, key="n", label="Other cell", colour="#5f97d3"),
     Answer(name=ARTEFACT, key="a", label="Artefact", colour="#a3967f"),
     Answer(name=UNSURE, key="u", label="Unsure", colour="#a88fd0"),
 )
@@ -156,6 +158,13 @@ class Project:
             return int(item.turn > first), item.name not in divided, item.turn, mine, item.number
 
         return [item.number for item in sorted(self.items, key=place)]
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Items that could not be shown, and why, as far as somebody tried."""
+        path = self.folder / UNAVAILABLE
+        found = read_json(path, "says nothing of items", next_step="remove it") if path.is_file() else {}
+        return {str(name): str(why) for name, why in found.items() if name in self.by_name}
 
     def missing_slides(self) -> dict[Path, int]:
         """Slide files that are not there, with the number of items on each."""

@@ -78,7 +78,7 @@ class TrainingConfig(TrainingProtocol):
     """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
     label_smoothing: float = 0.0
     """Share of the target spread over both classes; 0 as in the paper."""
-    checkpoint_minutes: float = field(default=5.0, metadata=decides())
+    checkpoint_minutes: float = field(default=1.0, metadata=decides())
     """How much work a killed run may lose."""
 
     def __post_init__(self) -> None:

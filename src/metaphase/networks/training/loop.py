@@ -56,8 +56,8 @@ from metaphase.networks.training.views import (
 )
 
 STATE_FILE = "last.safetensors"
-CHECK_EVERY = 50
-"""Steps between looks at the loss and at the clock; each look makes the GPU wait."""
+CHECK_EVERY, CHECK_EVERY_S = 50, 5.0
+"""Steps, or seconds, between looks at the loss; each look makes a GPU wait."""
 VALIDATION_BATCH = 512
 AUGMENT_AT_ONCE = 1024
 """Patches that are augmented together."""
@@ -187,7 +187,7 @@ class _Run:
         for images, wanted in self._prepared(feed, batches):
             self._step(images, wanted)
             self.progress.step += 1
-            if self.progress.step % CHECK_EVERY == 0:
+            if self.progress.step % CHECK_EVERY == 0 or self.clock.was_long_ago():
                 self._check(len(batches))
         self._check(len(batches))
         return len(batches)
@@ -240,6 +240,7 @@ class _Run:
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
     def _check(self, steps: int) -> None:
+        self.clock.checked = time.monotonic()
         loss = float(self.loss_sum) / max(1, self.progress.step)
         if not np.isfinite(loss):
             raise self._diverged()
@@ -356,7 +357,7 @@ class _Clock:
     """Speed, and whether it is time to save."""
 
     def __init__(self, minutes: float) -> None:
-        self._started = self._saved = time.monotonic()
+        self._started = self._saved = self.checked = time.monotonic()
         self._seconds = minutes * 60
         self._first_step = 0
 
@@ -366,6 +367,10 @@ class _Clock:
 
     def steps_per_s(self, step: int) -> float:
         return (step - self._first_step) / max(1e-9, time.monotonic() - self._started)
+
+    def was_long_ago(self) -> bool:
+        """Whether nobody has looked for a while: steps are slow on a CPU."""
+        return time.monotonic() - self.checked >= CHECK_EVERY_S
 
     def is_time(self) -> bool:
         if time.monotonic() - self._saved < self._seconds:

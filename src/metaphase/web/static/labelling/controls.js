@@ -4,7 +4,7 @@ const NAME_KEY = "metaphase-label/name";
 const STATES = {
   saved: () => "Saved",
   saving: () => "Saving…",
-  failing: (waiting) => `${waiting} not saved yet – trying again`,
+  failing: (waiting) => `${waiting} kept in this browser until the server is back`,
   locked: (waiting) => `${waiting} not saved yet – open the link with its token again`,
 };
 
@@ -77,8 +77,10 @@ export function showAnswer(name) {
 export function showDone(session) {
   $("done").hidden = !session.ended;
   document.body.classList.toggle("ended", session.ended);
-  $("count").textContent = `${session.done} of ${session.items.length}`;
-  $("progress").firstChild.style.width = `${(100 * session.done) / session.items.length}%`;
+  $("count").textContent = `${session.done} of ${session.total}`;
+  $("progress").firstChild.style.width = `${(100 * session.done) / Math.max(1, session.total)}%`;
+  const left = session.items.length - session.total;
+  $("rest").textContent = left ? `${left} more cannot be shown and ${left === 1 ? "is" : "are"} left out.` : "";
   $("undo").disabled = !session.history.length;
 }
 

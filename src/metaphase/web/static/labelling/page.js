@@ -84,14 +84,16 @@ async function place(figure, item, view) {
   const image = await pictures.get(item, view);
   if (figure.dataset.item !== `${item}/${view}`) return;
   figure.classList.toggle("missing", image === null);
-  const words = view === "close" ? "This picture is unavailable. Go on with →" : "";
+  const words = view === "close" ? "This item cannot be shown, and is left out" : "";
   figure.replaceChildren(image ?? note(words));
   figure.dataset.ready = "yes";
   if (view !== "close") return;
-  if (image === null) session.unavailable.add(item);
+  const fresh = image === null && !session.unavailable.has(item);
+  if (fresh) session.unavailable.add(item);
   if (item !== session.item) return;
   session.watch.lap();
-  if (image === null && document.body.dataset.mode === "grid") goOnInGrid();
+  if (fresh && document.body.dataset.mode === "grid") goOnInGrid();
+  else if (fresh) goOn();
 }
 
 function makeCell() {
@@ -109,8 +111,6 @@ function showNumbers() {
   $("pace").textContent = `${duration(seconds)}${each}`;
   $("one").setAttribute("aria-pressed", String(document.body.dataset.mode === "one"));
   $("grid").setAttribute("aria-pressed", String(document.body.dataset.mode === "grid"));
-  const missing = session.unavailable.size;
-  $("rest").textContent = missing ? `${missing} pictures were unavailable and stay open.` : "";
 }
 
 function duration(seconds) {

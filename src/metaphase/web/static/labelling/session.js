@@ -35,6 +35,11 @@ export class Session {
     return this.given.size;
   }
 
+  // All that is answered or can be shown.
+  get total() {
+    return this.items.filter((item) => this.given.has(item) || !this.unavailable.has(item)).length;
+  }
+
   isOpen(item) {
     return !this.given.has(item) && !this.unavailable.has(item);
   }

@@ -40,7 +40,7 @@ function show() {
 function showFacts(point) {
   const verdict = document.createElement("b");
   verdict.className = point.accepted ? "yes" : "no";
-  verdict.textContent = point.accepted ? "accepted automatically" : `refused: ${point.reason}`;
+  verdict.textContent = point.accepted ? "automatically: a mitosis" : `automatically left out: ${point.reason}`;
   const numbers = [
     `case ${point.case}`,
     `PHH3 ${point.candidate} (${point.probability.toFixed(2)})`,
@@ -57,10 +57,13 @@ async function place(figure, item, side) {
   const image = await pictures.get(item, side);
   if (figure.dataset.item !== String(item)) return;
   figure.classList.toggle("missing", image === null);
-  figure.replaceChildren(image ?? note("This picture is unavailable. Go on with →"));
+  figure.replaceChildren(image ?? note("This point cannot be shown, and is left out"));
   figure.dataset.ready = "yes";
-  if (image === null) session.unavailable.add(item);
-  if (item === session.item) session.watch.lap();
+  const fresh = image === null && !session.unavailable.has(item);
+  if (fresh) session.unavailable.add(item);
+  if (item !== session.item) return;
+  session.watch.lap();
+  if (fresh) goOn();
 }
 
 // ---- deciding ----

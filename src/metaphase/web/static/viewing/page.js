@@ -506,7 +506,7 @@ function toggleLayer(number) {
 
 const KEYS = {
   m: () => answer("mitosis"), n: () => answer("not"), u: () => answer("unsure"),
-  a: addHere, v: moveHere, z: undo, backspace: undo,
+  i: addHere, v: moveHere, z: undo, backspace: undo,
   arrowleft: () => (review ? step(-1) : pan(-1, 0)), arrowright: () => (review ? step(1) : pan(1, 0)),
   arrowup: () => pan(0, -1), arrowdown: () => pan(0, 1),
   "+": () => zoomBy(ZOOM_STEP), "=": () => zoomBy(ZOOM_STEP), "-": () => zoomBy(1 / ZOOM_STEP),
