@@ -36,14 +36,19 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     assert "Anna: 1 of 6" in (results / "one" / "report.html").read_text()
     taken = run(
         "review", "import", results / "one", "--from", results / "one" / "detections.geojson",
-        "--observer", "Ben",
+        "--observer", "Ben", "--complete",
     )  # fmt: skip
     assert taken.returncode == 0, taken.stderr
-    assert "one: 5 mitoses, 0 of them added; 0 rejected" in taken.stdout
+    assert "one: 5 mitoses, 0 of them added; 0 rejected, 0 accepted that did not count" in taken.stdout
     exported = run("review", "export", results, "-o", tmp_path / "truth.csv")
     assert exported.returncode == 0, exported.stderr
     labels = pd.read_csv(tmp_path / "truth.csv")["label"].value_counts()
     assert labels.to_dict() == {"mitosis": 5, "lookalike": 1}
+    for observer, answers in (("Anna", 1), ("Ben", 5)):
+        withdrawn = run("review", "withdraw", results, "--observer", observer)
+        assert (withdrawn.returncode, withdrawn.stdout) == (0, f"one: {answers} answers withdrawn\n")
+    again = run("review", "apply", results)
+    assert "as without a review" in again.stdout, again.stderr
 
 
 def test_view_names_the_next_step(tmp_path: Path) -> None:

@@ -12,25 +12,31 @@ import pytest
 
 from metaphase.base.batch import run_batch
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.tables import read_table
 from metaphase.counting import CountConfig, Hotspot
-from metaphase.detections import read_detections
+from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
+from metaphase.jobs import reviewing
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
 from metaphase.jobs.detection import detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
-from metaphase.jobs.results import load_result, load_results, write_cohort
+from metaphase.jobs.results import file_of, load_result, load_results, write_cohort
 from metaphase.jobs.reviewing import (
+    answers_of,
     apply_review,
     apply_reviews,
     import_review,
     review_order,
     reviewed_truth,
+    withdraw_review,
 )
 from metaphase.jobs.training.cohort import read_points
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
+from tests.slides.dicoms import write_plain
+from tests.slides.images import blob_image
 from tests.web.results import MPP, THRESHOLD, spread_places, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 9000, 7000
@@ -117,6 +123,186 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
         known = len(log.changes()), log.changes()
         import_review(results, edited, "Anna")
         assert (len(log.changes()), log.changes()) == known
+
+
+# ---- round trips through every format ----
+
+EVERY = pytest.mark.parametrize("form", [known.name for known in FORMATS])
+LISTED = 0.4
+
+
+@pytest.fixture(scope="module")
+def dicom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_plain(tmp_path_factory.mktemp("slides") / "one.dcm", blob_image())
+
+
+@pytest.fixture
+def listed(tmp_path: Path, dicom: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result with detections that are listed and do not count; its page is not what matters here."""
+    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    return write_result(tmp_path / "one", dicom, WIDTH, HEIGHT, PLACES, "one", lowest=LISTED)
+
+
+def exported(folder: Path, form: str, dicom: Path) -> Path:
+    """The detections of a result in a format, beside those that were there."""
+    path = folder / file_of(form)
+    found = DetectionSet(read_table(folder / "detections.parquet"), ("one",))
+    write_detections(found, path, form, mpp=MPP, sources={"one": dicom})
+    return path
+
+
+def state(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    result = load_result(folder)
+    return dict(result.summary), read_table(folder / "candidates.parquet")
+
+
+def assert_unchanged(folder: Path, before: tuple[dict[str, Any], pd.DataFrame]) -> None:
+    summary, table = state(folder)
+    assert summary == before[0]
+    pd.testing.assert_frame_equal(table, before[1])
+
+
+@EVERY
+def test_an_untouched_export_changes_nothing(listed: Path, dicom: Path, form: str) -> None:
+    file, before = exported(listed, form, dicom), state(listed)
+    (taken,) = import_review(load_results([listed]), file, "Anna")
+    assert (taken.rejected, taken.added, taken.accepted, taken.moved) == (0, 0, 0, 0)
+    assert answers_of(listed) == []
+    apply_reviews([listed])
+    assert_unchanged(listed, before)
+
+
+@EVERY
+def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Path, form: str) -> None:
+    exported(listed, form, dicom)
+    answer(listed, [0], "not", "Ben")
+    answer(listed, [16], "mitosis", "Ben")  # listed, and not counted
+    answer(listed, [3], "unsure", "Ben")
+    with PlaceLog(listed) as log:
+        log.record("Ben", place_name(*PLACES[2]), moved_to(*(PLACES[2] + 60)))  # far
+        log.record("Ben", place_name(4400.5, 3300.5), "mitosis")
+    apply_review(listed)
+    before = state(listed)
+    assert before[0]["score"]["detections"] == before[0]["machine"]["score"]["detections"] + 1
+    import_review(load_results([listed]), listed / file_of(form), "Anna")
+    assert {one.observer for one in answers_of(listed)} == {"Ben"}
+    apply_review(listed)
+    assert_unchanged(listed, before)
+
+
+@EVERY
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edited_export_gives_its_edits_and_no_more(
+    listed: Path, dicom: Path, tmp_path: Path, form: str, seed: int
+) -> None:
+    file = exported(listed, form, dicom)
+    table = read_detections(file, mpp=MPP, slide="one").table
+    expected: dict[str, str] = {}
+    kept = []
+    random = np.random.default_rng(seed)
+    for row in table.to_dict(orient="records"):
+        at = int(np.hypot(*(PLACES - (row["x"], row["y"])).T).argmin())
+        item, edit = place_name(*PLACES[at]), random.choice(["", "gone", "other", "moved", "counted"])
+        if edit in ("gone", "other"):
+            expected[item] = "not"
+        elif edit == "counted":
+            expected[item] = "not" if row["counted"] else "mitosis"
+        elif edit == "moved" and row["counted"]:
+            expected[item] = "moved"
+        kept += [] if edit == "gone" else [row | {
+            "label": "lookalike" if edit == "other" else "mitosis", "x": row["x"] + 5 * (edit == "moved"),
+            "counted": row["counted"] != (edit == "counted"),
+        }]  # fmt: skip
+    extra = {
+        "slide": "one",
+        "x": 4400.0,
+        "y": 3300.0,
+        "probability": 1.0,
+        "label": "mitosis",
+        "counted": True,
+    }
+    expected[place_name(4400, 3300)] = "mitosis"
+    edited = tmp_path / f"edited{file.suffix}"
+    found = DetectionSet(pd.DataFrame([*kept, extra])[[*table.columns]], ("one",))
+    write_detections(found, edited, form, mpp=MPP, sources={"one": dicom})
+    for _ in range(2):
+        import_review(load_results([listed]), edited, "Anna")
+        assert {one.item: one.answer.split()[0] for one in answers_of(listed)} == expected
+    apply_review(listed)
+    import_review(load_results([listed]), edited, "Anna")  # what is in force already is no new answer
+    assert {one.item: one.answer.split()[0] for one in answers_of(listed)} == expected
+    counted = int(read_table(listed / "candidates.parquet")["counted"].sum())
+    assert counted == sum(one["counted"] and one["label"] == "mitosis" for one in (*kept, extra))
+
+
+def test_what_qupath_itself_writes_is_understood(listed: Path, tmp_path: Path) -> None:
+    """It takes the name of a class apart, and may know no measurements."""
+    content = json.loads((listed / "detections.geojson").read_text())
+    names = [one["properties"]["classification"]["name"].split(": ") for one in content["features"]]
+    assert ["mitotic figure", "below count threshold"] in names
+    for feature, name in zip(content["features"], names, strict=True):
+        feature["properties"]["classification"] = {"names": name, "color": [1, 2, 3]}
+        del feature["properties"]["measurements"]
+    (tmp_path / "edited.geojson").write_text(json.dumps(content))
+    import_review(load_results([listed]), tmp_path / "edited.geojson", "Anna")
+    assert answers_of(listed) == []
+
+
+def test_a_geojson_of_an_earlier_version_still_tells_what_counted(listed: Path, tmp_path: Path) -> None:
+    """All had one class, and the column was text in the metadata."""
+    content = json.loads((listed / "detections.geojson").read_text())
+    for feature in content["features"]:
+        given = feature["properties"]
+        counted = "below" not in given["classification"]["name"]
+        given["classification"]["name"] = "mitotic figure"
+        given["metadata"] |= {"counted": str(counted)}
+    (tmp_path / "old.geojson").write_text(json.dumps(content))
+    import_review(load_results([listed]), tmp_path / "old.geojson", "Anna")
+    assert answers_of(listed) == []
+
+
+def test_a_mark_over_one_that_did_not_count_is_that_one(listed: Path, tmp_path: Path) -> None:
+    row = 16
+    content = json.loads((listed / "detections.geojson").read_text())
+    place = {"type": "Point", "coordinates": (PLACES[row] + 3).tolist()}
+    content["features"].append({"type": "Feature", "geometry": place, "properties": {}})
+    (tmp_path / "edited.geojson").write_text(json.dumps(content))
+    for _ in range(2):
+        import_review(load_results([listed]), tmp_path / "edited.geojson", "Anna")
+        assert [(one.item, one.answer) for one in answers_of(listed)] == [
+            (place_name(*PLACES[row]), moved_to(*(PLACES[row] + 3)))
+        ]
+        apply_review(listed)
+
+
+# ---- a review withdrawn ----
+
+
+def test_a_withdrawn_review_leaves_what_was_and_stays_in_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    write_cohort(folder.parent)
+    before = state(folder)
+    index = (folder.parent / "index.html").read_text()
+    answer(folder, [0, 1], "not")
+    with PlaceLog(folder) as log:
+        log.record("Anna", place_name(4500, 3500), "mitosis")
+    answer(folder, [2], "not", "Ben")
+    apply_reviews([folder])
+    assert (folder.parent / "index.html").read_text() != index
+    with pytest.raises(
+        UsageError, match=r"Carl has given no answer that stands.*[Tt]hose who have are Anna, Ben"
+    ):
+        withdraw_review([folder.parent], "Carl")
+    assert withdraw_review([folder.parent], "anna") == {"one": 3}
+    assert load_result(folder).summary["score"]["detections"] == before[0]["score"]["detections"] - 1
+    assert withdraw_review([folder], "Ben") == {"one": 1}
+    assert_unchanged(folder, before)
+    assert (folder.parent / "index.html").read_text() == index
+    with PlaceLog(folder) as log:
+        assert log.current() == []
+        assert log.changes() == {"Anna": 3, "Ben": 1}  # each answered and taken back
 
 
 def test_a_file_about_another_slide_is_refused(folder: Path, tmp_path: Path) -> None:

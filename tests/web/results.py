@@ -60,8 +60,12 @@ def write_sparse_slide(path: Path, width: int, height: int, places: Places) -> P
     return path
 
 
-def write_result(folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "") -> Path:
-    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1."""
+def write_result(
+    folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "", *,
+    lowest: float = THRESHOLD,
+) -> Path:  # fmt: skip
+    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1, listed from the
+    `lowest` on."""
     name = name or slide.stem
     probability = np.linspace(1.0, 0.2, len(places)).round(4)
     table = pd.DataFrame(
@@ -75,9 +79,10 @@ def write_result(folder: Path, slide: Path, width: int, height: int, places: Pla
     folder.mkdir(parents=True, exist_ok=True)
     save_tissue(tissue, folder, name)
     write_table(folder / "search.parquet", table)
+    table = table.assign(listed=probability >= lowest, counted=probability >= THRESHOLD)
     write_table(folder / "candidates.parquet", table)
     (folder / "count.json").write_text(json.dumps(count))
-    listed = table[table["probability"] >= THRESHOLD]
+    listed = table[table["probability"] >= min(lowest, THRESHOLD)]
     for ending in ("parquet", "geojson", "csv"):
         write_detections(DetectionSet(listed, (name,)), folder / f"detections.{ending}", mpp=MPP)
     point = {"delta": THRESHOLD, "source": "of the test"}
@@ -92,7 +97,7 @@ def write_result(folder: Path, slide: Path, width: int, height: int, places: Pla
         "tissue_mm2": tissue.area_mm2,
         "threshold": THRESHOLD,
         "mitoses": len(listed),
-        "operating_points": {"model": "test", "mitoses": point, "count": point},
+        "operating_points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
         "score": count,
         "warnings": count["warnings"],
         "model": {"name": "test"},

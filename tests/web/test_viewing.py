@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.jobs.results import load_result
 from metaphase.labels.observers.places import PlaceLog
 from metaphase.slides import open_slide
 from metaphase.web import viewing
@@ -230,6 +231,45 @@ def test_the_count_follows_answers_and_nothing_is_lost(
     standing = client.post(f"/api/review/{slide.key}", json={"observer": "anna"}).json()
     assert standing["observer"] == "Anna"
     assert sorted(one["answer"] for one in standing["standing"]) == ["mitosis", "not"]
+
+
+def rows(client: Client, observer: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.post("/api/slides", json={"observer": observer}).json()["slides"]
+    return found
+
+
+def test_the_list_follows_the_answers(client: Client, slides: list[ViewedSlide]) -> None:
+    slide = slides[0]
+    send(client, *(verdict(slide, PLACES[row], "not") for row in (0, 1, len(PLACES) - 1)))
+    followed = count(client, slide, observer="Anna")["row"]
+    assert followed == rows(client, "Anna")[0]
+    assert (followed["answered"], followed["candidates"]) == (3, len(PLACES))
+    assert followed["count"] < slide.found.machine["count"]
+    assert rows(client, "Ben")[0]["answered"] == 0
+    assert rows(client)[0]["answered"] == 3
+    assert count(client, slide, quick=True)["row"] is None
+
+
+def test_a_review_is_applied_and_withdrawn_from_the_page(
+    client: Client, slides: list[ViewedSlide], tiles: TileMaker
+) -> None:
+    slide = slides[0]
+    before = rows(client, "Anna")[0]
+    send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)))
+    applied = client.post(f"/api/apply/{slide.key}", json={}).json()
+    result = load_result(slide.found.folder)
+    assert applied == {"count": result.count} == {"count": rows(client)[0]["count"]}
+    assert "Anna" in result.report.read_text()
+    with client_of(slides, tiles, blind=True) as blind:
+        refused = blind.post(f"/api/apply/{slide.key}", json={})
+        assert (refused.status_code, "blind" in refused.json()["detail"]) == (409, True)
+    standing = client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).json()
+    assert standing == {"observer": "Anna", "standing": []}
+    assert rows(client, "Anna")[0] == before
+    assert load_result(slide.found.folder).count == before["count"]
+    assert "Reviewed" not in result.report.read_text()
+    assert client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).status_code == 422
+    assert slide.log.changes() == {"Anna": 4}
 
 
 def test_the_threshold_moves_the_count_and_density_is_a_picture(

@@ -130,7 +130,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
         tab.saved()
         page.reload()
         page.wait_for_selector("#work:not([hidden])")
-        page.wait_for_function("() => document.getElementById('done').textContent === '3 answered'")
+        page.wait_for_function("() => document.getElementById('done').textContent === '3 of 30 answered'")
         assert tab.counted() == counted - 1
         page.keyboard.press("ArrowLeft")
     finally:
@@ -140,6 +140,42 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     for kind in ("parquet", "geojson", "csv"):
         assert len(read_detections(folder / f"detections.{kind}").table) == counted - 1
     assert done.summary["machine"]["score"]["detections"] == counted
+
+
+def test_the_end_of_a_review(tab: Tab, slide: Path, tmp_path: Path) -> None:
+    """Answers after the last change nothing, the next slide is a key away, the list follows; back with ←."""
+    page = tab.page
+    for name in ("one", "two"):
+        write_result(tmp_path / "results" / name, slide, WIDTH, HEIGHT, PLACES[:4], name)
+    server = Server(tmp_path / "results", code=VIEW)
+    try:
+        begin(tab, server.url)
+        for key in ("m", "n", "u"):
+            tab.press(key)
+        page.keyboard.press("m")
+        page.wait_for_selector("#end:not([hidden])")
+        page.keyboard.press("n")
+        page.keyboard.press("n")
+        assert page.inner_text("#tally") == "2 accepted, 1 rejected, 0 added, 1 unsure."
+        assert "go back with ←" in page.inner_text("#hint")
+        page.wait_for_function(
+            "() => document.querySelector('#list tbody td:last-child').textContent === '4 of 4'"
+        )
+        page.keyboard.press("s")
+        page.wait_for_function("() => document.getElementById('name').textContent === 'two'")
+        assert page.inner_text("#done") == "0 of 4 answered"
+        page.click("#list tbody td")
+        page.wait_for_selector("#end:not([hidden])")
+        page.keyboard.press("ArrowLeft")
+        assert "you said" in page.inner_text("#facts")
+        page.keyboard.press("n")
+        assert "Changed from" in page.inner_text("#hint")
+        tab.saved()
+        page.click("#withdraw")
+        page.click("#withdraw")
+        page.wait_for_function("() => document.getElementById('done').textContent === '0 of 4 answered'")
+    finally:
+        server.end()
 
 
 def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:

@@ -69,17 +69,39 @@ def apply(results: Results, as_json: Json = False) -> None:
     done = apply_reviews(results)
     if as_json:
         print_json(
-            [{key: one.summary[key] for key in ("name", "score", "machine", "review")} for one in done]
+            [{key: one.summary.get(key) for key in ("name", "score", "machine", "review")} for one in done]
         )
         return
     for one in done:
-        score, machine = one.summary["score"], one.summary["machine"]["score"]
+        score, machine = one.summary["score"], one.summary.get("machine")
         low, high = score["count_interval"]
+        told = (
+            f"the machine alone {machine['score']['count']:g}"
+            if machine
+            else "as without a review: no answers"
+        )
         stdout.print(
-            f"{one.name}: {score['count']:g} mitoses ({low:.3g} to {high:.3g}), the machine alone "
-            f"{machine['count']:g}; see {one.folder / 'report.html'}",
+            f"{one.name}: {score['count']:g} mitoses ({low:.3g} to {high:.3g}), {told}; "
+            f"see {one.folder / 'report.html'}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+@review.command()
+def withdraw(
+    results: Results,
+    observer: Annotated[str, typer.Option(help="Whose answers no longer count; they stay in the log.")],
+    as_json: Json = False,
+) -> None:
+    """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
+    from metaphase.jobs.reviewing import withdraw_review
+
+    withdrawn = withdraw_review(results, observer)
+    if as_json:
+        print_json(withdrawn)
+        return
+    for name, answers in withdrawn.items():
+        stdout.print(f"{name}: {answers} answers withdrawn", markup=False, highlight=False)
 
 
 @review.command("import")
@@ -87,22 +109,26 @@ def import_review(
     results: Results,
     file: Annotated[
         Path,
-        typer.Option("--from", help="File edited in QuPath, ASAP or a table: what it holds is a mitosis."),
+        typer.Option("--from", help="File edited in QuPath, ASAP or another program, or a table."),
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
+    complete: Annotated[
+        bool, typer.Option("--complete", help="All was looked at: what counts and was left is accepted.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a file that was edited elsewhere as a review. What was exported and is not in it is rejected."""
+    """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
     from metaphase.jobs.results import load_results
     from metaphase.jobs.reviewing import import_review as take
 
-    taken = take(load_results(results), file, observer)
+    taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
         print_json([asdict(one) for one in taken])
         return
     for one in taken:
         stdout.print(
-            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected",
+            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
+            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
             markup=False, highlight=False,
         )  # fmt: skip
 

@@ -99,7 +99,7 @@ class SlideCounted(Ingredients, stage="count", schema=2):
 
 
 @dataclass(frozen=True)
-class SlideExported(Ingredients, stage="export", schema=2):
+class SlideExported(Ingredients, stage="export", schema=3):
     """The files that others read."""
 
     name: str

@@ -9,7 +9,7 @@ import groovy.json.JsonSlurper
 // ---- settings ----
 def command = ["metaphase"]        // or its full path, as ["/home/me/.venv/bin/metaphase"]
 def options = []                   // further options of `metaphase detect`, as ["--model", "breast", "--threshold", "0.9"]
-def classes = ["mitotic figure", "non-mitotic figure"]   // of an earlier run: replaced
+def classes = ["mitotic figure", "mitotic figure: below count threshold", "non-mitotic figure"]   // of an earlier run: replaced
 
 // ---- the slide and the folder of results ----
 def server = getCurrentServer()

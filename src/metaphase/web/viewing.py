@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,8 +27,8 @@ from starlette.types import ASGIApp
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.counting import DensityMap, Hotspot, SlideCount
-from metaphase.jobs.reviewing import runner_up
-from metaphase.labels.observers.places import Reviewed, place_name, place_of
+from metaphase.jobs.reviewing import apply_reviews, runner_up, withdraw_review
+from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
 from metaphase.web.access import Access, Guard, is_loopback
@@ -76,8 +77,11 @@ class SlideRow(Message):
     """As it may be shown."""
     doubt: float | None = None
     """Chance that the grade is another one."""
+    answered: int = 0
+    """Candidates that the observer answered; without a name, whoever answered most that one may know of."""
+    candidates: int = 0
     progress: float | None = None
-    """Share of the counted detections that were looked at, by whoever looked at most that one may know of."""
+    """The share of them."""
 
 
 class Cohort(Message):
@@ -160,6 +164,8 @@ class CountView(Message):
     density: Density | None
     shares: list[str]
     """Who looked at how much; empty where observers are blind."""
+    row: SlideRow | None = None
+    """The line of the list as it is now; None of a quick count, or at another threshold."""
 
 
 class Place(Message):
@@ -200,6 +206,12 @@ class ReviewView(Message):
 
     observer: str
     standing: list[Standing]
+
+
+class Applied(Message):
+    """A review in force."""
+
+    count: float | None
 
 
 class AskedCount(Message):
@@ -307,6 +319,7 @@ def _add_slides(
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
     densities: OrderedDict[str, bytes] = OrderedDict()
+    writing = threading.Lock()
 
     @app.post("/api/count/{key}")
     def count(key: str, asked: AskedCount) -> CountView:
@@ -319,7 +332,11 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             densities[drawn[0].address] = drawn[1]
             while len(densities) > KEPT_DENSITIES:
                 densities.popitem(last=False)
-        return _count_view(slide, reviewed, counted, drawn[0] if drawn else None, blind)
+        view = _count_view(slide, reviewed, counted, drawn[0] if drawn else None, blind)
+        if asked.quick or asked.threshold is not None:
+            return view
+        row = _line(slide, reviewed.shares, counted.to_dict(), asked.observer)
+        return view.model_copy(update={"row": row})
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -339,6 +356,22 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             if (place := place_of(one.item))
         ]
         return ReviewView(observer=observer, standing=standing)
+
+    @app.post("/api/withdraw/{key}")
+    def withdraw(key: str, hello: Hello) -> ReviewView:
+        """Take back all answers of this observer about a slide."""
+        with writing:
+            withdraw_review([named(key).found.folder], hello.observer)
+        return review(key, hello)
+
+    @app.post("/api/apply/{key}")
+    def apply(key: str) -> Applied:
+        """Put the answers that stand in force: report, tables and exports are rewritten."""
+        if blind:
+            raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
+        with writing:
+            (done,) = apply_reviews([named(key).found.folder])
+        return Applied(count=done.count)
 
     @app.post("/api/answers")
     def answers(sent: SentVerdicts) -> Receipt:
@@ -360,11 +393,17 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
 def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
     if slide.result is None:
         return SlideRow(key=slide.key, name=slide.name, counted=False)
-    score, seen = slide.result.machine, 0.0
-    if given := slide.answers(observer, blind=blind):
-        reviewed, count = slide.counted(given)
-        score = count.to_dict()
-        seen = max((share.counted / share.of for share in reviewed.shares if share.of), default=0.0)
+    if not (given := slide.answers(observer, blind=blind)):
+        return _line(slide, (), slide.result.machine, observer)
+    reviewed, count = slide.counted(given)
+    return _line(slide, reviewed.shares, count.to_dict(), observer)
+
+
+def _line(slide: ViewedSlide, shares: Sequence[Share], score: Mapping[str, Any], observer: str) -> SlideRow:
+    own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
+    looked = () if observer and not own else own or shares
+    answered = max((one.counted + one.below for one in looked), default=0)
+    candidates = len(slide.found.candidates)
     low, high = score["count_interval"]
     return SlideRow(
         key=slide.key,
@@ -375,7 +414,9 @@ def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
         high=high,
         grade=score["grade_shown"]["text"],
         doubt=1 - max(score["grade_probabilities"]),
-        progress=seen,
+        answered=answered,
+        candidates=candidates,
+        progress=answered / candidates if candidates else 1.0,
     )
 
 
