@@ -44,11 +44,8 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     assert exported.returncode == 0, exported.stderr
     labels = pd.read_csv(tmp_path / "truth.csv")["label"].value_counts()
     assert labels.to_dict() == {"mitosis": 5, "lookalike": 1}
-    for observer, answers in (("Anna", 1), ("Ben", 5)):
-        withdrawn = run("review", "withdraw", results, "--observer", observer)
-        assert (withdrawn.returncode, withdrawn.stdout) == (0, f"one: {answers} answers withdrawn\n")
-    again = run("review", "apply", results)
-    assert "as without a review" in again.stdout, again.stderr
+    withdrawn = run("review", "withdraw", results, "--observer", "Ben")
+    assert (withdrawn.returncode, withdrawn.stdout) == (0, "one: 5 answers withdrawn\n"), withdrawn.stderr
 
 
 def test_view_names_the_next_step(tmp_path: Path) -> None:

@@ -103,6 +103,10 @@ def count_is(tab: Tab, expected: float) -> None:
     )
 
 
+def answered_is(tab: Tab, told: str) -> None:
+    tab.page.wait_for_function("told => document.getElementById('done').textContent === told", arg=told)
+
+
 def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     tab: Tab, server: Server, folder: Path
 ) -> None:
@@ -130,7 +134,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
         tab.saved()
         page.reload()
         page.wait_for_selector("#work:not([hidden])")
-        page.wait_for_function("() => document.getElementById('done').textContent === '3 of 30 answered'")
+        answered_is(tab, "3 of 30 answered")
         assert tab.counted() == counted - 1
         page.keyboard.press("ArrowLeft")
     finally:
@@ -142,28 +146,27 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     assert done.summary["machine"]["score"]["detections"] == counted
 
 
-def test_the_end_of_a_review(tab: Tab, slide: Path, tmp_path: Path) -> None:
+def test_the_end_of_a_review(tab: Tab, tmp_path: Path) -> None:
     """Answers after the last change nothing, the next slide is a key away, the list follows; back with ←."""
-    page = tab.page
+    page, side = tab.page, 1024
+    places = spread_places(4, side, side)
+    slide = write_sparse_slide(tmp_path / "small.tif", side, side, places)
     for name in ("one", "two"):
-        write_result(tmp_path / "results" / name, slide, WIDTH, HEIGHT, PLACES[:4], name)
+        write_result(tmp_path / "results" / name, slide, side, side, places, name)
     server = Server(tmp_path / "results", code=VIEW)
     try:
         begin(tab, server.url)
-        for key in ("m", "n", "u"):
-            tab.press(key)
-        page.keyboard.press("m")
-        page.wait_for_selector("#end:not([hidden])")
-        page.keyboard.press("n")
-        page.keyboard.press("n")
+        for key in "mnumnn":
+            page.keyboard.press(key)
+        assert page.is_visible("#end")
         assert page.inner_text("#tally") == "2 accepted, 1 rejected, 0 added, 1 unsure."
         assert "go back with ←" in page.inner_text("#hint")
         page.wait_for_function(
             "() => document.querySelector('#list tbody td:last-child').textContent === '4 of 4'"
         )
         page.keyboard.press("s")
-        page.wait_for_function("() => document.getElementById('name').textContent === 'two'")
-        assert page.inner_text("#done") == "0 of 4 answered"
+        answered_is(tab, "0 of 4 answered")
+        assert page.inner_text("#name") == "two"
         page.click("#list tbody td")
         page.wait_for_selector("#end:not([hidden])")
         page.keyboard.press("ArrowLeft")
@@ -173,7 +176,7 @@ def test_the_end_of_a_review(tab: Tab, slide: Path, tmp_path: Path) -> None:
         tab.saved()
         page.click("#withdraw")
         page.click("#withdraw")
-        page.wait_for_function("() => document.getElementById('done').textContent === '0 of 4 answered'")
+        answered_is(tab, "0 of 4 answered")
     finally:
         server.end()
 

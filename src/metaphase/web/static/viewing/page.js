@@ -14,6 +14,7 @@ const NEAR_PX = 16;
 const PAUSE_MS = 120;
 const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
 const ZOOM_STEP = 1.6;
+const NARROW = matchMedia("(max-width: 60rem)"); // where the list would hide what it leads to
 
 const silent = () => {};
 OpenSeadragon.console = { log: silent, debug: silent, info: silent, warn: silent, error: silent, assert: silent };
@@ -144,6 +145,8 @@ async function openSlide(key, place = null) {
   slide = await ask(`/api/slide/${encodeURIComponent(key)}`);
   count = null;
   review = null;
+  $("work").hidden = true;
+  if (NARROW.matches) toggleList(false);
   threshold = slide.threshold;
   marks.heat = null;
   $("name").textContent = slide.name;
