@@ -129,7 +129,7 @@ def import_review(
         stdout.print(
             f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
             f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
-            markup=False, highlight=False,
+            markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 

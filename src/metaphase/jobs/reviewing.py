@@ -106,9 +106,9 @@ def _company(
 # ---- what the count is now ----
 
 
-def reviewed_result(result: SlideResult, given: Sequence[Given], threshold: float | None = None) -> Reviewed:
+def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
     """The detections of a slide with answers that stand."""
-    limit = result.counting.threshold if threshold is None else threshold
+    limit = result.counting.threshold
     return reviewed_detections(result.name, result.candidates, given, mpp=result.mpp, threshold=limit)
 
 

@@ -41,8 +41,6 @@ from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 # ---- what is viewed ----
 
 KEY_BYTES = 8
-OUTLINE_SHARE = 1 / 1500
-"""How far the outline may be off, as a share of the slide's longer side."""
 
 
 class ViewedSlide:
