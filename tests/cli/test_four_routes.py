@@ -10,13 +10,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import metaphase as mp
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.counting import count_slide
 from metaphase.evaluation.operating_points import save_point
+from metaphase.evaluation.sites import save_profile
 from metaphase.images.tissue import load_tissue
+from metaphase.jobs.calibration import draw_sample, fit_profile
+from metaphase.jobs.results import SlideResult, load_result
+from metaphase.jobs.reviewing import apply_reviews
+from metaphase.labels.observers.places import PlaceLog, place_name
 from metaphase.networks.points import OperatingPoint
+from metaphase.web.access import Access
+from metaphase.web.viewed import TileMaker, viewed_slides
+from metaphase.web.viewing import viewing_app
 from tests.jobs.conftest import he_slide, tiny_model  # noqa: F401
+from tests.jobs.test_calibration import SAMPLED, answers_of
+from tests.web.asgi import Client
 
 DOCS = Path(__file__).parents[2] / "docs" / "grading.md"
 
@@ -43,14 +54,14 @@ def test_four_routes_one_count(
     monkeypatch.chdir(tmp_path)
     common = ("detect", slide, "-o", "results", "--model", model, "--device", "cpu", "--tissue", "whole")
     (found,) = json.loads(call(*common, "--format", "csv", "--format", "qupath", "--json"))["slides"]
-    expected = found["score"]["count"]
+    expected = found["count"]
     assert 0 < expected < len(read_table("results/slide/candidates.parquet"))
     folder = Path("results/slide")
     files = ("", "candidates.parquet", "detections.parquet", "detections.csv", "detections.geojson")
     for file in files:
         (scored,) = json.loads(call("score", folder / file, "--json"))
         assert (scored["count"], scored["config"]["threshold"]) == (expected, 0.93), file
-        assert scored["grade_shown"]["text"] == found["score"]["grade_shown"]["text"]
+        assert scored["grade_shown"]["text"] == found["grade_shown"]["text"]
         assert "0.93" in call("score", folder / file)
     table, tissue = read_table(folder / "candidates.parquet"), load_tissue(folder / "slide.tissue.png")
     assert count_slide(table, mpp=0.25, tissue=tissue).count == expected
@@ -58,3 +69,96 @@ def test_four_routes_one_count(
     capsys.readouterr()
     exec(compile(example, str(DOCS), "exec"), {})  # noqa: S102
     assert float(capsys.readouterr().out.split()[0]) == expected
+
+
+KINDS = {
+    "detected": ("model", "counting range", []),
+    "calibrated": ("calibrated", "95 % interval", ["model"]),
+    "reviewed": ("reviewed", "counting range", ["model"]),
+    "both": ("reviewed", "95 % interval", ["calibrated", "model"]),
+}
+
+
+def test_every_page_and_program_shows_the_count_in_force(
+    tmp_path: Path,
+    he_slide: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the model, after calibration, after review, and after both: one number, one interval, one kind."""
+    monkeypatch.chdir(tmp_path)
+    slide = Path(shutil.copy(he_slide, tmp_path / "slide.tif"))
+    model = tiny_model(tmp_path / "own.safetensors")
+    point = {"name": "count", "theta1": 3.0, "theta2": 9.0, "kappa": 0.7, "source": "graded slides"}
+    save_point(model.with_suffix(".json"), OperatingPoint(delta=0.93, false_per_mm2=2.0, **point))
+    save_point(model.with_suffix(".json"), OperatingPoint(name="mitoses", delta=0.9, cases=("a", "b")))
+    common = ("detect", slide, "--model", model, "--device", "cpu", "--tissue", "whole")
+    call(*common, "-o", "detected")
+    draw_sample([Path("detected")], "lab", SAMPLED)
+    answers_of(Path("lab")).to_csv("answers.csv", index=False)
+    save_profile("site.json", fit_profile("lab", "ours", answers="answers.csv"))
+    counts = {}
+    for name, (kind, interval, beneath) in KINDS.items():
+        if name != "detected":
+            shutil.copytree("detected", name)
+        site = ("--site", "site.json") if name in ("calibrated", "both") else ()
+        call(*common, "-o", name, *site)
+        if beneath and kind == "reviewed":
+            review(Path(name) / "slide")
+        result = load_result(Path(name) / "slide")
+        assert (result.in_force.kind, result.in_force.interval_name) == (kind, interval)
+        assert [one.kind for one in result.beneath] == beneath
+        all_say_the_same(result, call(*common, "-o", name, *site))
+        counts[name] = result.in_force
+    assert len({one.count for one in counts.values()}) == len(counts)
+    assert load_result("both/slide").beneath == (counts["calibrated"], counts["detected"])
+
+
+def review(folder: Path) -> None:
+    """The two strongest are none, and one was missed."""
+    table = load_result(folder).candidates.sort_values("probability", ascending=False)
+    with PlaceLog(folder) as log:
+        for row in table.index[:2]:
+            log.record("Anna", place_name(table["x"][row], table["y"][row]), "not")
+        log.record("Anna", place_name(300.0, 200.0), "mitosis")
+    apply_reviews([folder.parent])
+
+
+def all_say_the_same(result: SlideResult, detected: str) -> None:
+    folder, count = result.folder, result.in_force
+    assert count.count_interval is not None
+    expected = {"count": count.count, "count_interval": list(count.count_interval), "kind": count.kind}
+    summary = json.loads((folder / "summary.json").read_text())
+    (scored,) = json.loads(call("score", folder, "--json"))
+    (cohort,) = json.loads(call("score", folder.parent, "--json"))
+    for told in (summary, scored, cohort):
+        assert {name: told[name] for name in expected} == expected
+        assert told["proliferation"] == count.count
+    for printed in (detected, call("score", folder)):
+        row = next(line for line in printed.splitlines() if line.split()[0] == "slide" and count.kind in line)
+        assert re.search(rf"\b{count.text} +{count.interval_text} +{count.kind} ", row), printed
+        assert count.interval_note in printed
+        assert str(summary["counted"]) in row.split()
+    report, index = (path.read_text() for path in (folder / "report.html", folder.parent / "index.html"))
+    assert f'id="count">{count.text}</p>' in report
+    assert f"<b>{count.interval_text}</b> ({count.interval_note})" in report
+    assert f"<b>{count.text}</b>" in index
+    assert f">{count.interval_text}</td>" in index
+    for text in (report, index, detected):
+        assert ("95 % interval" in text) == (count.interval_name == "95 % interval")
+    (row,) = read_table(folder.parent / "counts.csv").to_dict("records")
+    written = [row[name] for name in ("count", "count_low", "count_high")]
+    assert written == pytest.approx([count.count, *count.count_interval])
+    assert (row["case"], row["kind"], row["report"]) == ("slide", count.kind, "slide/report.html")
+    assert (row["detections"], row["counted"]) == (summary["detections"], summary["counted"])
+    python = mp.load_result(folder)
+    assert (python.count, python.interval) == (count.count, count.count_interval)
+    computed = mp.score(python)
+    assert (computed.count, computed.count_interval) == (count.count, count.count_interval)
+    (viewed,) = viewed_slides([folder])
+    with Client(viewing_app([viewed], TileMaker(), Access()), "http://127.0.0.1:8502") as client:
+        (listed,) = client.post("/api/slides", json={}).json()["slides"]
+        shown = client.post(f"/api/count/{viewed.key}", json={}).json()
+    viewed.close()
+    for told in (listed, shown):
+        assert (told["count"], told["low"], told["high"]) == (count.count, *count.count_interval)
+        assert (told["text"], told["interval"], told["kind"]) == (count.text, count.interval_text, count.kind)

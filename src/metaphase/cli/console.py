@@ -162,10 +162,26 @@ def told_point(point: Mapping[str, Any]) -> str:
     return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
-def told_calibrated(calibrated: Mapping[str, Any]) -> str:
-    """A calibrated count in a cell."""
-    low, high = calibrated["count_interval"]
-    return f"{calibrated['count']:.1f} ({low:.0f} to {high:.0f})"
+COUNT_COLUMNS = ("count", "may be", "kind", "grade")
+"""Of a table of counts: that in force, its interval, its kind, and the grade."""
+
+
+def count_cells(result: Mapping[str, Any]) -> list[str]:
+    """The cells of `COUNT_COLUMNS` for a result as plain values."""
+    from metaphase.counting import counts_in
+
+    count = counts_in(result)[0]
+    return [count.text, count.interval_text or "-", count.kind, result["grade_shown"]["text"]]
+
+
+def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
+    """A line for each kind of count among results, and what its interval means."""
+    from metaphase.counting import counts_in
+
+    counts = [counts_in(result)[0] for result in results]
+    notes = (f"{one.kind}: {one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
+    for note in dict.fromkeys(notes):
+        stdout.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

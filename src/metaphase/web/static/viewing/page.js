@@ -79,7 +79,7 @@ function showList() {
   };
   const rows = [...cohort.slides].sort(order).map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.name, text(one.count), share(one.doubt), share(one.progress)];
+    const cells = [one.name, one.text || "–", share(one.doubt), share(one.progress)];
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
     row.tabIndex = 0;
     row.setAttribute("aria-current", String(one.key === slide?.key));
@@ -105,7 +105,6 @@ function toggleList(shown = $("list").hidden) {
   $("show-list").setAttribute("aria-expanded", String(shown));
 }
 
-const text = (value) => (value === null || value === undefined ? "–" : value.toFixed(1).replace(/\.0$/, ""));
 const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 
 // ---- a slide ----
@@ -260,16 +259,21 @@ async function refreshCount() {
 }
 
 function showCount(own) {
-  $("count").textContent = text(count.count);
-  $("grade").textContent = count.grade || "–";
+  if (count.count !== null) {
+    $("count").textContent = count.text;
+    $("kind").textContent = `${count.kind}${own ? "" : ", at another threshold"}`;
+    $("grade").textContent = count.grade || "–";
+  }
   if (count.grades) {
-    $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
+    $("interval").textContent = count.interval;
+    $("interval").title = count.note;
     $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
   }
-  $("machine").textContent = `The machine alone: ${text(count.machine)}${own ? "" : "; this is at another threshold"}`;
+  $("note").textContent = count.note;
+  $("beneath").replaceChildren(...count.beneath.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   showInside(count.hotspot?.count ?? 0, count.counted);
-  $("numbers").dataset.count = count.count;
+  if (count.count !== null) $("numbers").dataset.count = count.count;
 }
 
 function showInside(circle, all) {
