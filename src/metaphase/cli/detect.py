@@ -202,7 +202,7 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:
-    columns = ("slide", "tissue", "detections", "counted", *COUNT_COLUMNS, "s/mm2")
+    columns = ("slide", "mm2", "detections", "counted", *COUNT_COLUMNS, "s/mm2")
     table = Table(*columns, box=None, pad_edge=False)
     for outcome in outcomes:
         table.add_row(escape(outcome.folder.name), *_cells(outcome))
@@ -211,6 +211,6 @@ def _table(outcomes: list[SlideOutcome]) -> Table:
 
 def _cells(outcome: SlideOutcome) -> list[str]:
     summary, area = outcome.summary, outcome.summary["tissue_mm2"]
-    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "done before"
+    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "kept"
     found = (str(summary[name]) for name in ("detections", "counted"))
-    return [f"{area:.2f} mm2", *found, *count_cells(summary), speed]
+    return [f"{area:.2f}", *found, *count_cells(summary), speed]
