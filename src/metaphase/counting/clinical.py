@@ -335,7 +335,7 @@ class SlideCount:
         """All but the density map, ready for JSON, the count in force first; what is not known is None."""
         rest = {name: value for name, value in vars(self).items() if name not in ("in_force", "density")}
         rest["hotspot"] = {**asdict(self.hotspot), "per_mm2": self.hotspot.per_mm2}
-        rest["beneath"] = [asdict(one) for one in self.beneath]
+        rest["beneath"] = tuple(asdict(one) for one in self.beneath)
         for name in ("grade_shown", "config", "calibrated"):
             rest[name] = None if rest[name] is None else asdict(rest[name])
         content = asdict(self.in_force) | {"counted_mm2": self.counted_mm2} | rest
