@@ -23,7 +23,7 @@ from metaphase.counting import CountConfig, SlideCount
 from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
-from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
+from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.jobs.detection import detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.registration import Registered, register_slides
@@ -124,7 +124,8 @@ def score(
 ) -> SlideCount:
     """Count and grade the points of one slide, as `metaphase score` does, whoever found them.
 
-    Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on.
+    Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on;
+    results of a slide by their own profile.
     """
     source = None if slide is None else _source(slide, mpp)
     with _file_of(detections, "slide" if source is None else source.path.stem) as file:
@@ -140,7 +141,9 @@ def score(
                 path=file,
                 next_step="give one slide's at a time",
             )
-        profile: SiteProfile | None = None if site is None else site_for(Path(site), [file])
+        own = card is None and (threshold, theta1, theta2) == (None, None, None)
+        profile: SiteProfile | None = site_beside([file]) if own else None
+        profile = profile if site is None else site_for(Path(site), [file])
         batch = count_cohort(cases, [point], config, tissue=tissue, site=profile)
     for failure in batch.failures:
         raise MetaphaseError(failure.message.rstrip("."))

@@ -32,7 +32,7 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     applied = run("review", "apply", results, "--json")
     assert applied.returncode == 0, applied.stderr
     (told,) = json.loads(applied.stdout)
-    assert told["machine"]["score"]["detections"] - told["score"]["detections"] == 1
+    assert told["machine"]["counted"] - told["counted"] == 1
     assert "Anna: 1 of 6" in (results / "one" / "report.html").read_text()
     taken = run(
         "review", "import", results / "one", "--from", results / "one" / "detections.geojson",

@@ -62,8 +62,8 @@ def test_grade_by_the_papers_thresholds(size: int, grade: int) -> None:
 
 def test_only_detections_from_the_threshold_on_count() -> None:
     detections = table(clusters(10), np.r_[0.1, 0.5, 0.7, 0.79, 0.7999, 0.8, 0.81, 0.9, 0.99, 1])
-    assert count_slide(detections, mpp=MPP, config=QUICK).detections == 5
-    assert count_slide(detections, mpp=MPP, config=CountConfig(threshold=0.0, draws=0)).detections == 10
+    assert count_slide(detections, mpp=MPP, config=QUICK).counted == 5
+    assert count_slide(detections, mpp=MPP, config=CountConfig(threshold=0.0, draws=0)).counted == 10
 
 
 def test_scale_and_place_do_not_matter() -> None:

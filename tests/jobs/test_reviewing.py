@@ -66,9 +66,10 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     with PlaceLog(folder) as log:
         log.record("Ben", place_name(4500, 3500), "mitosis")
     done = apply_review(folder)
-    expected = before.machine["detections"] - 2 + 2
-    assert done.summary["score"]["detections"] == expected == done.summary["mitoses"]
-    assert done.summary["machine"]["score"] == before.summary["score"]
+    expected = before.machine["counted"] - 2 + 2
+    assert done.summary["counted"] == expected == done.summary["detections"]
+    assert done.beneath == (before.in_force,)
+    assert done.summary["machine"]["counted"] == before.summary["counted"]
     assert json.loads((folder / "count.json").read_text()) == dict(before.machine)
     tables = [read_detections(folder / f"detections.{kind}").table for kind in ("parquet", "geojson", "csv")]
     for table in tables:
@@ -77,11 +78,11 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
         np.testing.assert_allclose(places, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
     page = (folder / "report.html").read_text()
     assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
-    assert f"The machine alone counted {before.machine['count']:g}" in page
+    assert f"By the model alone, not calibrated: {before.in_force.text}" in page
     cases = read_cases([folder / "candidates.parquet"], mpp=MPP)
     points = count_points([folder / "candidates.parquet"])
     (counts,) = count_cohort(cases, points, tissue=False).results.values()
-    assert counts[0].detections == expected
+    assert counts[0].counted == expected
     again = (folder / "summary.json").read_text()
     apply_review(folder)
     assert (folder / "summary.json").read_text() == again
@@ -93,7 +94,7 @@ def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder:
     write_cohort(root)
     answer(folder, [0], "not")
     (done,) = apply_reviews([root])
-    assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["mitoses"]
+    assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["detections"]
     assert "No such file" in (root / "index.html").read_text()
 
 
@@ -116,7 +117,7 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
     (taken,) = import_review(results, edited, "Anna")
     assert (taken.mitoses, taken.rejected, taken.added) == (len(table) + 1, 2, 1)
     done = apply_review(folder)
-    assert done.summary["score"]["detections"] == len(table) + 1
+    assert done.summary["counted"] == len(table) + 1
     xs = read_detections(folder / "detections.parquet").table["x"]
     assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
     with PlaceLog(folder) as log:
@@ -183,7 +184,7 @@ def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Pa
         log.record("Ben", place_name(4400.5, 3300.5), "mitosis")
     apply_review(listed)
     before = state(listed)
-    assert before[0]["score"]["detections"] == before[0]["machine"]["score"]["detections"] + 1
+    assert before[0]["counted"] == before[0]["machine"]["counted"] + 1
     import_review(load_results([listed]), listed / file_of(form), "Anna")
     assert {one.observer for one in answers_of(listed)} == {"Ben"}
     apply_review(listed)
@@ -296,7 +297,7 @@ def test_a_withdrawn_review_leaves_what_was_and_stays_in_the_log(
     ):
         withdraw_review([folder.parent], "Carl")
     assert withdraw_review([folder.parent], "anna") == {"one": 3}
-    assert load_result(folder).summary["score"]["detections"] == before[0]["score"]["detections"] - 1
+    assert load_result(folder).summary["counted"] == before[0]["counted"] - 1
     assert withdraw_review([folder], "Ben") == {"one": 1}
     assert_unchanged(folder, before)
     assert (folder.parent / "index.html").read_text() == index
@@ -350,15 +351,15 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     with PlaceLog(tmp_path) as log:
         log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
     reviewed = apply_review(tmp_path).summary
-    assert reviewed["score"]["detections"] == first.summary["score"]["detections"] - 1
+    assert reviewed["counted"] == first.summary["counted"] - 1
     kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
     assert kept.resumed
     assert kept.summary == reviewed
     other = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.8, tile_px=256))
     assert other.summary["review"] == [dict(reviewed["review"][0], of=other.summary["review"][0]["of"])]
     above = int((table["probability"] >= 0.8).sum())
-    assert other.summary["machine"]["score"]["detections"] == above
-    assert other.summary["score"]["detections"] == above - 1
+    assert other.summary["machine"]["counted"] == above
+    assert other.summary["counted"] == above - 1
     assert len(read_detections(tmp_path / "detections.geojson").table) == above - 1
 
 

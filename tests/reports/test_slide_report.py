@@ -53,10 +53,11 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     )
     page, score = page_of(slide, result), result.score
     text = page.text()
-    low, high = score.count_interval
     assert page.text("h1") == "case 7.tif"
     assert f"Mitoses in 2 mm² {count_text(score.count)}" in text
-    assert f"{count_text(low)} to {count_text(high)} (95 % interval)" in text
+    assert f"{score.in_force.interval_text} (counting range: " in text
+    assert "By the model alone, not calibrated" in text
+    assert "95 % interval" not in text
     assert "Mitotic grade withheld" in text
     assert "were not tuned for this model and threshold" in text
     config = CountConfig(draws=50, thetas_tuned=True)

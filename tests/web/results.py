@@ -15,6 +15,7 @@ from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, write_detections
 from metaphase.images.tissue import TissueMask, save_tissue
+from metaphase.jobs.results import SCHEMA
 from metaphase.labels.registration import Similarity, Transform, save_transform
 from metaphase.slides import PyramidFormat, write_pyramid
 
@@ -87,8 +88,10 @@ def write_result(
         write_detections(DetectionSet(listed, (name,)), folder / f"detections.{ending}", mpp=MPP)
     point = {"delta": THRESHOLD, "source": "of the test"}
     summary = {
+        "schema": SCHEMA,
         "name": name,
         "slide": str(slide),
+        **count,
         "width": width,
         "height": height,
         "mpp": MPP,
@@ -96,10 +99,8 @@ def write_result(
         "stain": "H&E",
         "tissue_mm2": tissue.area_mm2,
         "threshold": THRESHOLD,
-        "mitoses": len(listed),
+        "detections": len(listed),
         "operating_points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
-        "score": count,
-        "warnings": count["warnings"],
         "model": {"name": "test"},
         "seconds": {"detection": 1.0},
         "versions": {"metaphase": "test"},

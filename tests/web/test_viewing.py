@@ -213,7 +213,8 @@ def test_the_count_follows_answers_and_nothing_is_lost(
 ) -> None:
     slide = slides[0]
     before = count(client, slide)
-    assert before["count"] == before["machine"] == slide.found.machine["count"]
+    assert before["count"] == slide.found.machine["count"]
+    assert (before["kind"], before["beneath"]) == ("model", [])
     sent = [verdict(slide, PLACES[row], "not") for row in (0, 1)]
     extra = verdict(slide, PLACES[0] + 300, "mitosis")
     for _ in range(2):  # sent twice, written once
@@ -221,7 +222,8 @@ def test_the_count_follows_answers_and_nothing_is_lost(
         assert receipt == {"saved": [one["uuid"] for one in (*sent, extra)], "refused": []}
     after = count(client, slide, observer="Anna")
     assert after["counted"] == before["counted"] - 2 + 1
-    assert after["machine"] == before["count"]
+    assert after["kind"] == "reviewed"
+    assert after["beneath"] == [str(slide.found.in_force)]
     assert after["shares"] == ["Anna: 2 of 12"]
     (reopened,) = viewed_slides([slide.found.folder])
     with client_of([reopened], tiles) as again:
@@ -258,7 +260,8 @@ def test_a_review_is_applied_and_withdrawn_from_the_page(
     send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)))
     applied = client.post(f"/api/apply/{slide.key}", json={}).json()
     result = load_result(slide.found.folder)
-    assert applied == {"count": result.count} == {"count": rows(client)[0]["count"]}
+    assert applied == {"count": result.count, "text": str(result.in_force)}
+    assert applied["count"] == rows(client)[0]["count"]
     assert "Anna" in result.report.read_text()
     with client_of(slides, tiles, blind=True) as blind:
         refused = blind.post(f"/api/apply/{slide.key}", json={})
@@ -278,7 +281,7 @@ def test_the_threshold_moves_the_count_and_density_is_a_picture(
     low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
     assert low["counted"] > high["counted"]
     quick = count(client, slides[0], threshold=0.3, quick=True)
-    assert {**quick, "low": low["low"], "high": low["high"], "grades": low["grades"]} == low
+    assert {**quick, **{name: low[name] for name in ("low", "high", "interval", "grades")}} == low
     assert quick["low"] is None
     picture = client.get(low["density"]["address"])
     assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"

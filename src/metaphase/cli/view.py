@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, print_json, stderr, stdout
+from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from metaphase.web.viewing import Running
@@ -68,23 +68,14 @@ def apply(results: Results, as_json: Json = False) -> None:
 
     done = apply_reviews(results)
     if as_json:
-        print_json(
-            [{key: one.summary.get(key) for key in ("name", "score", "machine", "review")} for one in done]
-        )
+        shown = ("detections", "machine", "review")
+        facts = [{key: one.summary.get(key) for key in (*one.machine, *shown)} for one in done]
+        print_json([{"name": one.name, **said} for one, said in zip(done, facts, strict=True)])
         return
     for one in done:
-        score, machine = one.summary["score"], one.summary.get("machine")
-        low, high = score["count_interval"]
-        told = (
-            f"the machine alone {machine['score']['count']:g}"
-            if machine
-            else "as without a review: no answers"
-        )
-        stdout.print(
-            f"{one.name}: {score['count']:g} mitoses ({low:.3g} to {high:.3g}), {told}; "
-            f"see {one.folder / 'report.html'}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        line = "; ".join(map(str, (one.in_force, *one.beneath)))
+        stdout.print(f"{one.name}: {line}; see {one.report}", markup=False, highlight=False, soft_wrap=True)
+    explain_counts(one.summary for one in done)
 
 
 @review.command()

@@ -14,9 +14,19 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import TableError, require_columns, require_numbers
+from metaphase.base.tables import TableError, as_text, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
-from metaphase.detections.table import OPERATING_POINTS, PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import (
+    CERTAIN,
+    LOOKALIKE,
+    MACHINE,
+    MITOSIS,
+    OPERATING_POINTS,
+    PAPER_FLOOR,
+    PAPER_THETA1,
+    PAPER_THETA2,
+    REVIEWED,
+)
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -145,6 +155,11 @@ class Specimen:
     places: Points
     """All detections, in level-0 pixels."""
     probability: Floats
+    """With which each counts: 0 for one that people rejected, 1 for one that they call a mitosis."""
+    machine: Floats
+    """What the model said of each; NaN where people added it."""
+    answer: Floats
+    """What people said of each: 1 a mitosis, 0 none; NaN where nobody decided."""
     mpp: float
     tissue: TissueMask | None
     area_mm2: float
@@ -165,6 +180,16 @@ class Specimen:
     def mitoses_um(self) -> Points:
         """The detections that count, in micrometres."""
         return self.mitoses_px * self.mpp
+
+    @property
+    def is_reviewed(self) -> bool:
+        """Whether people said anything about it."""
+        return bool(np.isfinite(self.answer).any())
+
+    @cached_property
+    def unseen(self) -> int:
+        """Detections that count, and about which nobody decided."""
+        return int((self.counted & np.isnan(self.answer)).sum())
 
     @property
     def is_small(self) -> bool:
@@ -191,7 +216,10 @@ def specimen(
     area_mm2: float | None,
     config: CountConfig,
 ) -> Specimen:
-    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing."""
+    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing.
+
+    A table with the columns of a review says what people answered, too.
+    """
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
     if area_mm2 is not None and not 0 < area_mm2 <= LARGEST_MM2:
@@ -205,20 +233,28 @@ def specimen(
     return Specimen(*_points(detections), mpp, tissue, area, config)
 
 
-def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
+def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
     require_columns(detections, ("x", "y"))
-    require_numbers(detections, ("x", "y", "probability"))
-    table = detections if "probability" in detections.columns else detections.assign(probability=1.0)
-    table = table[["x", "y", "probability"]].astype(float).reset_index(drop=True)
+    require_numbers(detections, ("x", "y", "probability", MACHINE))
+    given = detections if "probability" in detections.columns else detections.assign(probability=CERTAIN)
+    table = given[["x", "y", "probability"]].astype(float).reset_index(drop=True)
     bad = ~np.isfinite(table.to_numpy()).all(axis=1) | ~table["probability"].between(0, 1).to_numpy()
     if bad.any():
         raise TableError(
             f"row {int(bad.argmax())} of the detections is {table[bad].iloc[0].to_dict()}",
             next_step="give x and y in level-0 pixels and a probability from 0 to 1",
         )
+    table = table.assign(machine=table["probability"], answer=np.nan)
+    if {MACHINE, REVIEWED, "label"} <= set(given.columns):
+        said = as_text(given[REVIEWED]).to_numpy(object)
+        rejected = (said != "") & (as_text(given["label"]) == LOOKALIKE).to_numpy()
+        table["machine"] = given[MACHINE].to_numpy(float)
+        table["answer"] = np.select([said == MITOSIS, rejected], [1.0, 0.0], np.nan)
+        table.loc[rejected, "probability"] = 0.0
     ranked = table.sort_values("probability", ascending=False, kind="stable")
     kept = ranked.drop_duplicates(["x", "y"]).sort_index()
-    return kept[["x", "y"]].to_numpy(), kept["probability"].to_numpy()
+    probability, machine, answer = kept[["probability", "machine", "answer"]].to_numpy().T
+    return kept[["x", "y"]].to_numpy(), probability, machine, answer
 
 
 def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:

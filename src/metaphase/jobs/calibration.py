@@ -38,8 +38,7 @@ from metaphase.evaluation.sites import (
     supposed_chance,
 )
 from metaphase.images.tissue import TissueMask
-from metaphase.jobs.counting import OWN_TABLE
-from metaphase.jobs.results import load_result
+from metaphase.jobs.results import CANDIDATES, load_result
 from metaphase.labels.observers.project import (
     ARTEFACT,
     MITOSIS,
@@ -166,12 +165,12 @@ def _slide_folders(results: Sequence[Path]) -> list[Path]:
 
 def _read(folder: Path) -> _Searched:
     result = load_result(folder)
-    table = read_table(folder / OWN_TABLE)
-    stated = table.attrs.get(OPERATING_POINTS, {})
+    table, stated = result.candidates, result.stated  # what the model found, whatever people said since
+    table.attrs[OPERATING_POINTS] = stated
     if "searched_with" not in stated:
         raise TableError(
             "does not say by which networks it was made",
-            path=folder / OWN_TABLE,
+            path=folder / CANDIDATES,
             next_step="run `metaphase detect` again, which costs seconds",
         )
     slide = str(result.summary["slide"])

@@ -14,27 +14,18 @@ from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import is_file
-from metaphase.base.tables import TableError, read_table, table_attributes
-from metaphase.counting import (
-    CountConfig,
-    SlideCount,
-    background_doubt,
-    count_slide,
-    counts_table,
-    uncalibrated_doubt,
-)
+from metaphase.base.tables import TableError, as_text, read_table
+from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
 from metaphase.counting.specimen import at_point
-from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
-from metaphase.detections.table import COUNTED, OPERATING_POINTS, SUMMARY
+from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, detection_files, joined, read_detections
+from metaphase.detections.table import COUNTED, OPERATING_POINTS, REVIEWED, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
-from metaphase.evaluation.operating_points import load_points, stated_point, summary_beside
+from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
+from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results, result_folders
 from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.slides import SlideSource, is_slide_there
-
-OWN_TABLE = "candidates.parquet"
-"""Of the results of a slide, the table that says everything about its detections."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +64,21 @@ def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
     """A site profile, refused where the tables were not made as those it was learned on."""
     profile = load_profile(path)
     for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
-        stated = (
-            table_attributes(table).get(OPERATING_POINTS) or summary_beside(table).get(OPERATING_POINTS) or {}
-        )
+        stated = stated_with(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
+
+
+def site_beside(files: Sequence[Path]) -> SiteProfile | None:
+    """The profile by which the one slide was counted whose results are given, all that was found on it."""
+    (table,) = _files_of(files[0]) if len(files) == 1 else [Path()]
+    own = table.name == CANDIDATES and is_file(table.parent / SITE)
+    return load_profile(table.parent / SITE) if own else None
+
+
+def stored_results(paths: Sequence[Path]) -> list[SlideResult]:
+    """The results in folders of `metaphase detect`, whose counts stand; none where other files are given."""
+    return load_results(paths) if all(result_folders(path) for path in paths) else []
 
 
 def _refuse_counted(tables: Sequence[Path]) -> None:
@@ -115,7 +116,9 @@ def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
     return at_point(config, point.model_dump())
 
 
-def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
+def stated_counts(
+    counts: Sequence[tuple[str, Mapping[str, Any]]], points: Sequence[OperatingPoint]
+) -> pd.DataFrame:
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on."""
     table = counts_table(counts)
     if len(points) == 1:
@@ -154,15 +157,22 @@ def read_cases(
             next_step="name the slides in a manifest (column he) and give that with --manifest",
         )
     cohort = cohort or cohort_of(points.slides, points.source, mpp)
-    found = cohort.renamed(points).of_label(MITOSIS)
+    found = cohort.renamed(points)
+    found = found.with_table(found.table[_may_count(found.table)])
     return _lined_up(
         cohort, found, slide, area_mm2, [path if path.is_dir() else path.parent for path in detections]
     )
 
 
+def _may_count(table: pd.DataFrame) -> pd.Series[bool]:
+    """Mitoses, and what people rejected, for that tells about the rest."""
+    rejected = as_text(table[REVIEWED]) != "" if REVIEWED in table.columns else False
+    return (table["label"] == MITOSIS) | ((table["label"] == LOOKALIKE) & rejected)
+
+
 def _files_of(path: Path) -> list[Path]:
     """The files to count: of the results of a slide, all that was found; else as they come."""
-    found = path / OWN_TABLE
+    found = path / CANDIDATES
     return [found] if found.is_file() and (path / SUMMARY).is_file() else [path]
 
 
@@ -238,8 +248,7 @@ def count_cohort(
                 config=one,
                 site=None if site is None else site.calibration(case.name),
             )
-            doubts = (*background_doubt(count), *count.warnings, *uncalibrated_doubt(count))
-            yield replace(count, warnings=unique((*doubts, *case.warnings)))
+            yield replace(count, warnings=unique((*count_doubts(count), *case.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         return list(counted(case, _mask_of(case) if tissue else None))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,20 +21,34 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.base.tables import Remark, named, natural, read_table, require_columns
-from metaphase.counting import CountConfig
+from metaphase.base.tables import (
+    Remark,
+    named,
+    natural,
+    read_table,
+    require_columns,
+    table_attributes,
+    write_table,
+)
+from metaphase.counting import Count, CountConfig, counts_in, counts_table
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.slides import SlideSource, is_slide_there
 
-SEARCH, COUNT = "search.parquet", "count.json"
+SCHEMA = 2
+"""Of summary.json: raised when its keys change their meaning."""
+SEARCH, COUNT, SITE = "search.parquet", "count.json", "site.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
-REPORT, INDEX = "report.html", "index.html"
+REPORT, INDEX, COUNTS = "report.html", "index.html", "counts.csv"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
-REVIEW, MACHINE = "review", "machine"
-"""Parts of a summary where people looked: who looked at what, and what was counted without them."""
+REVIEW, MACHINE, ANSWERED = "review", "machine", "answers"
+"""Parts of a summary where people looked: who looked at what, what was found without them, and a key that
+tells these answers from others."""
+TUNED_ON = ("cases", "patients", "laboratories")
+"""Of an operating point, what its model's card and the Parquet tables tell and a summary does not."""
 
 
 def file_of(form: str) -> str:
@@ -81,13 +96,30 @@ class _Circle(_Stated):
 
 class _ShownGrade(_Stated):
     text: str
+    withheld: bool
+    low: int
+    high: int
 
 
-class _Count(_Stated):
+class _OneCount(_Stated):
+    kind: Literal["reviewed", "calibrated", "model"]
+    count: Known
+    count_interval: tuple[Known, Known] | None
+    interval_name: str
+    interval_means: str
+    leaves_out: str
+
+
+class _Count(_OneCount):
     """As `SlideCount.to_dict` has it."""
 
-    count: Known
-    count_interval: tuple[Known, Known]
+    beneath: list[_OneCount]
+    counted_mm2: Known
+    counted: int
+    maximum: int
+    draws: int
+    area_mm2: Known
+    heterogeneity: dict[str, Known]
     grade: int | None
     grade_shown: _ShownGrade
     grade_probabilities: tuple[Known, Known, Known]
@@ -107,12 +139,13 @@ class _Points(_Stated):
 
 
 class _Machine(_Stated):
-    mitoses: int
-    score: _Count
+    detections: int
+    counted: int
     warnings: list[_Caution]
 
 
-class _Summary(_Machine):
+class _Summary(_Count):
+    detections: int
     name: Annotated[str, Field(min_length=1)]
     slide: str
     width: Annotated[int, Field(gt=0)]
@@ -132,11 +165,16 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
     """The content of a file that says what it must."""
     again = "remove it and run metaphase detect again, into the same folder"
     content = read_json(path, "holds no finished result", next_step=again)
+    if kind is _Summary and isinstance(content, dict) and content.get("schema") != SCHEMA:
+        raise MetaphaseError(
+            f"was written by another version of metaphase (schema {content.get('schema', 1)}, not {SCHEMA})",
+            path=path,
+            next_step="run metaphase detect again as before, into the same folder: nothing is searched again",
+        )
     with parsing(path, "holds no finished result", next_step=again):
         try:
             kind.model_validate_json(json.dumps(content))
-            stated = content["score"]["config"] if "score" in content else content["config"]
-            if missing := {field.name for field in fields(CountConfig)} ^ set(stated):
+            if missing := {field.name for field in fields(CountConfig)} ^ set(content["config"]):
                 raise ValueError(f"the settings of the count lack or have {named(sorted(missing))}")
         except ValidationError as error:
             first = error.errors()[0]
@@ -195,21 +233,31 @@ class SlideResult:
         return SlideSource(path, self.mpp if stated else None)
 
     @property
+    def in_force(self) -> Count:
+        """The best count there is, of which kind, and what its interval means."""
+        return counts_in(self.summary)[0]
+
+    @property
+    def beneath(self) -> tuple[Count, ...]:
+        """The counts that it stands for."""
+        return counts_in(self.summary)[1:]
+
+    @property
     def count(self) -> float | None:
-        """The mitotic count in the hotspot; None where there is none."""
-        count: float | None = self.summary["score"]["count"]
+        """The mitotic count in force; None where there is none."""
+        count: float | None = self.summary["count"]
         return count
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Where the count may lie, with 95 %."""
-        low, high = self.summary["score"]["count_interval"]
+        """Where the count may lie; what that means, `in_force` tells."""
+        low, high = self.summary["count_interval"] or (None, None)
         return low, high
 
     @property
     def grade(self) -> str:
         """The mitotic grade as it may be shown: one, a range, or `withheld`."""
-        return str(self.summary["score"]["grade_shown"]["text"])
+        return str(self.summary["grade_shown"]["text"])
 
     @property
     def warnings(self) -> Cautions:
@@ -248,11 +296,22 @@ class SlideResult:
         """Where it was sought."""
         return load_tissue(self.folder / tissue_files(self.name)[0])
 
+    @cached_property
+    def site(self) -> SiteProfile | None:
+        """The laboratory's profile that it was counted by."""
+        return load_profile(self.folder / SITE) if is_file(self.folder / SITE) else None
+
     @property
     def points(self) -> Mapping[str, Any]:
-        """The operating points used."""
+        """The operating points used, without the cases that they were tuned on."""
         points: Mapping[str, Any] = self.summary[OPERATING_POINTS]
         return points
+
+    @cached_property
+    def stated(self) -> Mapping[str, Any]:
+        """The same with these cases, as tables carry them."""
+        stated: Mapping[str, Any] = table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS)
+        return stated or self.points
 
     @property
     def lowest(self) -> float:
@@ -262,9 +321,7 @@ class SlideResult:
     @property
     def formats(self) -> list[str]:
         """Formats in which detections lie in the folder, Parquet apart."""
-        return [
-            name for name in known_formats() if name != "parquet" and (self.folder / file_of(name)).exists()
-        ]
+        return formats_in(self.folder)
 
 
 def load_result(folder: str | Path) -> SlideResult:
@@ -319,18 +376,27 @@ OTHERWISE = Caution(
 
 def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
     """A slide's line in the index."""
-    score = result.summary["score"]
-    warnings = read_cautions(result.summary["warnings"])
+    summary = result.summary
     return CohortRow(
         result.name,
         report=result.folder / REPORT,
-        count=score["count"],
-        count_interval=tuple(score["count_interval"]),
-        grade=score["grade"],
-        grade_text=score["grade_shown"]["text"],
-        proliferation=score["proliferation"],
-        area_mm2=result.summary["tissue_mm2"],
-        warnings=(OTHERWISE, *warnings) if otherwise else warnings,
+        count=result.in_force,
+        counted_mm2=summary["counted_mm2"],
+        grade=summary["grade"],
+        grade_text=result.grade,
+        proliferation=summary["proliferation"],
+        area_mm2=summary["tissue_mm2"],
+        warnings=(OTHERWISE, *result.warnings) if otherwise else result.warnings,
+    )
+
+
+def cohort_counts(results: Sequence[SlideResult], output: Path) -> pd.DataFrame:
+    """The counts in force of slides, a row each, and where their reports lie from `output`."""
+    table = counts_table((one.name, one.summary) for one in results)
+    return table.assign(
+        detections=[one.summary["detections"] for one in results],
+        warnings=[len(one.warnings) for one in results],
+        report=[Path(os.path.relpath(one.report, output)).as_posix() for one in results],
     )
 
 
@@ -381,6 +447,7 @@ def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) ->
         rows = [cohort_row(one) for one in cohort.results]
         rows += [cohort_row(one, otherwise=True) for one in cohort.otherwise]
         write_cohort_index(output / INDEX, [*rows, *cohort.failed])
+        write_table(output / COUNTS, cohort_counts((*cohort.results, *cohort.otherwise), output))
         for file in (DETECTIONS, CANDIDATES):
             if cohort.results:
                 _write_table(output / file, cohort.results)
@@ -403,8 +470,18 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
     """Points of all slides as one table; slides without any are named in it too."""
     parts = [DetectionSet(read_table(one.folder / path.name), (one.name,)) for one in results]
     whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].points)
+    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].stated)
     write_detections(whole, path, "parquet")
+
+
+def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Operating points without the lists of cases that they were tuned on."""
+    return {
+        name: {key: value for key, value in point.items() if key not in TUNED_ON}
+        if name in ("mitoses", "count")
+        else point
+        for name, point in stated.items()
+    }
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

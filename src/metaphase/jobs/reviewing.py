@@ -17,20 +17,22 @@ from scipy.special import expit, logit
 from metaphase.base.cautions import Cautions, read_cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import parsing
+from metaphase.base.provenance import fingerprint_of
 from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting import (
     CountConfig,
     Hotspot,
     SlideCount,
-    background_doubt,
     busiest_circle,
+    count_doubts,
     count_slide,
-    uncalibrated_doubt,
+    counts_in,
 )
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.matching import match
 from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
 from metaphase.jobs.results import (
+    ANSWERED,
     CANDIDATES,
     COUNT_DICOM,
     DETECTIONS,
@@ -63,7 +65,7 @@ from metaphase.labels.observers.places import (
 from metaphase.labels.observers.project import NOT
 from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.dicom import write_count
-from metaphase.reports.slide import ReportInput, ReviewNote, write_slide_report
+from metaphase.reports.slide import ReportInput, write_slide_report
 
 # ---- what to look at first ----
 
@@ -113,19 +115,21 @@ def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
 
 
 def reviewed_count(result: SlideResult, reviewed: Reviewed, config: CountConfig | None = None) -> SlideCount:
-    """Count, grade, interval and hotspot of a reviewed slide.
+    """Count, grade, interval and hotspot of a reviewed slide, by the profile that it was counted by.
 
-    What people looked at is not false: the model's rate of false detections holds for the rest.
+    At another threshold, and without draws, no profile holds.
     """
     config = config or result.counting
-    config = replace(config, false_per_mm2=config.false_per_mm2 * unseen_share(reviewed, config.threshold))
-    return count_slide(reviewed.mitoses, mpp=result.mpp, tissue=result.tissue, config=config)
+    holds = config.draws > 0 and config.threshold == result.counting.threshold
+    site = result.site.calibration(result.name) if holds and result.site is not None else None
+    count = count_slide(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config, site=site)
+    is_reviewed = count.in_force.kind == "reviewed"
+    return replace(count, beneath=counts_in(result.machine)) if is_reviewed else count
 
 
-def unseen_share(reviewed: Reviewed, threshold: float) -> float:
-    """Of the mitoses that count, the share that nobody looked at."""
-    counted = reviewed.mitoses[reviewed.mitoses["probability"] >= threshold]
-    return float((counted[REVIEWED] == "").mean()) if len(counted) else 0.0
+def answers_key(given: Sequence[Given]) -> str:
+    """Tells answers from others."""
+    return fingerprint_of([(one.observer, one.item, one.answer) for one in given])
 
 
 def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
@@ -171,6 +175,7 @@ def apply_review(folder: str | Path) -> SlideResult:
         count = reviewed_count(result, reviewed)
         doubts = _doubts(result, reviewed, count)
         summary = _summary(result, reviewed, count, doubts)
+        summary |= {ANSWERED: answers_key(given)} if reviewed.shares else {}
         _write_tables(result, reviewed)
         _write_report(result, reviewed, count, doubts)
         write_summary(result.folder, summary)
@@ -236,7 +241,7 @@ def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
     mitosis = table["label"] == MITOSIS
     for column, point in ((LISTED, "mitoses"), (COUNTED, "count")):
         table[column] = mitosis & (table["probability"] >= result.points[point]["delta"])
-    table.attrs[OPERATING_POINTS] = Remark(result.points)
+    table.attrs[OPERATING_POINTS] = Remark(result.stated)
     listed = table[mitosis & (table["probability"] >= result.lowest)].reset_index(drop=True)
     listed.attrs = table.attrs
     write_table(result.folder / CANDIDATES, table)
@@ -261,13 +266,7 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
         stain=result.summary["stain"],
         versions=result.summary["versions"],
         name=result.name,
-        review=ReviewNote(
-            tuple(told_share(share) for share in reviewed.shares),
-            float(result.machine["count"]),
-            result.machine["grade_shown"]["text"],
-        )
-        if reviewed.shares
-        else None,
+        review=tuple(told_share(share) for share in reviewed.shares),
     )
     with result.source.open() as slide:
         write_slide_report(result.folder / REPORT, slide, content)
@@ -283,21 +282,24 @@ def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cauti
         return read_cautions(facts["warnings"])
     own = read_cautions(result.machine["warnings"])
     of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]
-    unseen = unseen_share(reviewed, count.config.threshold)
-    unchecked = uncalibrated_doubt(count) if unseen else ()
-    return unique((*background_doubt(count), *count.warnings, *unchecked, *of_slide))
+    return unique((*count_doubts(count), *of_slide))
+
+
+PEOPLE = (REVIEW, MACHINE, ANSWERED)
+"""Parts of a summary that only a review has."""
 
 
 def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> dict[str, Any]:
     before = result.summary.get(MACHINE, result.summary)
-    machine = {key: before[key] for key in ("mitoses", "score", "warnings")}
+    machine = {key: before[key] for key in ("detections", "counted", "warnings")}
     if not reviewed.shares:
-        return {key: value for key, value in result.summary.items() if key not in (REVIEW, MACHINE)} | machine
+        kept = {key: value for key, value in result.summary.items() if key not in PEOPLE}
+        return kept | dict(result.machine) | machine
     listed = reviewed.mitoses["probability"] >= result.points["mitoses"]["delta"]
     return {
         **result.summary,
-        "mitoses": int(listed.sum()),
-        "score": count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count.warnings]},
+        **count.to_dict(),
+        "detections": int(listed.sum()),
         "warnings": [doubt.to_dict() for doubt in doubts],
         REVIEW: [asdict(share) for share in reviewed.shares],
         MACHINE: machine,

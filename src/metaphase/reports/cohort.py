@@ -7,11 +7,15 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from metaphase.base.cautions import Cautions
 from metaphase.base.files import write_text
 from metaphase.reports.pages import render
+
+if TYPE_CHECKING:
+    from metaphase.counting import Count
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,10 @@ class CohortRow:
     name: str
     report: Path | None = None
     """The slide's report, to be linked relative to the index."""
-    count: float = math.nan
-    """Mitoses in 2 mm2."""
-    count_interval: tuple[float, float] = (math.nan, math.nan)
+    count: Count | None = None
+    """The count in force."""
+    counted_mm2: float | None = None
+    """The area in which it was counted."""
     grade: int | None = None
     """By the thetas alone."""
     proliferation: float = math.nan
@@ -50,21 +55,30 @@ def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
     every = list(rows)
     failed = sorted((row for row in every if row.error), key=lambda row: row.name)
     done = sorted((row for row in every if not row.error), key=_by_count)
-    highest = max((row.count for row in done if math.isfinite(row.count)), default=0.0)
-    entries = [IndexEntry(row, _link(row.report, target), _share(row.count, highest)) for row in done]
+    counts = [_number(row) for row in done]
+    highest = max(filter(math.isfinite, counts), default=0.0)
+    entries = [
+        IndexEntry(row, _link(row.report, target), _share(count, highest))
+        for row, count in zip(done, counts, strict=True)
+    ]
     page = render(
         "cohort.html",
         "cohort.js",
         entries=entries,
         failed=failed,
         warned=sum(bool(row.warnings) for row in done),
+        kinds=dict.fromkeys((row.count.kind_text, row.count.interval_note) for row in done if row.count),
     )
     write_text(target, page)
     return target
 
 
+def _number(row: CohortRow) -> float:
+    return math.nan if row.count is None else row.count.count
+
+
 def _by_count(row: CohortRow) -> tuple[float, str]:
-    return (-row.count if math.isfinite(row.count) else math.inf, row.name)
+    return (-_number(row) if math.isfinite(_number(row)) else math.inf, row.name)
 
 
 def _share(count: float, highest: float) -> float:

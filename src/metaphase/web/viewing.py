@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import secrets
 import threading
 from collections import OrderedDict
@@ -26,8 +27,8 @@ from starlette.types import ASGIApp
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
-from metaphase.counting import DensityMap, Hotspot, SlideCount
-from metaphase.jobs.reviewing import apply_reviews, runner_up, withdraw_review
+from metaphase.counting import Count, DensityMap, Hotspot, SlideCount, counts_in
+from metaphase.jobs.reviewing import apply_reviews, reviewed_result, runner_up, withdraw_review
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
@@ -73,6 +74,12 @@ class SlideRow(Message):
     count: float | None = None
     low: float | None = None
     high: float | None = None
+    text: str = ""
+    """The count for reading ..."""
+    interval: str = ""
+    """... and where it may lie."""
+    kind: str = ""
+    """`reviewed`, `calibrated` or `model`."""
     grade: str = ""
     """As it may be shown."""
     doubt: float | None = None
@@ -148,17 +155,23 @@ class Density(Message):
 
 
 class CountView(Message):
-    """The count with the answers that the observer may know of; a quick one has no interval."""
+    """The count in force with the answers that the observer may know of; a quick one has no interval, and no
+    count either where a profile of the laboratory has to be asked."""
 
-    count: float
+    count: float | None
     low: float | None
     high: float | None
+    text: str
+    """The count for reading, its kind, its interval, and what that means and leaves out."""
+    kind: str
+    interval: str
+    note: str
+    beneath: list[str]
+    """The counts that it stands for: those without people."""
     grade: str
     """As it may be shown: one, a range, or withheld."""
     grades: list[float] | None
     counted: int
-    machine: float
-    """What was counted without people, at the result's own threshold."""
     hotspot: Circle | None
     runner_up: Circle | None
     density: Density | None
@@ -212,6 +225,8 @@ class Applied(Message):
     """A review in force."""
 
     count: float | None
+    text: str
+    """The count with its interval and kind, for reading."""
 
 
 class AskedCount(Message):
@@ -371,7 +386,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
         with writing:
             (done,) = apply_reviews([named(key).found.folder])
-        return Applied(count=done.count)
+        return Applied(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
     def answers(sent: SentVerdicts) -> Receipt:
@@ -393,31 +408,36 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
 def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
     if slide.result is None:
         return SlideRow(key=slide.key, name=slide.name, counted=False)
-    if not (given := slide.answers(observer, blind=blind)):
-        return _line(slide, (), slide.result.machine, observer)
-    reviewed, count = slide.counted(given)
-    return _line(slide, reviewed.shares, count.to_dict(), observer)
+    given = slide.answers(observer, blind=blind)
+    told = slide.stored(given) or slide.counted(given)[1].to_dict()
+    shares = reviewed_result(slide.result, given).shares if given else ()
+    return _line(slide, shares, told, observer)
 
 
-def _line(slide: ViewedSlide, shares: Sequence[Share], score: Mapping[str, Any], observer: str) -> SlideRow:
+def _line(slide: ViewedSlide, shares: Sequence[Share], told: Mapping[str, Any], observer: str) -> SlideRow:
     own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
     looked = () if observer and not own else own or shares
     answered = max((one.counted + one.below for one in looked), default=0)
     candidates = len(slide.found.candidates)
-    low, high = score["count_interval"]
     return SlideRow(
         key=slide.key,
         name=slide.name,
         counted=True,
-        count=score["count"],
-        low=low,
-        high=high,
-        grade=score["grade_shown"]["text"],
-        doubt=1 - max(score["grade_probabilities"]),
+        **_shown(counts_in(told)[0]),
+        grade=told["grade_shown"]["text"],
+        doubt=1 - max(told["grade_probabilities"]),
         answered=answered,
         candidates=candidates,
         progress=answered / candidates if candidates else 1.0,
     )
+
+
+def _shown(count: Count) -> dict[str, Any]:
+    """A count as the page shows it."""
+    low, high = count.count_interval or (None, None)
+    number = count.count if math.isfinite(count.count) else None
+    told = {"count": number, "low": low, "high": high, "text": count.text, "interval": count.interval_text}
+    return told | {"kind": count.kind}
 
 
 def _view(slide: ViewedSlide) -> SlideView:
@@ -467,15 +487,17 @@ def _count_view(
 ) -> CountView:
     second = runner_up(reviewed.mitoses, count, slide.mpp)
     shares = () if blind else reviewed.shares
-    low, high = count.count_interval if count.draws else (None, None)
+    shown = _shown(count.in_force)
+    own = count.config.threshold == slide.found.counting.threshold
+    if own and not count.draws and slide.found.site is not None:
+        shown |= {"count": None, "text": ""}
     return CountView(
-        count=count.count,
-        low=low,
-        high=high,
+        **shown,
+        note=f"{count.in_force.kind_text}; {count.in_force.interval_note}",
+        beneath=[str(one) for one in count.beneath],
         grade=count.grade_shown.text,
         grades=_grades(count),
-        counted=count.detections,
-        machine=float(slide.found.machine["count"]),
+        counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
         density=density,

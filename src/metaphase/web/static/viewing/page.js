@@ -93,7 +93,7 @@ function showList() {
   const { by, up } = sorted;
   const rows = sortedRows().map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.name, text(one.count), share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
+    const cells = [one.name, one.text || "–", share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
     row.tabIndex = 0;
     row.setAttribute("aria-current", String(one.key === slide?.key));
@@ -134,7 +134,6 @@ function nextSlide() {
   if (next) openSlide(next.key);
 }
 
-const text = (value) => (value === null || value === undefined ? "–" : value.toFixed(1).replace(/\.0$/, ""));
 const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 
 // ---- a slide ----
@@ -293,17 +292,22 @@ async function refreshCount() {
 }
 
 function showCount(own) {
-  $("count").textContent = text(count.count);
-  $("grade").textContent = count.grade || "–";
+  if (count.count !== null) {
+    $("count").textContent = count.text;
+    $("kind").textContent = `${count.kind}${own ? "" : ", at another threshold"}`;
+    $("grade").textContent = count.grade || "–";
+  }
   if (count.grades) {
-    $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
+    $("interval").textContent = count.interval;
+    $("interval").title = count.note;
     $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
   }
-  $("machine").textContent = `The machine alone: ${text(count.machine)}${own ? "" : "; this is at another threshold"}`;
+  $("note").textContent = count.note;
+  $("beneath").replaceChildren(...count.beneath.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   showInside(count.hotspot?.count ?? 0, count.counted);
   showOutcome();
-  $("numbers").dataset.count = count.count;
+  if (count.count !== null) $("numbers").dataset.count = count.count;
 }
 
 function showInside(circle, all) {
@@ -462,16 +466,17 @@ function showEnd() {
 
 // The count as it is now; its interval follows a moment later.
 function showOutcome() {
-  const interval = count?.low === null || !count ? "" : ` (${text(count.low)} to ${text(count.high)})`;
-  $("outcome").textContent = count ? `Mitotic count now ${text(count.count)}${interval}; the machine alone ${text(count.machine)}.` : "";
+  if (!count || count.count === null) return;
+  const interval = count.interval ? ` (${count.interval})` : "";
+  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${count.beneath.map((one) => `Without people: ${one}.`).join(" ")}`;
 }
 
 // Report, tables and exports from the answers that stand, everybody's.
 async function applyReview() {
   hint("Writing report, tables and exports…");
   try {
-    const { count: applied } = await ask(`/api/apply/${slide.key}`, {});
-    hint(`Applied: report, tables and exports say ${text(applied)}.`);
+    const { text } = await ask(`/api/apply/${slide.key}`, {});
+    hint(`Applied: report, tables and exports say ${text}.`);
   } catch (error) {
     hint(error.message);
   }
