@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,7 +117,7 @@ def score(
     raise typer.Exit(int(failed))
 
 
-def _table(counts: list[tuple[str, Mapping[str, Any]]]) -> Table:
+def _table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one["config"]["threshold"] for _, one in counts}) > 1
     columns = ("counted", *COUNT_COLUMNS, "most", "at x, y")

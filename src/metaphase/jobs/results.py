@@ -310,8 +310,7 @@ class SlideResult:
     @cached_property
     def stated(self) -> Mapping[str, Any]:
         """The same with these cases, as tables carry them."""
-        stated: Mapping[str, Any] = table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS)
-        return stated or self.points
+        return table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS) or self.points
 
     @property
     def lowest(self) -> float:

@@ -30,7 +30,15 @@ from metaphase.counting import (
 )
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.matching import match
-from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
+from metaphase.detections.table import (
+    COUNTED,
+    IGNORE,
+    LISTED,
+    LOOKALIKE,
+    OPERATING_POINTS,
+    REVIEWED,
+    SUMMARY,
+)
 from metaphase.jobs.results import (
     ANSWERED,
     CANDIDATES,
@@ -50,7 +58,6 @@ from metaphase.labels.observers.places import (
     REVIEW as ANSWERS,
 )
 from metaphase.labels.observers.places import (
-    REVIEWED,
     SAME_UM,
     PlaceLog,
     Reviewed,
