@@ -392,7 +392,7 @@ def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
 def cohort_counts(results: Sequence[SlideResult], output: Path) -> pd.DataFrame:
     """The counts in force of slides, a row each, and where their reports lie from `output`."""
     table = counts_table((one.name, one.summary) for one in results)
-    return table.assign(
+    return table.loc[:, :"area_mm2"].assign(
         detections=[one.summary["detections"] for one in results],
         warnings=[len(one.warnings) for one in results],
         report=[Path(os.path.relpath(one.report, output)).as_posix() for one in results],
