@@ -205,7 +205,7 @@ def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(fo
     content = json.loads((folder / "summary.json").read_bytes())
     del content["schema"]
     (folder / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(MetaphaseError, match="schema 1, not 2.*Run metaphase detect again"):
+    with pytest.raises(MetaphaseError, match=r"schema 1, not 2.*Run metaphase detect again"):
         load_result(folder)
 
 

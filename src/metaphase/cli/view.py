@@ -69,10 +69,7 @@ def apply(results: Results, as_json: Json = False) -> None:
     done = apply_reviews(results)
     if as_json:
         shown = ("detections", "machine", "review")
-        rows = [
-            {"name": one.name, **{key: one.summary[key] for key in (*one.machine, *shown)}} for one in done
-        ]
-        print_json(rows)
+        print_json([{key: one.summary[key] for key in ("name", *one.machine, *shown)} for one in done])
         return
     for one in done:
         line = "; ".join(map(str, (one.in_force, *one.beneath)))

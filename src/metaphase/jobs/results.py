@@ -92,13 +92,11 @@ class _Circle(_Stated):
     radius_px: Annotated[float, Field(gt=0)]
     count: Annotated[int, Field(ge=0)]
     tissue_mm2: Known
+    per_mm2: Known
 
 
 class _ShownGrade(_Stated):
     text: str
-    withheld: bool
-    low: int
-    high: int
 
 
 class _OneCount(_Stated):
@@ -475,12 +473,9 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
 
 def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Operating points without the lists of cases that they were tuned on."""
-    return {
-        name: {key: value for key, value in point.items() if key not in TUNED_ON}
-        if name in ("mitoses", "count")
-        else point
-        for name, point in stated.items()
-    }
+    parts = {name: part for name, part in stated.items() if isinstance(part, Mapping)}
+    brief = {name: {key: part[key] for key in part if key not in TUNED_ON} for name, part in parts.items()}
+    return {**stated, **brief}
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
