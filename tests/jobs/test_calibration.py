@@ -187,7 +187,7 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
     answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
     with pytest.raises(UsageError, match="5 detections have an answer"):
         fit_profile(tmp_path / "lab", answers=tmp_path / "few.csv")
-    with pytest.raises(UsageError, match="no searched slide"):
+    with pytest.raises(UsageError, match="holds no results"):
         draw_sample([tmp_path / "lab"], tmp_path / "none")
     broken = json.loads(profile.read_text()) | {"answers": "many"}
     (tmp_path / "broken.json").write_text(json.dumps(broken))

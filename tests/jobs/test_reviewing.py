@@ -387,6 +387,14 @@ def test_a_result_that_says_nothing_sound_is_refused(
         load_result(folder)
 
 
+def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(folder: Path) -> None:
+    content = json.loads((folder / "summary.json").read_bytes())
+    del content["schema"]
+    (folder / "summary.json").write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match=r"schema 1, not 2.*Run metaphase detect again"):
+        load_result(folder)
+
+
 def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> None:
     content = json.loads((folder / "count.json").read_bytes())
     del content["config"]["threshold"]

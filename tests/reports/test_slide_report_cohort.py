@@ -46,7 +46,7 @@ def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
     assert "2 failed" in text
     assert text.index("cannot be decoded") < text.index("Mitotic count")
     assert "0.1 to 11" in text
-    assert "model, in 0.264 mm²" in text
+    assert "model, in 0.26 mm²" in text
     assert "counting range: another section; it leaves out errors" in text
     assert "95 %" not in text
     assert "out of focus: scan it again" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,39 +73,30 @@ def score(
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
     from metaphase.counting import CountConfig
-    from metaphase.jobs.counting import (
-        count_cohort,
-        count_point,
-        count_points,
-        read_cases,
-        site_beside,
-        site_for,
-        stated_counts,
-        stored_results,
-    )
+    from metaphase.jobs import counting as jobs
 
     config, failed = CountConfig(draws=draws), False
     own_way = not threshold and (card, theta1, theta2) == (None, None, None)
     as_stored = own_way and tissue and config == CountConfig()
     as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
-    if stored := stored_results(detections) if as_stored else []:
-        every = [count_point([one.folder]) for one in stored]
+    if stored := jobs.stored_results(detections) if as_stored else []:
+        every = [jobs.count_point([one.folder]) for one in stored]
         points = [point for place, point in enumerate(every) if point not in every[:place]]
-        counts = [(one.name, {key: one.summary[key] for key in one.machine}) for one in stored]
+        counts = [(one.name, {key: one.summary.get(key) for key in one.machine}) for one in stored]
     else:
-        points = count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
-        cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
+        points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
+        cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
         with batch_bar("slides") as watch:
-            profile = site_beside(detections) if own_way else None
-            profile = profile if site is None else site_for(site, detections)
-            batch = count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
+            profile = jobs.site_beside(detections) if own_way else None
+            profile = profile if site is None else jobs.site_for(site, detections)
+            batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
         counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
     warnings = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
     for name, caution in dict.fromkeys(warnings):
         warn(f"{name}: {caution}")
     if output is not None:
-        write_table(output, stated_counts(counts, points))
+        write_table(output, jobs.stated_counts(counts, points))
     if as_json:
         print_json([{"case": name, **one} for name, one in counts])
     elif counts:
@@ -117,7 +108,7 @@ def score(
     raise typer.Exit(int(failed))
 
 
-def _table(counts: list[tuple[str, Mapping[str, Any]]]) -> Table:
+def _table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one["config"]["threshold"] for _, one in counts}) > 1
     columns = ("counted", *COUNT_COLUMNS, "most", "at x, y")

@@ -69,8 +69,7 @@ def apply(results: Results, as_json: Json = False) -> None:
     done = apply_reviews(results)
     if as_json:
         shown = ("detections", "machine", "review")
-        facts = [{key: one.summary.get(key) for key in (*one.machine, *shown)} for one in done]
-        print_json([{"name": one.name, **said} for one, said in zip(done, facts, strict=True)])
+        print_json([{key: one.summary.get(key) for key in ("name", *one.machine, *shown)} for one in done])
         return
     for one in done:
         line = "; ".join(map(str, (one.in_force, *one.beneath)))

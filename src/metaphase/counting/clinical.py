@@ -215,9 +215,8 @@ class Count:
     @property
     def interval_text(self) -> str:
         """`3.9 to 16.7`; empty where there is none."""
-        ends = self.count_interval
-        known = ends is not None and all(map(math.isfinite, ends))
-        return f"{count_text(ends[0])} to {count_text(ends[1])}" if ends is not None and known else ""
+        ends = self.count_interval or (math.nan, math.nan)
+        return " to ".join(map(count_text, ends)) if all(map(math.isfinite, ends)) else ""
 
     @property
     def kind_text(self) -> str:

@@ -59,6 +59,7 @@ from metaphase.jobs.results import (
     SCHEMA,
     SEARCH,
     SITE,
+    SlideResult,
     brief_points,
     file_of,
     formats_in,
@@ -132,12 +133,10 @@ class SlideArchived(Ingredients, stage="archive", schema=2):
 # ---- one slide ----
 
 
-@dataclass(frozen=True)
-class SlideOutcome:
-    """A finished slide: its folder, its summary, and what this run had to do for it."""
+@dataclass(frozen=True, eq=False)
+class SlideOutcome(SlideResult):
+    """A finished slide, and what this run had to do for it."""
 
-    folder: Path
-    summary: dict[str, Any]
     states: States
 
     @property
@@ -149,11 +148,6 @@ class SlideOutcome:
     def searched(self) -> bool:
         """Whether this run asked the networks."""
         return self.states[0].status != "kept"
-
-    @property
-    def warnings(self) -> Cautions:
-        """What to beware of."""
-        return read_cautions(self.summary["warnings"])
 
 
 def detect_slide(

@@ -92,13 +92,11 @@ class _Circle(_Stated):
     radius_px: Annotated[float, Field(gt=0)]
     count: Annotated[int, Field(ge=0)]
     tissue_mm2: Known
+    per_mm2: Known
 
 
 class _ShownGrade(_Stated):
     text: str
-    withheld: bool
-    low: int
-    high: int
 
 
 class _OneCount(_Stated):
@@ -310,8 +308,7 @@ class SlideResult:
     @cached_property
     def stated(self) -> Mapping[str, Any]:
         """The same with these cases, as tables carry them."""
-        stated: Mapping[str, Any] = table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS)
-        return stated or self.points
+        return table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS) or self.points
 
     @property
     def lowest(self) -> float:
@@ -393,7 +390,7 @@ def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
 def cohort_counts(results: Sequence[SlideResult], output: Path) -> pd.DataFrame:
     """The counts in force of slides, a row each, and where their reports lie from `output`."""
     table = counts_table((one.name, one.summary) for one in results)
-    return table.assign(
+    return table.loc[:, :"area_mm2"].assign(
         detections=[one.summary["detections"] for one in results],
         warnings=[len(one.warnings) for one in results],
         report=[Path(os.path.relpath(one.report, output)).as_posix() for one in results],
@@ -476,12 +473,9 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
 
 def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Operating points without the lists of cases that they were tuned on."""
-    return {
-        name: {key: value for key, value in point.items() if key not in TUNED_ON}
-        if name in ("mitoses", "count")
-        else point
-        for name, point in stated.items()
-    }
+    parts = {name: part for name, part in stated.items() if isinstance(part, Mapping)}
+    brief = {name: {key: part[key] for key in part if key not in TUNED_ON} for name, part in parts.items()}
+    return {**stated, **brief}
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

@@ -30,7 +30,17 @@ from metaphase.counting import (
 )
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.matching import match
-from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
+from metaphase.detections.table import (
+    COUNTED,
+    IGNORE,
+    LISTED,
+    LOOKALIKE,
+    OPERATING_POINTS,
+    REVIEWED,
+    REVIEWERS,
+    SUMMARY,
+)
+from metaphase.detections.table import MACHINE as PROBABILITY
 from metaphase.jobs.results import (
     ANSWERED,
     CANDIDATES,
@@ -47,13 +57,10 @@ from metaphase.jobs.results import (
     write_cohort,
     write_summary,
 )
-from metaphase.labels.observers.places import MACHINE as PROBABILITY
 from metaphase.labels.observers.places import (
     REVIEW as ANSWERS,
 )
 from metaphase.labels.observers.places import (
-    REVIEWED,
-    REVIEWERS,
     SAME_UM,
     PlaceLog,
     Reviewed,

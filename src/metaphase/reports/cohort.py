@@ -54,13 +54,9 @@ def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
     target = Path(path)
     every = list(rows)
     failed = sorted((row for row in every if row.error), key=lambda row: row.name)
-    done = sorted((row for row in every if not row.error), key=_by_count)
-    counts = [_number(row) for row in done]
-    highest = max(filter(math.isfinite, counts), default=0.0)
-    entries = [
-        IndexEntry(row, _link(row.report, target), _share(count, highest))
-        for row, count in zip(done, counts, strict=True)
-    ]
+    done = sorted((row for row in every if not row.error), key=lambda row: (-_number(row), row.name))
+    highest = max(1.0, *map(_number, done))
+    entries = [IndexEntry(row, _link(row.report, target), max(0.0, _number(row) / highest)) for row in done]
     page = render(
         "cohort.html",
         "cohort.js",
@@ -74,15 +70,8 @@ def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
 
 
 def _number(row: CohortRow) -> float:
-    return math.nan if row.count is None else row.count.count
-
-
-def _by_count(row: CohortRow) -> tuple[float, str]:
-    return (-_number(row) if math.isfinite(_number(row)) else math.inf, row.name)
-
-
-def _share(count: float, highest: float) -> float:
-    return max(0.0, count / highest) if highest > 0 and math.isfinite(count) else 0.0
+    """Its count; below all others where it is not known."""
+    return row.count.count if row.count and math.isfinite(row.count.count) else -1.0
 
 
 def _link(report: Path | None, index: Path) -> str:

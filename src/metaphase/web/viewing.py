@@ -64,24 +64,27 @@ Ring = list[float]
 """Corners x, y, x, y, ... in level-0 pixels."""
 
 
-class SlideRow(Message):
+class Shown(Message):
+    """A count and its grade, as numbers and for reading."""
+
+    count: float | None = None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    interval: str = ""
+    kind: str = ""
+    """`reviewed`, `calibrated` or `model`."""
+    grade: str = ""
+    """As it may be shown: one, a range, or withheld."""
+
+
+class SlideRow(Shown):
     """A line of the list."""
 
     key: str
     name: str
     counted: bool
     """Whether something was sought on it."""
-    count: float | None = None
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-    """The count for reading ..."""
-    interval: str = ""
-    """... and where it may lie."""
-    kind: str = ""
-    """`reviewed`, `calibrated` or `model`."""
-    grade: str = ""
-    """As it may be shown."""
     doubt: float | None = None
     """Chance that the grade is another one."""
     answered: int = 0
@@ -154,22 +157,14 @@ class Density(Message):
     highest: float
 
 
-class CountView(Message):
+class CountView(Shown):
     """The count in force with the answers that the observer may know of; a quick one has no interval, and no
     count either where a profile of the laboratory has to be asked."""
 
-    count: float | None
-    low: float | None
-    high: float | None
-    text: str
-    """The count for reading, its kind, its interval, and what that means and leaves out."""
-    kind: str
-    interval: str
     note: str
+    """Its kind, and what its interval means and leaves out."""
     beneath: list[str]
     """The counts that it stands for: those without people."""
-    grade: str
-    """As it may be shown: one, a range, or withheld."""
     grades: list[float] | None
     counted: int
     hotspot: Circle | None
