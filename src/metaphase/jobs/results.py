@@ -97,6 +97,7 @@ class _Circle(_Stated):
 
 class _ShownGrade(_Stated):
     text: str
+    withheld: bool
 
 
 class _OneCount(_Stated):

@@ -7,7 +7,7 @@ import io
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -321,13 +321,15 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         """Count, grade, interval, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
-        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick)
+        stored = slide.stored(given) if asked.threshold is None else None
+        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
         drawn = _density(slide, counted.density)
         if drawn is not None:
             densities[drawn[0].address] = drawn[1]
             while len(densities) > KEPT_DENSITIES:
                 densities.popitem(last=False)
-        return _count_view(slide, reviewed, counted, drawn[0] if drawn else None, blind)
+        told = stored or counted.to_dict()
+        return _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -434,33 +436,37 @@ def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
 
 
 def _count_view(
-    slide: ViewedSlide, reviewed: Reviewed, count: SlideCount, density: Density | None, blind: bool
+    slide: ViewedSlide,
+    reviewed: Reviewed,
+    count: SlideCount,
+    told: Mapping[str, Any],
+    density: Density | None,
+    blind: bool,
 ) -> CountView:
+    """The result `told` as plain values, and what is drawn of `count`."""
     second = runner_up(reviewed.mitoses, count, slide.mpp)
-    shares = () if blind else reviewed.shares
-    shown = _shown(count.in_force)
+    best, *beneath = counts_in(told)
     own = count.config.threshold == slide.found.counting.threshold
-    if own and not count.draws and slide.found.site is not None:
-        shown |= {"count": None, "text": ""}
+    waits = own and not told["draws"] and slide.found.site is not None
     return CountView(
-        **shown,
-        note=f"{count.in_force.kind_text}; {count.in_force.interval_note}",
-        beneath=[str(one) for one in count.beneath],
-        grade=count.grade_shown.text,
-        grades=_grades(count),
+        **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
+        note=f"{best.kind_text}; {best.interval_note}",
+        beneath=[str(one) for one in beneath],
+        grade=told["grade_shown"]["text"],
+        grades=_grades(told),
         counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
         density=density,
-        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in shares],
+        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
     )
 
 
-def _grades(count: SlideCount) -> list[float] | None:
+def _grades(told: Mapping[str, Any]) -> list[float] | None:
     """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not count.draws:
+    if not told["draws"]:
         return None
-    return [] if count.grade_shown.withheld else list(count.grade_probabilities)
+    return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
 
 
 def _circle(hotspot: Hotspot) -> Circle:
