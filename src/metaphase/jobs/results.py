@@ -278,6 +278,11 @@ class SlideResult:
         """What was counted without people, as `SlideCount.to_dict` has it."""
         return read_count(self.folder)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is in force, as `SlideCount.to_dict` has it."""
+        return {key: value for key, value in self.summary.items() if key in self.machine}
+
     @cached_property
     def counting(self) -> CountConfig:
         """How it was counted."""
