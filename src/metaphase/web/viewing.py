@@ -157,8 +157,10 @@ class CountView(Shown):
     """The count in force with the answers that the observer may know of; a quick one has no interval, and no
     count either where a profile of the laboratory has to be asked."""
 
+    name: str
+    """What its interval is called."""
     note: str
-    """Its kind, and what its interval means and leaves out."""
+    """Its kind, and what that means and leaves out."""
     beneath: list[str]
     """The counts that it stands for: those without people."""
     grades: list[float] | None
@@ -450,6 +452,7 @@ def _count_view(
     waits = own and not told["draws"] and slide.found.site is not None
     return CountView(
         **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
+        name=best.interval_name,
         note=f"{best.kind_text}; {best.interval_note}",
         beneath=[str(one) for one in beneath],
         grade=told["grade_shown"]["text"],

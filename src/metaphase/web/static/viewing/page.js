@@ -262,7 +262,7 @@ async function refreshCount() {
 function showCount(own) {
   const known = count.count !== null;
   $("count").textContent = count.text;
-  $("kind").textContent = known ? `${count.kind}${own ? "" : ", at another threshold"}` : "";
+  $("kind").textContent = known ? `${count.kind}, ${count.name}${own ? "" : ", at another threshold"}` : "…";
   $("note").textContent = known ? count.note : "";
   $("grade").textContent = (known && count.grade) || "–";
   if (!known) $("interval").textContent = "";
