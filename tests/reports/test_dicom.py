@@ -129,8 +129,8 @@ def test_count(slide: Path, tmp_path: Path) -> None:
     assert values["Mitotic count"] == pytest.approx(count.count)
     assert values["Mitotic count, lower end of counting range"] <= values["Mitotic count"]
     assert not [name for name in values if "95 %" in name]
-    (kind,) = hotspot.get_qualitative_evaluations()
-    assert kind.value.meaning == count.in_force.kind_text
+    said = {each.name.meaning: each.value.meaning for each in hotspot.get_qualitative_evaluations()}
+    assert said["Kind of the mitotic count"] == count.in_force.kind_text
     middle, edge = hotspot.roi.value
     reach = np.hypot(*(edge - middle))
     assert (*middle, reach) == pytest.approx(

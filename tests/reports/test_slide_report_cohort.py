@@ -44,7 +44,7 @@ def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
     assert "4 counted" in text
     assert "2 with warnings" in text
     assert "2 failed" in text
-    assert text.index("cannot be decoded") < text.index("Mitotic count")
+    assert text.index("cannot be decoded") < text.index("May be")
     assert "0.1 to 11" in text
     assert "model, in 0.26 mm²" in text
     assert "counting range: another section; it leaves out errors" in text

@@ -182,7 +182,7 @@ def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
     from metaphase.counting import counts_in
 
     counts = [counts_in(result)[0] for result in results]
-    notes = (f"{one.kind}: {one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
+    notes = (f"{one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
     for note in dict.fromkeys(notes):
         stdout.print(note, markup=False, highlight=False, soft_wrap=True)
 

@@ -82,7 +82,7 @@ def score(
     if stored := jobs.stored_results(detections) if as_stored else []:
         every = [jobs.count_point([one.folder]) for one in stored]
         points = [point for place, point in enumerate(every) if point not in every[:place]]
-        counts = [(one.name, {key: one.summary.get(key) for key in one.machine}) for one in stored]
+        counts = [(one.name, one.told) for one in stored]
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)

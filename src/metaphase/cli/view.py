@@ -68,8 +68,8 @@ def apply(results: Results, as_json: Json = False) -> None:
 
     done = apply_reviews(results)
     if as_json:
-        shown = ("detections", "machine", "review")
-        print_json([{key: one.summary.get(key) for key in ("name", *one.machine, *shown)} for one in done])
+        shown = ("name", "detections", "machine", "review")
+        print_json([{**one.told, **{key: one.summary.get(key) for key in shown}} for one in done])
         return
     for one in done:
         line = "; ".join(map(str, (one.in_force, *one.beneath)))

@@ -268,12 +268,14 @@ def _counted_by(
     looked = f"{people}; {unknown} in the {slide.unseen} that nobody looked at" if slide.unseen else people
     if calibrated is None:
         return (replace(machine, kind="reviewed", leaves_out=looked),) if slide.is_reviewed else (machine,)
-    told = f"the count of this slide, by {answers} answers of its laboratory"
     named = f"{slide.config.confidence:.0%} interval".replace("%", " %")
-    kind: Kind = "reviewed" if slide.is_reviewed else "calibrated"
+    told = f"the count of this slide, by {answers} answers of its laboratory"
     left = "errors of those who answered, and what is unlike the slides they answered about"
-    best = Count(kind, calibrated.count, calibrated.count_interval, named, told, left)
-    return (best,) if slide.is_reviewed else (best, machine)
+    best = Count("calibrated", calibrated.count, calibrated.count_interval, named, told, left)
+    if not slide.is_reviewed:
+        return (best, machine)
+    told = f"the count of this slide, where nobody looked by {answers} answers of its laboratory"
+    return (replace(best, kind="reviewed", interval_means=told, leaves_out=people),)
 
 
 # ---- the clinical number of a slide with its evidence ----

@@ -97,6 +97,7 @@ class _Circle(_Stated):
 
 class _ShownGrade(_Stated):
     text: str
+    withheld: bool
 
 
 class _OneCount(_Stated):
@@ -276,6 +277,11 @@ class SlideResult:
     def machine(self) -> Mapping[str, Any]:
         """What was counted without people, as `SlideCount.to_dict` has it."""
         return read_count(self.folder)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is in force, as `SlideCount.to_dict` has it."""
+        return {key: value for key, value in self.summary.items() if key in self.machine}
 
     @cached_property
     def counting(self) -> CountConfig:

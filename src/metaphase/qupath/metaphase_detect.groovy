@@ -38,6 +38,6 @@ def earlier = getDetectionObjects().findAll { it.getPathClass() != null && it.ge
 removeObjects(earlier, true)
 importObjectsFromFile(new File(summary.folder.toString(), "detections.geojson").getPath())
 fireHierarchyUpdate()
-println "${summary.name}: ${summary.mitoses} mitoses, count ${summary.score.count}, grade ${summary.score.grade_shown.text}"
+println "${summary.name}: ${summary.detections} detections, count ${summary.count} (${summary.kind}), grade ${summary.grade_shown.text}"
 summary.warnings.each { println "beware: ${it.text}" }
 println "Report: " + new File(summary.folder.toString(), "report.html").getPath()

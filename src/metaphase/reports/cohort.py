@@ -55,7 +55,7 @@ def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
     every = list(rows)
     failed = sorted((row for row in every if row.error), key=lambda row: row.name)
     done = sorted((row for row in every if not row.error), key=lambda row: (-_number(row), row.name))
-    highest = max(1.0, *map(_number, done))
+    highest = max([1.0, *map(_number, done)])
     entries = [IndexEntry(row, _link(row.report, target), max(0.0, _number(row) / highest)) for row in done]
     page = render(
         "cohort.html",

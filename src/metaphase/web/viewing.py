@@ -161,8 +161,10 @@ class CountView(Shown):
     """The count in force with the answers that the observer may know of; a quick one has no interval, and no
     count either where a profile of the laboratory has to be asked."""
 
+    name: str
+    """What its interval is called."""
     note: str
-    """Its kind, and what its interval means and leaves out."""
+    """Its kind, and what that means and leaves out."""
     beneath: list[str]
     """The counts that it stands for: those without people."""
     grades: list[float] | None
@@ -336,17 +338,18 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         """Count, grade, interval, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
-        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick)
+        stored = slide.stored(given) if asked.threshold is None else None
+        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
         drawn = _density(slide, counted.density)
         if drawn is not None:
             densities[drawn[0].address] = drawn[1]
             while len(densities) > KEPT_DENSITIES:
                 densities.popitem(last=False)
-        view = _count_view(slide, reviewed, counted, drawn[0] if drawn else None, blind)
+        told = stored or counted.to_dict()
+        view = _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        row = _line(slide, reviewed.shares, counted.to_dict(), asked.observer)
-        return view.model_copy(update={"row": row})
+        return view.model_copy(update={"row": _line(slide, reviewed.shares, told, asked.observer)})
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -478,33 +481,38 @@ def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
 
 
 def _count_view(
-    slide: ViewedSlide, reviewed: Reviewed, count: SlideCount, density: Density | None, blind: bool
+    slide: ViewedSlide,
+    reviewed: Reviewed,
+    count: SlideCount,
+    told: Mapping[str, Any],
+    density: Density | None,
+    blind: bool,
 ) -> CountView:
+    """The result `told` as plain values, and what is drawn of `count`."""
     second = runner_up(reviewed.mitoses, count, slide.mpp)
-    shares = () if blind else reviewed.shares
-    shown = _shown(count.in_force)
+    best, *beneath = counts_in(told)
     own = count.config.threshold == slide.found.counting.threshold
-    if own and not count.draws and slide.found.site is not None:
-        shown |= {"count": None, "text": ""}
+    waits = own and not told["draws"] and slide.found.site is not None
     return CountView(
-        **shown,
-        note=f"{count.in_force.kind_text}; {count.in_force.interval_note}",
-        beneath=[str(one) for one in count.beneath],
-        grade=count.grade_shown.text,
-        grades=_grades(count),
+        **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
+        name=best.interval_name,
+        note=f"{best.kind_text}; {best.interval_note}",
+        beneath=[str(one) for one in beneath],
+        grade=told["grade_shown"]["text"],
+        grades=_grades(told),
         counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
         density=density,
-        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in shares],
+        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
     )
 
 
-def _grades(count: SlideCount) -> list[float] | None:
+def _grades(told: Mapping[str, Any]) -> list[float] | None:
     """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not count.draws:
+    if not told["draws"]:
         return None
-    return [] if count.grade_shown.withheld else list(count.grade_probabilities)
+    return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
 
 
 def _circle(hotspot: Hotspot) -> Circle:

@@ -285,6 +285,7 @@ async function refreshCount() {
     redraw();
     if (!quick) break;
     loadDensity(found.density);
+    if (found.grades) break; // its uncertainty was on the disk
     await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
     if (mine !== asking) return;
   }
@@ -292,22 +293,21 @@ async function refreshCount() {
 }
 
 function showCount(own) {
-  if (count.count !== null) {
-    $("count").textContent = count.text;
-    $("kind").textContent = `${count.kind}${own ? "" : ", at another threshold"}`;
-    $("grade").textContent = count.grade || "–";
-  }
+  const known = count.count !== null;
+  $("count").textContent = count.text;
+  $("kind").textContent = known ? `${count.kind}, ${count.name}${own ? "" : ", at another threshold"}` : "…";
+  $("note").textContent = known ? count.note : "";
+  $("grade").textContent = (known && count.grade) || "–";
+  if (!known) $("interval").textContent = "";
   if (count.grades) {
     $("interval").textContent = count.interval;
-    $("interval").title = count.note;
     $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
   }
-  $("note").textContent = count.note;
   $("beneath").replaceChildren(...count.beneath.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   showInside(count.hotspot?.count ?? 0, count.counted);
   showOutcome();
-  if (count.count !== null) $("numbers").dataset.count = count.count;
+  if (known) $("numbers").dataset.count = count.count;
 }
 
 function showInside(circle, all) {
