@@ -136,7 +136,9 @@ def _summaries(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(folder.glob("*/summary.json")):
         summary = json.loads(path.read_text(encoding="utf-8"))
-        found[path.parent.name] = {key: summary[key] for key in ("score", "mitoses", "tissue_mm2")}
+        found[path.parent.name] = {
+            key: summary[key] for key in ("count", "hotspot", "counted", "detections", "tissue_mm2")
+        }
     return found
 
 

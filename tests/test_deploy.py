@@ -71,7 +71,7 @@ def test_grand_challenge(tmp_path: Path, given: Path, model: Path) -> None:
         )
         assert point["probability"] == pytest.approx(row.probability)
     named = [one["name"] for one in told["points"]]
-    assert named.count("mitotic figure") == json.loads(folder.read_text())["mitoses"]
+    assert named.count("mitotic figure") == json.loads(folder.read_text())["detections"]
     assert set(named) <= {"mitotic figure", "non-mitotic figure"}
 
 

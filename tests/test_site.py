@@ -32,7 +32,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     slides, evaluation = (
         (tmp_path / f"notebook-{name}.html").read_text() for name in ("slides", "evaluation")
     )
-    assert "95 % interval" in slides
+    assert "counting range" in slides
     assert "recall" in evaluation
     drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
     assert {"slides-9-0.png", "evaluation-7-0.png"} <= drawn

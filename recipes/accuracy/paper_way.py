@@ -60,7 +60,7 @@ def counted(manifest: Path, table: Path, deltas: list[float], output: Path) -> P
     base = ReadyDetector(load_detector(["simulated"])).detector.points.count
     points = [changed_point(base, delta=delta) for delta in deltas]
     batch = count_cohort(cases, points, CountConfig(draws=0))
-    rows = [(name, count) for name, several in batch.results.items() for count in several]
+    rows = [(name, count.to_dict()) for name, several in batch.results.items() for count in several]
     write_table(output, counts_table(rows))
     return output
 

@@ -27,7 +27,7 @@ from metaphase.counting import CountConfig, SlideCount
 from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
-from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
+from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.detection_cohort import detect_cohort
 from metaphase.jobs.detection_config import DetectionConfig
@@ -180,7 +180,8 @@ def score(
 ) -> SlideCount:
     """Count and grade the points of one slide, as `metaphase score` does, whoever found them.
 
-    Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on.
+    Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on;
+    results of a slide by their own profile.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="metaphase-"))
@@ -198,7 +199,9 @@ def score(
                 path=file,
                 next_step="give one slide's at a time",
             )
-        profile: SiteProfile | None = None if site is None else site_for(Path(site), [file])
+        own = card is None and (threshold, theta1, theta2) == (None, None, None)
+        profile: SiteProfile | None = site_beside([file]) if own else None
+        profile = profile if site is None else site_for(Path(site), [file])
         batch = count_cohort(cases, [point], config, tissue=tissue, site=profile)
     for failure in batch.failures:
         raise MetaphaseError(failure.message.rstrip("."))

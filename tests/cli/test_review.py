@@ -32,18 +32,20 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     applied = run("review", "apply", results, "--json")
     assert applied.returncode == 0, applied.stderr
     (told,) = json.loads(applied.stdout)
-    assert told["machine"]["score"]["detections"] - told["score"]["detections"] == 1
+    assert told["machine"]["counted"] - told["counted"] == 1
     assert "Anna: 1 of 6" in (results / "one" / "report.html").read_text()
     taken = run(
         "review", "import", results / "one", "--from", results / "one" / "detections.geojson",
-        "--observer", "Ben",
+        "--observer", "Ben", "--complete",
     )  # fmt: skip
     assert taken.returncode == 0, taken.stderr
-    assert "one: 5 mitoses, 0 of them added; 0 rejected" in taken.stdout
+    assert "one: 5 mitoses, 0 of them added; 0 rejected, 0 accepted that did not count" in taken.stdout
     exported = run("review", "export", results, "-o", tmp_path / "truth.csv")
     assert exported.returncode == 0, exported.stderr
     labels = pd.read_csv(tmp_path / "truth.csv")["label"].value_counts()
     assert labels.to_dict() == {"mitosis": 5, "lookalike": 1}
+    withdrawn = run("review", "withdraw", results, "--observer", "Ben")
+    assert (withdrawn.returncode, withdrawn.stdout) == (0, "one: 5 answers withdrawn\n"), withdrawn.stderr
 
 
 def test_view_names_the_next_step(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 from scipy.special import expit
 
@@ -212,6 +213,28 @@ def test_answers_about_a_slide_enter_its_own_count() -> None:
     assert every.calibrated is not None
     assert every.calibrated.count_interval == (true.sum(), true.sum())
     assert some.calibrated.count_interval[1] > some.calibrated.count_interval[0]
+
+
+def test_a_review_counts_as_people_said_and_the_rest_by_its_chance() -> None:
+    generator = np.random.default_rng(10)
+    points, probability, true = scene(generator, 15, 60, 1300.0)
+    verdict = np.where(true, "mitosis", "not").astype(object)
+    more = {"x": [700.0], "y": [900.0], "probability": 1.0, "label": "mitosis", "review": "mitosis"}
+    kinds = {}
+    for name, said in (("every", verdict), ("half", np.where(np.arange(len(true)) % 2, verdict, ""))):
+        label = np.where(said == "not", "lookalike", "mitosis")
+        rows = table(points, np.where(said == "mitosis", 1.0, probability))
+        rows = rows.assign(machine_probability=probability, review=said, label=label)
+        rows = pd.concat([rows, pd.DataFrame(more)], ignore_index=True)
+        site = sure(missed=0.5, spread=0.5)
+        kinds[name] = count_slide(rows, mpp=0.25, tissue=all_tissue(1300, 1300), config=CONFIG, site=site)
+    every, half = kinds["every"].in_force, kinds["half"].in_force
+    assert every.kind == half.kind == "reviewed"
+    assert every.interval_name == half.interval_name == "95 % interval"
+    assert (every.count, every.count_interval) == (true.sum() + 1, (true.sum() + 1, true.sum() + 1))
+    decided = true[1::2].sum() + 1
+    assert half.count_interval is not None
+    assert decided <= half.count_interval[0] < half.count < half.count_interval[1]
 
 
 def test_a_slide_without_detections_has_a_count_of_none() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting import CountConfig, SlideCount, background_doubt, count_slide
+from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.counting.clinical import background_doubt
 from metaphase.images.tissue import TissueMask
 
 MPP, SIDE_MM = 0.25, 2.5
@@ -39,7 +40,8 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
 
 def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
     assert background_doubt(score_of(10)) == ()
-    assert background_doubt(replace(score_of(10, 7.0), count=0.0)) == ()
+    score = score_of(10, 7.0)
+    assert background_doubt(replace(score, in_force=replace(score.in_force, count=0.0))) == ()
 
 
 @pytest.mark.parametrize(("length_mm", "code"), [(3.98, "little-tissue"), (4.02, "only-area")])

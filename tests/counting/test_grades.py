@@ -68,5 +68,5 @@ def test_a_table_is_counted_at_the_point_it_carries() -> None:
     found = count_slide(points, mpp=0.25, area_mm2=9.0)
     assert (found.config.threshold, found.config.theta2, found.config.false_per_mm2) == (0.9, 9.0, 0.5)
     assert found.config.thetas_tuned
-    assert found.detections == int((points["probability"] >= 0.9).sum())
+    assert found.counted == int((points["probability"] >= 0.9).sum())
     assert stated_config(points_of(3)) == CountConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_in
 from metaphase.images.tissue import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
 
@@ -61,8 +62,8 @@ def test_grade_by_the_papers_thresholds(size: int, grade: int) -> None:
 
 def test_only_detections_from_the_threshold_on_count() -> None:
     detections = table(clusters(10), np.r_[0.1, 0.5, 0.7, 0.79, 0.7999, 0.8, 0.81, 0.9, 0.99, 1])
-    assert count_slide(detections, mpp=MPP, config=QUICK).detections == 5
-    assert count_slide(detections, mpp=MPP, config=CountConfig(threshold=0.0, draws=0)).detections == 10
+    assert count_slide(detections, mpp=MPP, config=QUICK).counted == 5
+    assert count_slide(detections, mpp=MPP, config=CountConfig(threshold=0.0, draws=0)).counted == 10
 
 
 def test_scale_and_place_do_not_matter() -> None:
@@ -106,7 +107,7 @@ def test_hotspot_knows_how_much_tissue_it_holds() -> None:
 
 def test_a_slide_without_mitoses() -> None:
     score = count_slide(table([]), mpp=MPP, tissue=all_tissue(6000, 4000))
-    assert (score.count, score.maximum, score.grade, score.detections) == (0, 0, 1, 0)
+    assert (score.count, score.maximum, score.grade, score.counted) == (0, 0, 1, 0)
     assert (score.hotspot.x * MPP, score.hotspot.y * MPP) == (3000, 2000)
     assert score.count_interval[0] < 0.1
     assert score.count_interval[1] == pytest.approx(-np.log(0.025), rel=0.1)
@@ -139,7 +140,33 @@ def test_dictionary_is_json_and_leaves_the_map_out() -> None:
     assert content["hotspot"]["count"] == 8
     assert content["area_mm2"] is None
     assert content["config"]["theta2"] == 20
-    assert set(content) == set(vars(score)) - {"density"}
+    assert (content["kind"], content["beneath"]) == ("model", [])
+    left = set(vars(score)) - {"density", "in_force"}
+    assert set(content) == left | set(asdict(score.in_force)) | {"counted_mm2"}
+    assert counts_in(content) == (score.in_force,)
+
+
+def reviewed(points: Floats, probability: float, said: list[str]) -> pd.DataFrame:
+    """What people left of detections of one probability."""
+    label = ["lookalike" if one == "not" else "mitosis" for one in said]
+    now = [1.0 if one == "mitosis" else probability for one in said]
+    return table(points, np.array(now)).assign(label=label, machine_probability=probability, review=said)
+
+
+def test_a_reviewed_table_counts_what_people_said() -> None:
+    config = CountConfig(false_per_mm2=30.0, thetas_tuned=True)
+    said = ["mitosis"] * 5 + ["not"] * 3 + [""] * 2
+    some = count_slide(reviewed(clusters(10), 0.9, said), mpp=MPP, config=config)
+    assert (some.count, some.counted, some.unseen, some.in_force.kind) == (7, 7, 2, "reviewed")
+    assert some.in_force.interval_name == "counting range"
+    assert "2 that nobody looked at" in some.in_force.leaves_out
+    every = count_slide(reviewed(clusters(8), 0.9, said[:8]), mpp=MPP, config=config)
+    assert (every.count, every.unseen) == (5, 0)
+    assert every.in_force.leaves_out == "errors of those who reviewed and mitoses that nobody marked"
+    asked = {doubt.code for doubt in count_doubts(every)}
+    assert not asked & {"uncalibrated", "mostly-false"}, "a reviewed slide asks for no more answers"
+    wider = count_slide(reviewed(clusters(8), 0.9, [""] * 8), mpp=MPP, config=config)
+    assert {"uncalibrated", "mostly-false"} <= {doubt.code for doubt in count_doubts(wider)}
 
 
 @pytest.mark.parametrize(

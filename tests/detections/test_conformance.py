@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pydicom
 import pytest
 import shapely
 from hypothesis import given
 
 from metaphase.base.tables import TableError
-from metaphase.detections import DetectionSet, detection_set, read_detections, write_detections
+from metaphase.detections import FORMATS, DetectionSet, detection_set, read_detections, write_detections
 from tests.detections.sets import detection_sets, provenance_set
 from tests.examples import FEW
+from tests.slides.dicoms import write_plain
+from tests.slides.images import blob_image
 
 SLIDERUNNER_COLUMNS = {
     "Slides": "uid filename width height EXACTUSER directory uuid exactImageID",
@@ -37,6 +40,45 @@ def written(name: str, tmp_path: Path, detections: DetectionSet | None = None) -
     """The parsed JSON files of a set, one a slide."""
     files = write_detections(detections or provenance_set(), tmp_path / name, name, mpp=0.25)
     return [json.loads(path.read_text(encoding="utf-8")) for path in files]
+
+
+COUNTED, BELOW = "mitotic figure", "mitotic figure: below count threshold"
+
+
+def classes_in(path: Path) -> list[str]:
+    """The class of each point as other programs see it."""
+    if path.suffix == ".geojson":
+        features = json.loads(path.read_text())["features"]
+        return [one["properties"]["classification"]["name"] for one in features]
+    if path.suffix == ".xml":
+        drawings = xml.dom.minidom.parse(str(path)).getElementsByTagName("Annotation")
+        return [one.getAttribute("PartOfGroup") for one in drawings]
+    if path.suffix == ".sqlite":
+        with closing(sqlite3.connect(path)) as connection:
+            query = "SELECT c.name FROM Annotations a JOIN Classes c ON c.uid = a.agreedClass ORDER BY a.uid"
+            return [name for (name,) in connection.execute(query)]
+    if path.suffix == ".dcm":
+        groups = pydicom.dcmread(path).AnnotationGroupSequence
+        return [one.AnnotationGroupLabel for one in groups for _ in range(one.NumberOfAnnotations)]
+    content = json.loads(path.read_text())
+    names = {one["id"]: one["name"] for one in content.get("categories", [])}
+    return [names[one["category_id"]] for one in content.get("annotations", [])] or [
+        one["name"] for one in content["points"]
+    ]
+
+
+@pytest.mark.parametrize("name", [known.name for known in FORMATS if not known.all_columns])
+def test_what_does_not_count_has_a_class_of_its_own(name: str, tmp_path: Path) -> None:
+    places = {"slide": "s", "x": [10.0, 20.0, 30.0], "y": 5.0, "probability": [0.9, 0.5, 0.4]}
+    table = pd.DataFrame(
+        places | {"label": ["mitosis", "mitosis", "lookalike"], "counted": [True, False, False]}
+    )
+    sources = {"s": write_plain(tmp_path / "slide.dcm", blob_image())}
+    (path,) = write_detections(DetectionSet(table, ("s",)), tmp_path / "o", name, mpp=0.25, sources=sources)
+    assert classes_in(path) == [COUNTED, BELOW, "non-mitotic figure"]
+    found = read_detections(path, mpp=0.25).table
+    assert found["label"].tolist() == ["mitosis", "mitosis", "lookalike"]
+    assert found["counted"].tolist() == [True, False, False]
 
 
 @given(detections=detection_sets())

@@ -87,7 +87,7 @@ def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, h
     assert done.returncode == 0, done.stderr
     (told,) = json.loads(done.stdout)["slides"]
     lines = (tmp_path / "out" / "slide" / "detections.jsonl").read_text().splitlines()
-    assert len(lines) == told["mitoses"] > 0
+    assert len(lines) == told["detections"] > 0
     assert "detections.geojson" in told["files"]
 
 

@@ -22,7 +22,10 @@ from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
+from metaphase.jobs.results import load_result
+from metaphase.jobs.reviewing import apply_review
 from metaphase.labels.observers import AnswerStore, load_project
+from metaphase.labels.observers.places import PlaceLog, place_name
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
@@ -124,11 +127,14 @@ def test_a_profile_redoes_the_count_and_not_the_search(
     site = load_profile(profile)
     outcome = detect(he_slide, results, model, "a", site=site)
     assert [state.status for state in outcome.states] == ["kept", "done", "done", "done"]
-    score = outcome.summary["score"]
-    low, high = score["calibrated"]["count_interval"]
-    assert 0 <= low <= score["calibrated"]["count"] <= high
+    told = outcome.summary
+    low, high = told["count_interval"]
+    assert 0 <= low <= told["count"] <= high
+    assert (told["kind"], told["interval_name"]) == ("calibrated", "95 % interval")
+    assert [one["kind"] for one in told["beneath"]] == ["model"]
+    assert (told["proliferation"], told["calibrated"]["count"]) == (told["count"], told["count"])
     assert "uncalibrated" not in [doubt.code for doubt in outcome.warnings]
-    assert "Calibrated:" in (results / "a" / "report.html").read_text()
+    assert "Calibrated for the laboratory" in (results / "a" / "report.html").read_text()
     assert outcome.summary["operating_points"]["site"].startswith("ours, ")
     chance = read_table(results / "a" / "candidates.parquet")["chance"]
     assert chance.between(0, 1).all()
@@ -136,13 +142,33 @@ def test_a_profile_redoes_the_count_and_not_the_search(
     draws = site.draws | {"missed": [2.0] * len(site.draws["missed"])}
     other = detect(he_slide, results, model, "a", site=site.model_copy(update={"draws": draws}))
     assert not other.searched
-    assert other.summary["score"]["calibrated"]["count"] > score["calibrated"]["count"]
+    assert other.summary["count"] > told["count"]
     table = results / "a" / "candidates.parquet"
     points = count_points([table])
     counted = count_cohort(read_cases([table]), points, site=site_for(profile, [table])).results["a"][0]
-    assert counted.count == other.summary["score"]["count"]
-    assert counted.calibrated is not None
-    assert counted.calibrated.count == pytest.approx(score["calibrated"]["count"])
+    assert counted.count == pytest.approx(told["count"])
+    assert counted.beneath[0].count == other.summary["beneath"][0]["count"]
+
+
+def test_a_review_changes_nothing_about_the_calibration(tmp_path: Path, results: Path) -> None:
+    """The model's own probabilities are asked about, whatever people said of its detections."""
+    draw_sample([results], tmp_path / "before", SAMPLED)
+    table = load_result(results / "a").candidates
+    with PlaceLog(results / "a") as log:
+        for row, said in enumerate(("mitosis", "not", "unsure", "moved 3.0 4.0")):
+            log.record("Anna", place_name(table["x"][row], table["y"][row]), said)
+        log.record("Anna", place_name(77.0, 99.0), "mitosis")
+    apply_review(results / "a")
+    assert read_table(results / "a" / "candidates.parquet")["probability"].max() == 1
+    draw_sample([results], tmp_path / "after", SAMPLED)
+    before, after = (read_table(tmp_path / name / SAMPLE) for name in ("before", "after"))
+    pd.testing.assert_frame_equal(before, after)
+    assert before.attrs == after.attrs
+    answers_of(tmp_path / "before").to_csv(tmp_path / "answers.csv", index=False)
+    made = [
+        fit_profile(tmp_path / name, "ours", answers=tmp_path / "answers.csv") for name in ("before", "after")
+    ]
+    assert made[0] == made[1]
 
 
 def test_a_profile_of_another_model_or_search_is_refused(
@@ -169,7 +195,7 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
     answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
     with pytest.raises(UsageError, match="5 detections have an answer"):
         fit_profile(tmp_path / "lab", answers=tmp_path / "few.csv")
-    with pytest.raises(UsageError, match="no searched slide"):
+    with pytest.raises(UsageError, match="holds no results"):
         draw_sample([tmp_path / "lab"], tmp_path / "none")
     broken = json.loads(profile.read_text()) | {"answers": "many"}
     (tmp_path / "broken.json").write_text(json.dumps(broken))

@@ -65,7 +65,7 @@ def test_the_files_agree_with_each_other(whole: SlideOutcome) -> None:
     qupath = read_detections(whole.folder / "detections.geojson").table
     assert 0 < len(detections) < len(candidates)
     assert (detections["probability"] >= 0.9).all()
-    assert summary["score"]["detections"] == len(detections) == len(qupath)
+    assert summary["counted"] == len(detections) == len(qupath)
     places = (np.sort(table[["x", "y"]].to_numpy(), axis=0) for table in (qupath, detections))
     np.testing.assert_allclose(*places, atol=0.01)
     assert candidates["x"].between(0, WIDTH).all()
@@ -291,7 +291,7 @@ def test_atypical_figures_are_told_beside_the_count(
     np.testing.assert_allclose(candidates["probability"], same["probability"], atol=1e-5)
     share = outcome.summary["atypical"]
     mitoses = candidates[candidates["probability"] >= 0.9]
-    assert share["of"] == len(mitoses) == outcome.summary["mitoses"]
+    assert share["of"] == len(mitoses) == outcome.summary["detections"]
     assert share["share"] == pytest.approx(mitoses["atypical"].mean())
     assert share["interval"][0] <= share["share"] <= share["interval"][1]
     assert "Atypical, for research" in (outcome.folder / "report.html").read_text()

@@ -84,7 +84,7 @@ def test_a_threshold_tuned_into_the_card_changes_the_count_without_a_new_search(
     tuned = detect(he_slide, folder, own_model, config)
     assert done(tuned) == ["count", "export", "report"]
     assert tuned.summary["threshold"] == delta != first.summary["threshold"]
-    assert tuned.summary["score"]["detections"] == int((table["probability"] >= delta).sum())
+    assert tuned.summary["counted"] == int((table["probability"] >= delta).sum())
     assert (folder / "search.parquet").stat().st_mtime_ns == search
     assert detect(he_slide, folder, own_model, config).resumed
 
@@ -134,7 +134,7 @@ def test_a_damaged_count_or_search_is_made_again(tmp_path: Path, he_slide: Path,
     (folder / "search.parquet").write_bytes((folder / "search.parquet").read_bytes()[:-100])
     again = detect(he_slide, folder, model)
     assert done(again) == ["search"]
-    assert again.summary["score"] == before["score"]
+    assert again.summary["count"] == before["count"]
     assert detect(he_slide, folder, model).resumed
 
 
@@ -348,9 +348,9 @@ def test_no_file_of_an_earlier_run_speaks_of_another_operating_point(
     maps = replace(CONFIG, probability_map=True)
     first = detect(he_slide, tmp_path, model, maps)
     lower = detect(he_slide, tmp_path, model, replace(CONFIG, threshold=0.5, formats=("csv",)))
-    assert lower.summary["score"]["detections"] > first.summary["score"]["detections"]
+    assert lower.summary["counted"] > first.summary["counted"]
     for name in ("detections.geojson", "detections.csv", "detections.parquet"):
-        assert len(read_detections(tmp_path / name).table) == lower.summary["score"]["detections"]
+        assert len(read_detections(tmp_path / name).table) == lower.summary["counted"]
     assert (tmp_path / "probability.tif").exists(), "the same search"
     other = detect(he_slide, tmp_path, model, replace(CONFIG, floor=0.2))
     assert done(other)[0] == "search"
@@ -472,11 +472,11 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
         assert "tiny" in point.source
         cases = read_cases([table], slide=he_slide)
         (counts,) = count_cohort(cases, [point]).results.values()
-        assert counts[0].count == summary["score"]["count"]
-        assert counts[0].grade == summary["score"]["grade"]
-        assert list(counts[0].count_interval) == summary["score"]["count_interval"]
+        assert counts[0].count == summary["count"]
+        assert counts[0].grade == summary["grade"]
+        assert list(counts[0].count_interval) == summary["count_interval"]
     counted = json.loads((tmp_path / "he" / "count.json").read_text())
-    assert counted["count"] == summary["score"]["count"]
+    assert counted["count"] == summary["count"]
     assert count_point([tmp_path / "he" / "detections.geojson"]) == point
     moved = Path(shutil.copy(tmp_path / "he" / "detections.geojson", tmp_path / "he.geojson"))
     assert "the paper's" in count_point([moved]).source
@@ -494,7 +494,7 @@ def test_score_sees_the_tissue_and_the_scale_that_detect_saw(
         assert case.mpp == outcome.summary["mpp"] == 0.25
         ((count,),) = count_cohort([case], [count_point([table])]).results.values()
         assert count.area_mm2 == outcome.summary["tissue_mm2"]
-        assert count.count == outcome.summary["score"]["count"]
+        assert count.count == outcome.summary["count"]
 
 
 def test_one_mask_for_many_slides_is_refused(tmp_path: Path) -> None:

@@ -12,27 +12,33 @@ import pytest
 
 from metaphase.base.batch import run_batch
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.tables import read_table
 from metaphase.counting import CountConfig, Hotspot
-from metaphase.detections import read_detections
+from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
+from metaphase.jobs import reviewing
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
 from metaphase.jobs.detection import detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
-from metaphase.jobs.results import load_result, load_results, write_cohort
+from metaphase.jobs.results import file_of, load_result, load_results, write_cohort
 from metaphase.jobs.reviewing import (
+    answers_of,
     apply_review,
     apply_reviews,
     import_review,
     log_of,
     review_order,
     reviewed_truth,
+    withdraw_review,
 )
 from metaphase.jobs.training.cohort import read_points
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
 from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
+from tests.slides.dicoms import write_plain
+from tests.slides.images import blob_image
 from tests.web.results import MPP, THRESHOLD, spread_places, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 9000, 7000
@@ -62,9 +68,10 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     with PlaceLog(folder, WIDTH, HEIGHT) as log:
         log.record("Ben", place_name(4500, 3500), "mitosis")
     done = apply_review(folder)
-    expected = before.machine["detections"] - 2 + 2
-    assert done.summary["score"]["detections"] == expected == done.summary["mitoses"]
-    assert done.summary["machine"]["score"] == before.summary["score"]
+    expected = before.machine["counted"] - 2 + 2
+    assert done.summary["counted"] == expected == done.summary["detections"]
+    assert done.beneath == (before.in_force,)
+    assert done.summary["machine"]["counted"] == before.summary["counted"]
     assert json.loads((folder / "count.json").read_text()) == dict(before.machine)
     tables = [read_detections(folder / f"detections.{kind}").table for kind in ("parquet", "geojson", "csv")]
     for table in tables:
@@ -73,11 +80,11 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
         np.testing.assert_allclose(places, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
     page = (folder / "report.html").read_text()
     assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
-    assert f"The machine alone counted {before.machine['count']:g}" in page
+    assert f"By the model alone, not calibrated: {before.in_force.text}" in page
     cases = read_cases([folder / "candidates.parquet"], mpp=MPP)
     points = count_points([folder / "candidates.parquet"])
     (counts,) = count_cohort(cases, points, tissue=False).results.values()
-    assert counts[0].detections == expected
+    assert counts[0].counted == expected
     again = (folder / "summary.json").read_text()
     apply_review(folder)
     assert (folder / "summary.json").read_text() == again
@@ -89,7 +96,7 @@ def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder:
     write_cohort(root)
     answer(folder, [0], "not")
     (done,) = apply_reviews([root])
-    assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["mitoses"]
+    assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["detections"]
     assert "No such file" in (root / "index.html").read_text()
 
 
@@ -112,13 +119,193 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
     (taken,) = import_review(results, edited, "Anna")
     assert (taken.mitoses, taken.rejected, taken.added) == (len(table) + 1, 2, 1)
     done = apply_review(folder)
-    assert done.summary["score"]["detections"] == len(table) + 1
+    assert done.summary["counted"] == len(table) + 1
     xs = read_detections(folder / "detections.parquet").table["x"]
     assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
     with PlaceLog(folder, WIDTH, HEIGHT) as log:
         known = len(log.changes()), log.changes()
         import_review(results, edited, "Anna")
         assert (len(log.changes()), log.changes()) == known
+
+
+# ---- round trips through every format ----
+
+EVERY = pytest.mark.parametrize("form", [known.name for known in FORMATS])
+LISTED = 0.4
+
+
+@pytest.fixture(scope="module")
+def dicom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_plain(tmp_path_factory.mktemp("slides") / "one.dcm", blob_image())
+
+
+@pytest.fixture
+def listed(tmp_path: Path, dicom: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result with detections that are listed and do not count; its page is not what matters here."""
+    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    return write_result(tmp_path / "one", dicom, WIDTH, HEIGHT, PLACES, "one", lowest=LISTED)
+
+
+def exported(folder: Path, form: str, dicom: Path) -> Path:
+    """The detections of a result in a format, beside those that were there."""
+    path = folder / file_of(form)
+    found = DetectionSet(read_table(folder / "detections.parquet"), ("one",))
+    write_detections(found, path, form, mpp=MPP, sources={"one": dicom})
+    return path
+
+
+def state(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    result = load_result(folder)
+    return dict(result.summary), read_table(folder / "candidates.parquet")
+
+
+def assert_unchanged(folder: Path, before: tuple[dict[str, Any], pd.DataFrame]) -> None:
+    summary, table = state(folder)
+    assert summary == before[0]
+    pd.testing.assert_frame_equal(table, before[1])
+
+
+@EVERY
+def test_an_untouched_export_changes_nothing(listed: Path, dicom: Path, form: str) -> None:
+    file, before = exported(listed, form, dicom), state(listed)
+    (taken,) = import_review(load_results([listed]), file, "Anna")
+    assert (taken.rejected, taken.added, taken.accepted, taken.moved) == (0, 0, 0, 0)
+    assert answers_of(listed) == []
+    apply_reviews([listed])
+    assert_unchanged(listed, before)
+
+
+@EVERY
+def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Path, form: str) -> None:
+    exported(listed, form, dicom)
+    answer(listed, [0], "not", "Ben")
+    answer(listed, [16], "mitosis", "Ben")  # listed, and not counted
+    answer(listed, [3], "unsure", "Ben")
+    with PlaceLog(listed) as log:
+        log.record("Ben", place_name(*PLACES[2]), moved_to(*(PLACES[2] + 60)))  # far
+        log.record("Ben", place_name(4400.5, 3300.5), "mitosis")
+    apply_review(listed)
+    before = state(listed)
+    assert before[0]["counted"] == before[0]["machine"]["counted"] + 1
+    import_review(load_results([listed]), listed / file_of(form), "Anna")
+    assert {one.observer for one in answers_of(listed)} == {"Ben"}
+    apply_review(listed)
+    assert_unchanged(listed, before)
+
+
+@EVERY
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edited_export_gives_its_edits_and_no_more(
+    listed: Path, dicom: Path, tmp_path: Path, form: str, seed: int
+) -> None:
+    file = exported(listed, form, dicom)
+    table = read_detections(file, mpp=MPP, slide="one").table
+    expected: dict[str, str] = {}
+    kept = []
+    random = np.random.default_rng(seed)
+    for row in table.to_dict(orient="records"):
+        at = int(np.hypot(*(PLACES - (row["x"], row["y"])).T).argmin())
+        item, edit = place_name(*PLACES[at]), random.choice(["", "gone", "other", "moved", "counted"])
+        if edit in ("gone", "other"):
+            expected[item] = "not"
+        elif edit == "counted":
+            expected[item] = "not" if row["counted"] else "mitosis"
+        elif edit == "moved" and row["counted"]:
+            expected[item] = "moved"
+        kept += [] if edit == "gone" else [row | {
+            "label": "lookalike" if edit == "other" else "mitosis", "x": row["x"] + 5 * (edit == "moved"),
+            "counted": row["counted"] != (edit == "counted"),
+        }]  # fmt: skip
+    extra = {
+        "slide": "one",
+        "x": 4400.0,
+        "y": 3300.0,
+        "probability": 1.0,
+        "label": "mitosis",
+        "counted": True,
+    }
+    expected[place_name(4400, 3300)] = "mitosis"
+    edited = tmp_path / f"edited{file.suffix}"
+    found = DetectionSet(pd.DataFrame([*kept, extra])[[*table.columns]], ("one",))
+    write_detections(found, edited, form, mpp=MPP, sources={"one": dicom})
+    for _ in range(2):
+        import_review(load_results([listed]), edited, "Anna")
+        assert {one.item: one.answer.split()[0] for one in answers_of(listed)} == expected
+    apply_review(listed)
+    import_review(load_results([listed]), edited, "Anna")  # what is in force already is no new answer
+    assert {one.item: one.answer.split()[0] for one in answers_of(listed)} == expected
+    counted = int(read_table(listed / "candidates.parquet")["counted"].sum())
+    assert counted == sum(one["counted"] and one["label"] == "mitosis" for one in (*kept, extra))
+
+
+def test_what_qupath_itself_writes_is_understood(listed: Path, tmp_path: Path) -> None:
+    """It takes the name of a class apart, and may know no measurements."""
+    content = json.loads((listed / "detections.geojson").read_text())
+    names = [one["properties"]["classification"]["name"].split(": ") for one in content["features"]]
+    assert ["mitotic figure", "below count threshold"] in names
+    for feature, name in zip(content["features"], names, strict=True):
+        feature["properties"]["classification"] = {"names": name, "color": [1, 2, 3]}
+        del feature["properties"]["measurements"]
+    (tmp_path / "edited.geojson").write_text(json.dumps(content))
+    import_review(load_results([listed]), tmp_path / "edited.geojson", "Anna")
+    assert answers_of(listed) == []
+
+
+def test_a_geojson_of_an_earlier_version_still_tells_what_counted(listed: Path, tmp_path: Path) -> None:
+    """All had one class, and the column was text in the metadata."""
+    content = json.loads((listed / "detections.geojson").read_text())
+    for feature in content["features"]:
+        given = feature["properties"]
+        counted = "below" not in given["classification"]["name"]
+        given["classification"]["name"] = "mitotic figure"
+        given["metadata"] |= {"counted": str(counted)}
+    (tmp_path / "old.geojson").write_text(json.dumps(content))
+    import_review(load_results([listed]), tmp_path / "old.geojson", "Anna")
+    assert answers_of(listed) == []
+
+
+def test_a_mark_over_one_that_did_not_count_is_that_one(listed: Path, tmp_path: Path) -> None:
+    row = 16
+    content = json.loads((listed / "detections.geojson").read_text())
+    place = {"type": "Point", "coordinates": (PLACES[row] + 3).tolist()}
+    content["features"].append({"type": "Feature", "geometry": place, "properties": {}})
+    (tmp_path / "edited.geojson").write_text(json.dumps(content))
+    for _ in range(2):
+        import_review(load_results([listed]), tmp_path / "edited.geojson", "Anna")
+        assert [(one.item, one.answer) for one in answers_of(listed)] == [
+            (place_name(*PLACES[row]), moved_to(*(PLACES[row] + 3)))
+        ]
+        apply_review(listed)
+
+
+# ---- a review withdrawn ----
+
+
+def test_a_withdrawn_review_leaves_what_was_and_stays_in_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    write_cohort(folder.parent)
+    before = state(folder)
+    index = (folder.parent / "index.html").read_text()
+    answer(folder, [0, 1], "not")
+    with PlaceLog(folder) as log:
+        log.record("Anna", place_name(4500, 3500), "mitosis")
+    answer(folder, [2], "not", "Ben")
+    apply_reviews([folder])
+    assert (folder.parent / "index.html").read_text() != index
+    with pytest.raises(
+        UsageError, match=r"Carl has given no answer that stands.*[Tt]hose who have are Anna, Ben"
+    ):
+        withdraw_review([folder.parent], "Carl")
+    assert withdraw_review([folder.parent], "anna") == {"one": 3}
+    assert load_result(folder).summary["counted"] == before[0]["counted"] - 1
+    assert withdraw_review([folder], "Ben") == {"one": 1}
+    assert_unchanged(folder, before)
+    assert (folder.parent / "index.html").read_text() == index
+    with PlaceLog(folder) as log:
+        assert log.current() == []
+        assert log.changes() == {"Anna": 3, "Ben": 1}  # each answered and taken back
 
 
 def test_a_file_about_another_slide_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -166,15 +353,15 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     with log_of(load_result(tmp_path)) as log:
         log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
     reviewed = apply_review(tmp_path).summary
-    assert reviewed["score"]["detections"] == first.summary["score"]["detections"] - 1
+    assert reviewed["counted"] == first.summary["counted"] - 1
     kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
     assert kept.resumed
     assert kept.summary == reviewed
     other = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.8, tile_px=256))
     assert other.summary["review"] == [dict(reviewed["review"][0], of=other.summary["review"][0]["of"])]
     above = int((table["probability"] >= 0.8).sum())
-    assert other.summary["machine"]["score"]["detections"] == above
-    assert other.summary["score"]["detections"] == above - 1
+    assert other.summary["machine"]["counted"] == above
+    assert other.summary["counted"] == above - 1
     assert len(read_detections(tmp_path / "detections.geojson").table) == above - 1
 
 
@@ -199,6 +386,14 @@ def test_a_result_that_says_nothing_sound_is_refused(
     parent[where[-1]] = value
     (folder / file).write_text(json.dumps(content))
     with pytest.raises(MetaphaseError, match=f"{file}: holds no finished result"):
+        load_result(folder)
+
+
+def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(folder: Path) -> None:
+    content = json.loads((folder / "summary.json").read_bytes())
+    del content["schema"]
+    (folder / "summary.json").write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match=r"schema 1, not 2.*Run metaphase detect again"):
         load_result(folder)
 
 

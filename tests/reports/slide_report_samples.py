@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.geometry import Box
-from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.counting import Count, CountConfig, SlideCount, count_slide
 from metaphase.images.tissue import TissueMask
 from metaphase.reports.slide import ReportInput
 from metaphase.reports.slide.page import slide_page
@@ -76,14 +76,18 @@ def unknown(score: SlideCount) -> SlideCount:
     nan = float("nan")
     return dataclasses.replace(
         score,
-        count=nan,
+        in_force=dataclasses.replace(score.in_force, count=nan, count_interval=(nan, nan)),
         proliferation=nan,
-        count_interval=(nan, nan),
         grade_probabilities=(nan, nan, nan),
         area_mm2=nan,
         density=dataclasses.replace(score.density, values=np.full((3, 4), np.nan, np.float32)),
         heterogeneity={"gini": nan},
     )
+
+
+def count_of(count: float, low: float, high: float) -> Count:
+    """A count of the model."""
+    return Count("model", count, (low, high), "counting range", "another section", "errors")
 
 
 class HugeSlide(Slide):

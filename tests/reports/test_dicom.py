@@ -127,7 +127,10 @@ def test_count(slide: Path, tmp_path: Path) -> None:
     (hotspot,) = report.get_planar_roi_measurement_groups()
     values = {each.name.meaning: each.value for each in hotspot.get_measurements()}
     assert values["Mitotic count"] == pytest.approx(count.count)
-    assert values["Mitotic count, lower end of 95 % interval"] <= values["Mitotic count"]
+    assert values["Mitotic count, lower end of counting range"] <= values["Mitotic count"]
+    assert not [name for name in values if "95 %" in name]
+    said = {each.name.meaning: each.value.meaning for each in hotspot.get_qualitative_evaluations()}
+    assert said["Kind of the mitotic count"] == count.in_force.kind_text
     middle, edge = hotspot.roi.value
     reach = np.hypot(*(edge - middle))
     assert (*middle, reach) == pytest.approx(

@@ -47,7 +47,7 @@ from metaphase.reports.run import (
 from metaphase.reports.slide import CohortRow, write_cohort_index
 from metaphase.reports.slide.page import slide_page
 from tests.labels.observers.projects import write_project
-from tests.reports.slide_report_samples import Page, noisy_slide, random_points, result_for
+from tests.reports.slide_report_samples import Page, count_of, noisy_slide, random_points, result_for
 
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*7 }}"
 PARTS = {"base.html", "tables.html"}
@@ -66,7 +66,7 @@ def slide(_folder: Path) -> str:
 
 def cohort(folder: Path) -> str:
     rows = [
-        CohortRow(HOSTILE, folder / "a.html", 3.0, (1, 5), 1, 3.0, 9.0, (ODD,)),
+        CohortRow(HOSTILE, folder / "a.html", count_of(3.0, 1, 5), 2.0, 1, 3.0, 9.0, (ODD,)),
         CohortRow("b", error=HOSTILE),
     ]
     return write_cohort_index(folder / "index.html", rows).read_text(encoding="utf-8")

@@ -53,10 +53,11 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     )
     page, score = page_of(slide, result), result.score
     text = page.text()
-    low, high = score.count_interval
     assert page.text("h1") == "case 7.tif"
-    assert f"Mitoses in 2 mm² {count_text(score.count)}" in text
-    assert f"{count_text(low)} to {count_text(high)} (95 % interval)" in text
+    assert f"Mitoses in {score.counted_mm2:.2g} mm² {count_text(score.count)}" in text
+    assert f"{score.in_force.interval_text} (counting range: " in text
+    assert "By the model alone, not calibrated" in text
+    assert "95 % interval" not in text
     assert "Mitotic grade withheld" in text
     assert "were not tuned for this model and threshold" in text
     config = CountConfig(draws=50, thetas_tuned=True)
@@ -190,7 +191,7 @@ def test_no_detections(tissue: bool) -> None:
     empty = pd.DataFrame({"x": [], "y": [], "probability": []}, dtype=float)
     page = page_of(slide, result_for(slide, empty, full_tissue(slide, value=tissue)))
     text = page.text()
-    assert "Mitoses in 2 mm² 0" in text
+    assert re.search(r"Mitoses in (2|0\.022) mm² 0 ", text)
     assert "No mitosis reached the threshold of 0.8" in text
     assert "The hotspot" not in page.text("h2")
     assert not page.of("li", class_="crop")

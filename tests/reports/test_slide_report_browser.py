@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaphase.reports.slide import CohortRow, write_cohort_index, write_slide_report
-from tests.reports.slide_report_samples import noisy_slide, random_points, result_for
+from tests.reports.slide_report_samples import count_of, noisy_slide, random_points, result_for
 from tests.reports.test_slide_report_cohort import FOCUS
 
 
@@ -96,7 +96,7 @@ def test_an_enlarged_figure_opens_inside_the_window(browser, report: Path, width
 
 def wordy_index(folder: Path, report: Path) -> Path:
     """An index of slides with long names and warnings."""
-    about = (report, 3.0, (1.0, 9.0), 2, 3.0, 40.0, (FOCUS,))
+    about = (report, count_of(3.0, 1.0, 9.0), 2.0, 2, 3.0, 40.0, (FOCUS,))
     rows = [CohortRow(f"{number} {'name ' * 9}", *about) for number in range(9)]
     return write_cohort_index(folder / "index.html", rows)
 
@@ -159,7 +159,7 @@ def test_without_scripts_everything_shows(browser, report: Path) -> None:
 
 def test_the_index_sorts_by_any_column(tab: Tab, tmp_path: Path) -> None:
     rows = [
-        CohortRow(name, tmp_path / f"{name}.html", count, grade=2)
+        CohortRow(name, tmp_path / f"{name}.html", count_of(count, 0, 20), grade=2)
         for name, count in (("b", 3.0), ("a", 9.0), ("c", 5.0))
     ]
     tab.page.goto(write_cohort_index(tmp_path / "index.html", rows).as_uri())

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from metaphase.base.cautions import Caution
 from metaphase.reports.slide import CohortRow, write_cohort_index
-from tests.reports.slide_report_samples import Page
+from tests.reports.slide_report_samples import Page, count_of
 
 FOCUS = Caution("out-of-focus", "out of focus", "scan it again")
 HOSTILE = "javascript:alert(1)//<b>\"'"
@@ -15,12 +15,21 @@ HOSTILE = "javascript:alert(1)//<b>\"'"
 
 def rows(folder: Path) -> list[CohortRow]:
     return [
-        CohortRow("b", folder / "reports" / "b c#1.html", 7.5, (5, 11), 2, 7.5, 30.0, (FOCUS,)),
+        CohortRow(
+            "b", folder / "reports" / "b c#1.html", count_of(7.5, 0.0941, 11.04), 2.0, 2, 7.5, 30.0, (FOCUS,)
+        ),
         CohortRow("d"),
-        CohortRow("a", folder / "reports" / "a.html", 31.0, (25, 40), 3, 31.0, 12.0),
+        CohortRow("a", folder / "reports" / "a.html", count_of(31.0, 25, 40), 2.0, 3, 31.0, 12.0),
         CohortRow("z", error="z.svs: cannot be decoded at level 0. Copy the file again."),
         CohortRow(
-            HOSTILE, folder / HOSTILE.replace("/", "_"), 0.0, (0, 2), 1, 0.0, 1.0, (Caution("odd", HOSTILE),)
+            HOSTILE,
+            folder / HOSTILE.replace("/", "_"),
+            count_of(0.0, 0, 2),
+            0.264,
+            1,
+            0.0,
+            1.0,
+            (Caution("odd", HOSTILE),),
         ),
         CohortRow("y", error=HOSTILE),
     ]
@@ -35,8 +44,11 @@ def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
     assert "4 counted" in text
     assert "2 with warnings" in text
     assert "2 failed" in text
-    assert text.index("cannot be decoded") < text.index("Mitoses in 2 mm²")
-    assert "5 to 11" in text
+    assert text.index("cannot be decoded") < text.index("May be")
+    assert "0.1 to 11" in text
+    assert "model, in 0.26 mm²" in text
+    assert "counting range: another section; it leaves out errors" in text
+    assert "95 %" not in text
     assert "out of focus: scan it again" in text
 
 

@@ -15,6 +15,7 @@ from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, write_detections
 from metaphase.images.tissue import TissueMask, save_tissue
+from metaphase.jobs.results import SCHEMA
 from metaphase.labels.registration import Similarity, Transform, save_transform
 from metaphase.slides import PyramidFormat, write_pyramid
 
@@ -60,8 +61,12 @@ def write_sparse_slide(path: Path, width: int, height: int, places: Places) -> P
     return path
 
 
-def write_result(folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "") -> Path:
-    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1."""
+def write_result(
+    folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "", *,
+    lowest: float = THRESHOLD,
+) -> Path:  # fmt: skip
+    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1, listed from the
+    `lowest` on."""
     name = name or slide.stem
     probability = np.linspace(1.0, 0.2, len(places)).round(4)
     table = pd.DataFrame(
@@ -75,15 +80,18 @@ def write_result(folder: Path, slide: Path, width: int, height: int, places: Pla
     folder.mkdir(parents=True, exist_ok=True)
     save_tissue(tissue, folder, name)
     write_table(folder / "search.parquet", table)
+    table = table.assign(listed=probability >= lowest, counted=probability >= THRESHOLD)
     write_table(folder / "candidates.parquet", table)
     (folder / "count.json").write_text(json.dumps(count))
-    listed = table[table["probability"] >= THRESHOLD]
+    listed = table[table["probability"] >= min(lowest, THRESHOLD)]
     for ending in ("parquet", "geojson", "csv"):
         write_detections(DetectionSet(listed, (name,)), folder / f"detections.{ending}", mpp=MPP)
     point = {"delta": THRESHOLD, "source": "of the test"}
     summary = {
+        "schema": SCHEMA,
         "name": name,
         "slide": str(slide),
+        **count,
         "width": width,
         "height": height,
         "mpp": MPP,
@@ -91,10 +99,8 @@ def write_result(folder: Path, slide: Path, width: int, height: int, places: Pla
         "stain": "H&E",
         "tissue_mm2": tissue.area_mm2,
         "threshold": THRESHOLD,
-        "mitoses": len(listed),
-        "operating_points": {"model": "test", "mitoses": point, "count": point},
-        "score": count,
-        "warnings": count["warnings"],
+        "detections": len(listed),
+        "operating_points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
         "model": {"name": "test"},
         "seconds": {"detection": 1.0},
         "versions": {"metaphase": "test"},

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.jobs.results import load_result
 from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
 from metaphase.slides import open_slide
 from metaphase.web import viewing
@@ -219,7 +220,8 @@ def test_the_count_follows_answers_and_nothing_is_lost(
 ) -> None:
     slide = slides[0]
     before = count(client, slide)
-    assert before["count"] == before["machine"] == slide.found.machine["count"]
+    assert before["count"] == slide.found.machine["count"]
+    assert (before["kind"], before["beneath"]) == ("model", [])
     sent = [verdict(slide, PLACES[row], "not") for row in (0, 1)]
     extra = verdict(slide, PLACES[0] + 300, "mitosis")
     for _ in range(2):  # sent twice, written once
@@ -227,7 +229,8 @@ def test_the_count_follows_answers_and_nothing_is_lost(
         assert receipt == {"saved": [one["uuid"] for one in (*sent, extra)], "refused": []}
     after = count(client, slide, observer="Anna")
     assert after["counted"] == before["counted"] - 2 + 1
-    assert after["machine"] == before["count"]
+    assert after["kind"] == "reviewed"
+    assert after["beneath"] == [str(slide.found.in_force)]
     assert after["shares"] == ["Anna: 2 of 12"]
     (reopened,) = viewed_slides([slide.found.folder])
     with client_of([reopened], tiles) as again:
@@ -239,13 +242,53 @@ def test_the_count_follows_answers_and_nothing_is_lost(
     assert sorted(one["answer"] for one in standing["standing"]) == ["mitosis", "not"]
 
 
+def rows(client: Client, observer: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.post("/api/slides", json={"observer": observer}).json()["slides"]
+    return found
+
+
+def test_the_list_follows_the_answers(client: Client, slides: list[ViewedSlide]) -> None:
+    slide = slides[0]
+    send(client, *(verdict(slide, PLACES[row], "not") for row in (0, 1, len(PLACES) - 1)))
+    followed = count(client, slide, observer="Anna")["row"]
+    assert followed == rows(client, "Anna")[0]
+    assert (followed["answered"], followed["candidates"]) == (3, len(PLACES))
+    assert followed["count"] < slide.found.machine["count"]
+    assert rows(client, "Ben")[0]["answered"] == 0
+    assert rows(client)[0]["answered"] == 3
+    assert count(client, slide, quick=True)["row"] is None
+
+
+def test_a_review_is_applied_and_withdrawn_from_the_page(
+    client: Client, slides: list[ViewedSlide], tiles: TileMaker
+) -> None:
+    slide = slides[0]
+    before = rows(client, "Anna")[0]
+    send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)))
+    applied = client.post(f"/api/apply/{slide.key}", json={}).json()
+    result = load_result(slide.found.folder)
+    assert applied == {"count": result.count, "text": str(result.in_force)}
+    assert applied["count"] == rows(client)[0]["count"]
+    assert "Anna" in result.report.read_text()
+    with client_of(slides, tiles, blind=True) as blind:
+        refused = blind.post(f"/api/apply/{slide.key}", json={})
+        assert (refused.status_code, "blind" in refused.json()["detail"]) == (409, True)
+    standing = client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).json()
+    assert standing == {"observer": "Anna", "standing": []}
+    assert rows(client, "Anna")[0] == before
+    assert load_result(slide.found.folder).count == before["count"]
+    assert "Reviewed" not in result.report.read_text()
+    assert client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).status_code == 422
+    assert slide.log.changes() == {"Anna": 4}
+
+
 def test_the_threshold_moves_the_count_and_density_is_a_picture(
     client: Client, slides: list[ViewedSlide]
 ) -> None:
     low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
     assert low["counted"] > high["counted"]
     quick = count(client, slides[0], threshold=0.3, quick=True)
-    assert {**quick, "low": low["low"], "high": low["high"], "grades": low["grades"]} == low
+    assert {**quick, **{name: low[name] for name in ("low", "high", "interval", "grades")}} == low
     assert quick["low"] is None
     picture = client.get(low["density"]["address"])
     assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"

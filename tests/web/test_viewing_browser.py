@@ -103,6 +103,10 @@ def count_is(tab: Tab, expected: float) -> None:
     )
 
 
+def answered_is(tab: Tab, told: str) -> None:
+    tab.page.wait_for_function("told => document.getElementById('done').textContent === told", arg=told)
+
+
 def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     tab: Tab, server: Server, folder: Path
 ) -> None:
@@ -112,7 +116,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     assert "0.25 µm/px" in page.inner_text("#where") or float(page.inner_text("#where").split()[-2]) < 1
     machine = load_result(folder)
     counted = tab.counted()
-    assert counted == machine.machine["detections"]
+    assert counted == machine.machine["counted"]
     before = page.inner_text("#count")
     tab.press("n")
     tab.press("n")
@@ -130,16 +134,51 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
         tab.saved()
         page.reload()
         page.wait_for_selector("#work:not([hidden])")
-        page.wait_for_function("() => document.getElementById('done').textContent === '3 answered'")
+        answered_is(tab, "3 of 30 answered")
         assert tab.counted() == counted - 1
         page.keyboard.press("ArrowLeft")
     finally:
         again.end()
     done = apply_review(folder)
-    assert done.summary["score"]["detections"] == counted - 1
+    assert done.summary["counted"] == counted - 1
     for kind in ("parquet", "geojson", "csv"):
         assert len(read_detections(folder / f"detections.{kind}").table) == counted - 1
-    assert done.summary["machine"]["score"]["detections"] == counted
+    assert done.summary["machine"]["counted"] == counted
+
+
+def test_the_end_of_a_review(tab: Tab, tmp_path: Path) -> None:
+    """Answers after the last change nothing, the next slide is a key away, the list follows; back with ←."""
+    page, side = tab.page, 1024
+    places = spread_places(4, side, side)
+    slide = write_sparse_slide(tmp_path / "small.tif", side, side, places)
+    for name in ("one", "two"):
+        write_result(tmp_path / "results" / name, slide, side, side, places, name)
+    server = Server(tmp_path / "results", code=VIEW)
+    try:
+        begin(tab, server.url)
+        for key in "mnumnn":
+            page.keyboard.press(key)
+        assert page.is_visible("#end")
+        assert page.inner_text("#tally") == "2 accepted, 1 rejected, 0 added, 1 unsure."
+        assert "go back with ←" in page.inner_text("#hint")
+        page.wait_for_function(
+            "() => document.querySelector('#list tbody td:last-child').textContent === '4 of 4'"
+        )
+        page.keyboard.press("s")
+        answered_is(tab, "0 of 4 answered")
+        assert page.inner_text("#name") == "two"
+        page.click("#list tbody td")
+        page.wait_for_selector("#end:not([hidden])")
+        page.keyboard.press("ArrowLeft")
+        assert "you said" in page.inner_text("#facts")
+        page.keyboard.press("n")
+        assert "Changed from" in page.inner_text("#hint")
+        tab.saved()
+        page.click("#withdraw")
+        page.click("#withdraw")
+        answered_is(tab, "0 of 4 answered")
+    finally:
+        server.end()
 
 
 @pytest.mark.slow

@@ -125,15 +125,18 @@ class PlainConsole(Console):
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does it, but a table that is wider than the terminal is not cut."""
+        """As rich does it, but a table that is wider than the terminal is not cut, nor one in a file."""
         whole = self.options.update(max_width=WIDEST)
         tables = [Measurement.get(self, whole, one) for one in objects if isinstance(one, Table)]
-        usual, wide = self._width, [table.maximum for table in tables if table.minimum > self.width]
+        usual, wide = self._width, [table.maximum for table in tables if self._is_cut(table)]
         self._width = max(wide, default=usual)
         try:
             super().print(*objects, **options)
         finally:
             self._width = usual
+
+    def _is_cut(self, table: Measurement) -> bool:
+        return table.minimum > self.width or (table.maximum > self.width and not self.is_terminal)
 
 
 stdout = PlainConsole()
@@ -163,10 +166,26 @@ def told_point(point: Mapping[str, Any]) -> str:
     return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
-def told_calibrated(calibrated: Mapping[str, Any]) -> str:
-    """A calibrated count in a cell."""
-    low, high = calibrated["count_interval"]
-    return f"{calibrated['count']:.1f} ({low:.0f} to {high:.0f})"
+COUNT_COLUMNS = ("count", "may be", "kind", "grade")
+"""Of a table of counts: that in force, its interval, its kind, and the grade."""
+
+
+def count_cells(result: Mapping[str, Any]) -> list[str]:
+    """The cells of `COUNT_COLUMNS` for a result as plain values."""
+    from metaphase.counting import counts_in
+
+    count = counts_in(result)[0]
+    return [count.text, count.interval_text or "-", count.kind, result["grade_shown"]["text"]]
+
+
+def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
+    """A line for each kind of count among results, and what its interval means."""
+    from metaphase.counting import counts_in
+
+    counts = [counts_in(result)[0] for result in results]
+    notes = (f"{one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
+    for note in dict.fromkeys(notes):
+        stdout.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

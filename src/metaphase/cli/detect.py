@@ -12,6 +12,7 @@ from rich.table import Table
 from metaphase.base.errors import UsageError
 from metaphase.cli.console import (
     AREA,
+    COUNT_COLUMNS,
     Cluster,
     Device,
     Explain,
@@ -27,10 +28,11 @@ from metaphase.cli.console import (
     Theta2,
     Workers,
     batch_bar,
+    count_cells,
     explain,
+    explain_counts,
     print_json,
     stdout,
-    told_calibrated,
     told_point,
     warn,
 )
@@ -185,9 +187,10 @@ def detect(
         print_json(_plain(done, ready.detector.card))
     elif outcomes:
         stdout.print(_table(outcomes))
+        explain_counts(outcome.summary for outcome in outcomes)
         stated = outcomes[0].summary["operating_points"]
         stdout.print(f"model {stated['model']}", markup=False, highlight=False, soft_wrap=True)
-        for name, what in (("mitoses", "found"), ("count", "counted")):
+        for name, what in (("mitoses", "detections"), ("count", "counted")):
             stdout.print(f"{what} {told_point(stated[name])}", markup=False, highlight=False, soft_wrap=True)
         told = stated.get("site") or "nothing: give a profile of your laboratory with --site"
         stdout.print(f"calibrated by {told}", markup=False, highlight=False, soft_wrap=True)
@@ -206,21 +209,15 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:
-    sites = any(outcome.summary["score"]["calibrated"] for outcome in outcomes)
-    columns = ("count", "95 %", *(("calibrated",) if sites else ()), "grade", "s/mm2")
-    table = Table("slide", "tissue", "found", *columns, box=None, pad_edge=False)
+    columns = ("slide", "mm2", "detections", "counted", *COUNT_COLUMNS, "s/mm2")
+    table = Table(*columns, box=None, pad_edge=False)
     for outcome in outcomes:
         table.add_row(escape(outcome.folder.name), *_cells(outcome))
     return table
 
 
 def _cells(outcome: SlideOutcome) -> list[str]:
-    summary = outcome.summary
-    score, area = summary["score"], summary["tissue_mm2"]
-    low, high = score["count_interval"]
-    interval = "" if low is None else f"{low:.0f} to {high:.0f}"
-    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "done before"
-    cells = [f"{area:.2f} mm2", str(summary["mitoses"]), f"{score['count']:.1f}", interval]
-    if score["calibrated"]:
-        cells.append(told_calibrated(score["calibrated"]))
-    return [*cells, score["grade_shown"]["text"], speed]
+    summary, area = outcome.summary, outcome.summary["tissue_mm2"]
+    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "kept"
+    found = (str(summary[name]) for name in ("detections", "counted"))
+    return [f"{area:.2f}", *found, *count_cells(summary), speed]

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.cautions import unique
+from metaphase.base.cautions import read_cautions
 from metaphase.cli.console import (
+    COUNT_COLUMNS,
     Json,
     Mpp,
     Site,
     Theta1,
     Theta2,
     batch_bar,
+    count_cells,
+    explain_counts,
     print_json,
     stdout,
-    told_calibrated,
     told_point,
     warn,
 )
 
-if TYPE_CHECKING:
-    from metaphase.counting import SlideCount
-
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Detections: files or folders, in any format that is read.", metavar="DETECTIONS..."),
+    typer.Argument(
+        help="Folders of results, whose counts are shown; or detections in any format that is read.",
+        metavar="DETECTIONS...",
+    ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
 Manifest = Annotated[Path | None, typer.Option(help="Manifest with the um/px of each slide (mpp, or he).")]
@@ -71,47 +73,54 @@ def score(
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
     from metaphase.counting import CountConfig
-    from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for, stated_counts
+    from metaphase.jobs import counting as jobs
 
-    points = count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
-    config = CountConfig(draws=draws)
-    cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
-    with batch_bar("slides") as watch:
-        profile = None if site is None else site_for(site, detections)
-        batch = count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
-    counts = [(name, count) for name, several in batch.results.items() for count in several]
-    for name, several in batch.results.items():
-        for caution in unique(caution for count in several for caution in count.warnings):
-            warn(f"{name}: {caution}")
+    config, failed = CountConfig(draws=draws), False
+    own_way = not threshold and (card, theta1, theta2) == (None, None, None)
+    as_stored = own_way and tissue and config == CountConfig()
+    as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
+    if stored := jobs.stored_results(detections) if as_stored else []:
+        every = [jobs.count_point([one.folder]) for one in stored]
+        points = [point for place, point in enumerate(every) if point not in every[:place]]
+        counts = [(one.name, one.told) for one in stored]
+    else:
+        points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
+        cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
+        with batch_bar("slides") as watch:
+            profile = jobs.site_beside(detections) if own_way else None
+            profile = profile if site is None else jobs.site_for(site, detections)
+            batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
+        counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
+        failed = bool(batch.failures)
+    warnings = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
+    for name, caution in dict.fromkeys(warnings):
+        warn(f"{name}: {caution}")
     if output is not None:
-        write_table(output, stated_counts(counts, points))
+        write_table(output, jobs.stated_counts(counts, points))
     if as_json:
-        print_json([{"case": name, **count.to_dict()} for name, count in counts])
+        print_json([{"case": name, **one} for name, one in counts])
     elif counts:
         stdout.print(_table(counts))
+        explain_counts(one for _, one in counts)
         for point in points:
             told = told_point(point.model_dump())
             stdout.print(f"counted {told}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(int(bool(batch.failures)))
+    raise typer.Exit(int(failed))
 
 
-def _table(counts: list[tuple[str, SlideCount]]) -> Table:
+def _table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
-    several = len({count.config.threshold for _, count in counts}) > 1
-    sites = any(count.calibrated for _, count in counts)
-    columns = ("found", "count", "95 %", *(("calibrated",) if sites else ()), "grade", "most", "at x, y")
+    several = len({one["config"]["threshold"] for _, one in counts}) > 1
+    columns = ("counted", *COUNT_COLUMNS, "most", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
-    for name, count in counts:
-        low, high = count.count_interval
+    for name, one in counts:
+        circle = one["hotspot"]
         table.add_row(
             escape(name),
-            *([f"{count.config.threshold:g}"] if several else []),
-            str(count.detections),
-            f"{count.count:.4g}",
-            f"{low:.1f}-{high:.1f}" if count.draws else "-",
-            *([told_calibrated(asdict(count.calibrated))] if count.calibrated else []),
-            count.grade_shown.text,
-            str(count.maximum),
-            f"{count.hotspot.x:.0f}, {count.hotspot.y:.0f}" if count.maximum else "-",
+            *([f"{one['config']['threshold']:g}"] if several else []),
+            str(one["counted"]),
+            *count_cells(one),
+            str(one["maximum"]),
+            f"{circle['x']:.0f}, {circle['y']:.0f}" if one["maximum"] else "-",
         )
     return table

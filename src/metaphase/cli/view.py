@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, print_json, stderr, stdout
+from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from metaphase.web.viewing import Running
@@ -74,18 +74,32 @@ def apply(results: Results, as_json: Json = False) -> None:
     for problem in problems:
         complain(problem)
     if as_json:
-        print_json(
-            [{key: one.summary[key] for key in ("name", "score", "machine", "review")} for one in done]
-        )
-    for one in () if as_json else done:
-        score, machine = one.summary["score"], one.summary["machine"]["score"]
-        low, high = score["count_interval"]
-        stdout.print(
-            f"{one.name}: {score['count']:g} mitoses ({low:.3g} to {high:.3g}), the machine alone "
-            f"{machine['count']:g}; see {one.folder / 'report.html'}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        shown = ("name", "detections", "machine", "review")
+        print_json([{**one.told, **{key: one.summary.get(key) for key in shown}} for one in done])
+    else:
+        for one in done:
+            line = "; ".join(map(str, (one.in_force, *one.beneath)))
+            text = f"{one.name}: {line}; see {one.report}"
+            stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+        explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
+
+
+@review.command()
+def withdraw(
+    results: Results,
+    observer: Annotated[str, typer.Option(help="Whose answers no longer count; they stay in the log.")],
+    as_json: Json = False,
+) -> None:
+    """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
+    from metaphase.jobs.reviewing import withdraw_review
+
+    withdrawn = withdraw_review(results, observer)
+    if as_json:
+        print_json(withdrawn)
+        return
+    for name, answers in withdrawn.items():
+        stdout.print(f"{name}: {answers} answers withdrawn", markup=False, highlight=False)
 
 
 @review.command("import")
@@ -93,23 +107,27 @@ def import_review(
     results: Results,
     file: Annotated[
         Path,
-        typer.Option("--from", help="File edited in QuPath, ASAP or a table: what it holds is a mitosis."),
+        typer.Option("--from", help="File edited in QuPath, ASAP or another program, or a table."),
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
+    complete: Annotated[
+        bool, typer.Option("--complete", help="All was looked at: what counts and was left is accepted.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a file that was edited elsewhere as a review. What was exported and is not in it is rejected."""
+    """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
     from metaphase.jobs.results import load_results
     from metaphase.jobs.reviewing import import_review as take
 
-    taken = take(load_results(results), file, observer)
+    taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
         print_json([asdict(one) for one in taken])
         return
     for one in taken:
         stdout.print(
-            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected",
-            markup=False, highlight=False,
+            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
+            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
+            markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 

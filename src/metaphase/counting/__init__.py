@@ -2,12 +2,14 @@
 
 from metaphase.counting.calibration import CalibratedCount, Calibration
 from metaphase.counting.clinical import (
+    Count,
     ShownGrade,
     SlideCount,
-    background_doubt,
+    count_doubts,
     count_slide,
+    count_text,
+    counts_in,
     counts_table,
-    uncalibrated_doubt,
 )
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.maps import DensityMap
@@ -17,15 +19,17 @@ from metaphase.counting.uncertainty import atypical_share
 __all__ = [
     "CalibratedCount",
     "Calibration",
+    "Count",
     "CountConfig",
     "DensityMap",
     "Hotspot",
     "ShownGrade",
     "SlideCount",
     "atypical_share",
-    "background_doubt",
     "busiest_circle",
+    "count_doubts",
     "count_slide",
+    "count_text",
+    "counts_in",
     "counts_table",
-    "uncalibrated_doubt",
 ]

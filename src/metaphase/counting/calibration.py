@@ -96,9 +96,10 @@ class Calibration:
     def count(self, slide: Specimen, hotspot: Hotspot) -> CalibratedCount:
         """The count of one of the laboratory's slides.
 
-        Of the detections each is a mitosis with its chance; missed ones lie where others were found. Another
-        section has each mitosis a Poisson(1) number of times; as that adds noise to a high percentile, it is
-        moved back to the slide's own, as in `uncertainty`.
+        Of the detections each is a mitosis with its chance, or as people said who reviewed the slide; missed
+        ones lie where others were found and nobody looked. Another section has each mitosis a Poisson(1)
+        number of times; as that adds noise to a high percentile, it is moved back to the slide's own, as in
+        `uncertainty`.
         """
         config, points_um = slide.config, slide.places * slide.mpp
         if not len(points_um):
@@ -107,12 +108,14 @@ class Calibration:
         found, best = self._placed(slide, draws)
         generator = np.random.default_rng((config.seed, 1))
         statistic = total_count if slide.is_small else hotspot_count(points_um, config)
-        inside = _inside(slide, hotspot)
+        inside, unseen = _inside(slide, hotspot), np.isnan(slide.answer)[:, None]
         own, section, within, steady = [], [], [], []
         for start in range(0, draws, CHUNK):
             part = slice(start, min(start + CHUNK, draws))
             chance, missed = found.chance(part), found.missed[part]
-            there = (generator.uniform(size=chance.shape) < chance) + generator.poisson(chance * missed)
+            there = (generator.uniform(size=chance.shape) < chance) + generator.poisson(
+                chance * missed * unseen
+            )
             own.append(statistic(there.astype(np.int32)))
             section.append(statistic(generator.poisson(there).astype(np.int32)))
             within.append(there[inside].sum(axis=0))
@@ -135,17 +138,21 @@ class Calibration:
     def _placed(self, slide: Specimen, draws: int) -> tuple[_Placed, _Placed]:
         """The slide among its kind in so many draws of all, and of the laboratory alone."""
         lab = self.laboratory.take(np.linspace(0, len(self.laboratory) - 1, draws).astype(np.int64))
-        odds, around = evidence(
-            slide.places * slide.mpp, slide.probability, counted_from=self.counted_from,
+        found = np.isfinite(slide.machine)  # the others were added by people
+        known = np.tile((lab.floor, 0.0), (len(found), 1))
+        known[found] = evidence(
+            slide.places[found] * slide.mpp, slide.machine[found], counted_from=self.counted_from,
             area_mm2=slide.area_mm2, config=slide.config,
-        ).T  # fmt: skip
+        )  # fmt: skip
+        odds, around = known.T
         answer = self._answers(slide)
-        cells = cells_of(odds, around, np.zeros(len(odds), np.int64), 1, lab.floor, answer)
+        told = np.where(np.isnan(slide.answer), answer, slide.answer)[found]
+        cells = cells_of(odds[found], around[found], np.zeros(len(told), np.int64), 1, lab.floor, told)
         drawn = own_of(lab, cells, self.reviewer, np.random.default_rng(slide.config.seed))
         bins = bin_of(odds, lab.floor)
         first, second = (
             _Placed(lab.shares(own), lab.around, np.subtract(*lab.densities(own)[::-1]), lab.missed, around,
-                    bins, answer, self.reviewer)
+                    bins, answer, slide.answer, self.reviewer)
             for own in drawn
         )  # fmt: skip
         return first, second
@@ -173,6 +180,9 @@ class _Placed:
     around: Floats
     bin: npt.NDArray[np.int64]
     answer: Floats
+    """Of the calibration, to be taken with the reviewer's errors."""
+    decided: Floats
+    """Of the slide's own review: what people said there is so."""
     reviewer: ReviewerError
 
     def chance(self, part: slice, chosen: Mask | slice = slice(None)) -> Floats:
@@ -183,7 +193,8 @@ class _Placed:
         )
         asked = np.isfinite(answer)
         chance[asked] = self.reviewer.told(chance[asked], answer[asked, None])
-        return chance
+        decided = self.decided[chosen, None]
+        return np.where(np.isnan(decided), chance, decided)
 
 
 def _nothing_found(slide: Specimen, laboratory: Laboratory) -> CalibratedCount:

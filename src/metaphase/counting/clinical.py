@@ -1,16 +1,16 @@
-"""The clinical number of a slide with its evidence and its doubts."""
+"""The clinical number of a slide: the count in force and those beneath it, evidence and warnings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.counting.calibration import CalibratedCount, Calibration
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.maps import (
@@ -95,7 +95,7 @@ def _hotspot_off_tissue(slide: Specimen, hotspot: Hotspot) -> Caution | None:
 def _cut_at_threshold(slide: Specimen) -> Caution | None:
     """Where nothing is known below the threshold, the draws cannot go there."""
     lowest, _ = threshold_range(slide.config)
-    probability = slide.probability
+    probability = slide.machine[np.isfinite(slide.machine)]
     if not slide.config.draws or lowest == slide.config.threshold or not len(probability):
         return None
     if probability.min() == CERTAIN or (probability < slide.config.threshold).any():
@@ -180,14 +180,114 @@ def shown_grade(
 
 def uncalibrated_doubt(count: SlideCount) -> Cautions:
     """A warning that nobody has checked what the model's answers are worth in this laboratory."""
-    if count.calibrated is not None or not count.detections:
+    if count.calibrated is not None or not count.unseen:
         return ()
     text = (
-        "the model is not calibrated here: the count is the machine's own, and how many of it are false, and "
-        "how many mitoses were missed, is not known for this laboratory"
+        f"the model is not calibrated here: how many of the {count.unseen} counted that nobody looked at are "
+        "false, and how many mitoses were missed, is not known for this laboratory"
     )
     advice = "answer about 100 pictures (`metaphase calibrate`), then give the profile with --site"
     return (Caution("uncalibrated", text, advice),)
+
+
+# ---- the counts of a slide: which one is in force, and what its interval means ----
+
+Kind = Literal["reviewed", "calibrated", "model"]
+KINDS: dict[Kind, str] = {
+    "reviewed": "reviewed by people",
+    "calibrated": "calibrated for the laboratory",
+    "model": "by the model alone, not calibrated",
+}
+"""The kinds of a count in words, the best first."""
+COUNTING_RANGE = "counting range"
+"""What an interval is called that knows nothing of the model's own errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A mitotic count of a slide, and how far it is to be trusted. Computed once, and shown everywhere."""
+
+    kind: Kind
+    """After a review what people answered counts as they said, and all else as without them: by the
+    laboratory's calibrated probability where there is a profile, by the model's threshold where not."""
+    count: float
+    count_interval: tuple[float, float] | None
+    """None where none was drawn."""
+    interval_name: str
+    """`95 % interval`, or `counting range` where the model's own errors are not in it."""
+    interval_means: str
+    leaves_out: str
+    """What the interval knows nothing of."""
+
+    @property
+    def text(self) -> str:
+        """The number for reading."""
+        return count_text(self.count)
+
+    @property
+    def interval_text(self) -> str:
+        """`3.9 to 16.7`; empty where there is none."""
+        ends = self.count_interval or (math.nan, math.nan)
+        return " to ".join(map(count_text, ends)) if all(map(math.isfinite, ends)) else ""
+
+    @property
+    def kind_text(self) -> str:
+        """Its kind in words."""
+        return KINDS[self.kind]
+
+    @property
+    def interval_note(self) -> str:
+        """What the interval means and leaves out, in a line."""
+        return f"{self.interval_name}: {self.interval_means}; it leaves out {self.leaves_out}"
+
+    def __str__(self) -> str:
+        interval = self.interval_text and f" ({self.interval_text})"
+        return f"{self.text}{interval}, {self.kind_text}"
+
+
+def counts_in(told: Mapping[str, Any]) -> tuple[Count, ...]:
+    """The counts that a result as plain values holds: that in force, then those beneath it."""
+    return tuple(_count_of(one) for one in (told, *told["beneath"]))
+
+
+def _count_of(told: Mapping[str, Any]) -> Count:
+    values = {field.name: told[field.name] for field in fields(Count)}
+    low, high = values["count_interval"] or (None, None)
+    number = math.nan if values["count"] is None else values["count"]
+    interval = None if low is None or high is None else (low, high)
+    return Count(**(values | {"count": number, "count_interval": interval}))
+
+
+def count_text(value: float) -> str:
+    """A count for reading, with a decimal where it has one and is not large.
+
+    >>> count_text(13.25), count_text(7.0), count_text(1234.5), count_text(float("nan"))
+    ('13.2', '7', '1,234', '–')
+    """
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
+
+
+def _counted_by(
+    slide: Specimen, interval: tuple[float, float] | None, calibrated: CalibratedCount | None, answers: int
+) -> tuple[Count, ...]:
+    """The counts of a slide, the best first; its own `interval` knows nothing of the model's errors."""
+    spread = "another section of the tumour, read at a slightly different threshold"
+    unknown = "the model's own errors, false detections and missed mitoses"
+    machine = Count("model", mitotic_count(slide), interval, COUNTING_RANGE, spread, unknown)
+    people = "errors of those who reviewed and mitoses that nobody marked"
+    looked = f"{people}; {unknown} in the {slide.unseen} that nobody looked at" if slide.unseen else people
+    if calibrated is None:
+        return (replace(machine, kind="reviewed", leaves_out=looked),) if slide.is_reviewed else (machine,)
+    named = f"{slide.config.confidence:.0%} interval".replace("%", " %")
+    told = f"the count of this slide, by {answers} answers of its laboratory"
+    left = "errors of those who answered, and what is unlike the slides they answered about"
+    best = Count("calibrated", calibrated.count, calibrated.count_interval, named, told, left)
+    if not slide.is_reviewed:
+        return (best, machine)
+    told = f"the count of this slide, where nobody looked by {answers} answers of its laboratory"
+    return (replace(best, kind="reviewed", interval_means=told, leaves_out=people),)
 
 
 # ---- the clinical number of a slide with its evidence ----
@@ -197,8 +297,11 @@ def uncalibrated_doubt(count: SlideCount) -> Cautions:
 class SlideCount:
     """What a slide's detections say about its proliferation."""
 
-    count: float
-    """The mitotic count: the percentile (95th) of the hotspot's counts at non-empty positions."""
+    in_force: Count
+    """The best count there is: reviewed, else calibrated, else the model's, each by the same definition: the
+    percentile (95th) of the hotspot's counts at non-empty positions."""
+    beneath: tuple[Count, ...]
+    """Those that it stands for, the better first."""
     maximum: int
     """Mitoses in the busiest circle at any position."""
     hotspot: Hotspot
@@ -208,15 +311,15 @@ class SlideCount:
     grade_shown: ShownGrade
     proliferation: float
     """The proliferation score: the paper takes the count itself."""
-    count_interval: tuple[float, float]
-    """Where the count may lie."""
     grade_probabilities: tuple[float, float, float]
     """Of grades 1, 2 and 3."""
     density: DensityMap
     heterogeneity: dict[str, float]
     """How unevenly mitoses are spread; NaN where the tissue is not known or mitoses are too few."""
-    detections: int
-    """Detections at or above the threshold."""
+    counted: int
+    """Detections on the slide that count: those at or above the threshold, as people left them."""
+    unseen: int
+    """Of them, those about which nobody decided."""
     area_mm2: float
     """Tissue on the slide; NaN where it is not known."""
     draws: int
@@ -226,13 +329,29 @@ class SlideCount:
     calibrated: CalibratedCount | None = None
     """What a profile of the laboratory makes of it; None where there is none."""
 
+    @property
+    def count(self) -> float:
+        """The count in force."""
+        return self.in_force.count
+
+    @property
+    def count_interval(self) -> tuple[float, float]:
+        """Where it may lie, as `in_force` tells; the count itself where nothing was drawn."""
+        return self.in_force.count_interval or (self.count, self.count)
+
+    @property
+    def counted_mm2(self) -> float:
+        """The area in which it was counted: the hotspot's, or all the tissue where there is less."""
+        return min(self.config.area_mm2, self.area_mm2)
+
     def to_dict(self) -> dict[str, Any]:
-        """All but the density map, ready for JSON; numbers that are not known are None."""
-        circle = {**asdict(self.hotspot), "per_mm2": self.hotspot.per_mm2}
-        content = {**vars(self), "hotspot": circle, "config": asdict(self.config)}
-        content["grade_shown"] = asdict(self.grade_shown)
-        content["calibrated"] = None if self.calibrated is None else asdict(self.calibrated)
-        del content["density"]
+        """All but the density map, ready for JSON, the count in force first; what is not known is None."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("in_force", "density")}
+        rest["hotspot"] = {**asdict(self.hotspot), "per_mm2": self.hotspot.per_mm2}
+        rest["beneath"] = tuple(asdict(one) for one in self.beneath)
+        for name in ("grade_shown", "config", "calibrated"):
+            rest[name] = None if rest[name] is None else asdict(rest[name])
+        content = asdict(self.in_force) | {"counted_mm2": self.counted_mm2} | rest
         return {name: _plain(value) for name, value in content.items()}
 
 
@@ -248,36 +367,46 @@ def count_slide(
     """Count, grade and map the mitoses of one slide.
 
     Without a `config`, the table is counted at the operating point that it carries (tables of `metaphase
-    detect` do), else from 0.8 on. With a `site`, the laboratory's calibrated count stands beside it.
+    detect` do), else from 0.8 on. With a `site`, the count in force is the laboratory's calibrated one.
 
     `detections` has x and y in level-0 pixels and probability (1 where absent); rows below the threshold do
-    not count, but tell how much the threshold matters. `area_mm2` stands in for a tissue mask. On less tissue
+    not count, but tell how much the threshold matters. Of a reviewed table (`machine_probability`, `review`,
+    `label`) the count is the reviewed one. `area_mm2` stands in for a tissue mask. On less tissue
     than the hotspot's area, the count is that of the whole slide.
     """
     config = config or stated_config(detections)
     slide = specimen(detections, mpp, tissue, area_mm2, config)
-    count = mitotic_count(slide)
     hotspot = find_hotspot(slide)
-    false = config.false_per_mm2 * (slide.area_mm2 if slide.is_small else hotspot.tissue_mm2)
+    false = _false_per_mm2(config, slide.unseen, len(slide.mitoses_px))
+    false *= slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
     uncertainty = estimate_uncertainty(
-        slide.places * mpp, slide.probability, count, config, whole_slide=slide.is_small, false=false
+        slide.places * mpp,
+        slide.probability,
+        mitotic_count(slide),
+        config,
+        whole_slide=slide.is_small,
+        false=false,
     )
     calibrated = None if site is None else site.count(slide, hotspot)
+    drawn = uncertainty.interval if uncertainty.draws else None
+    counts = _counted_by(slide, drawn, calibrated, 0 if site is None else site.answers)
+    count = counts[0].count
     chances = uncertainty.grade_probabilities if calibrated is None else calibrated.grade_probabilities
     shown = shown_grade(slide, count, false, chances, calibrated)
     cells = _cells(slide)
     return SlideCount(
-        count=count,
+        in_force=counts[0],
+        beneath=counts[1:],
         maximum=hotspot.count,
         hotspot=hotspot,
         grade=int(config.grade_of(count)),
         grade_shown=shown,
         proliferation=count,
-        count_interval=uncertainty.interval,
-        grade_probabilities=uncertainty.grade_probabilities,
+        grade_probabilities=chances,
         density=density_map(cells, config.radius_um / 2),
         heterogeneity=heterogeneity(slide, cells, hotspot),
-        detections=len(slide.mitoses_px),
+        counted=len(slide.mitoses_px),
+        unseen=slide.unseen,
         area_mm2=slide.area_mm2,
         draws=uncertainty.draws,
         warnings=(
@@ -290,10 +419,20 @@ def count_slide(
     )
 
 
+def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
+    """False detections per mm2 among those that count: what people looked at is not false."""
+    return config.false_per_mm2 * (unseen / counted if counted else 1.0)
+
+
+def count_doubts(count: SlideCount) -> Cautions:
+    """All that speaks against a count."""
+    return unique((*background_doubt(count), *count.warnings, *uncalibrated_doubt(count)))
+
+
 def background_doubt(count: SlideCount) -> Cautions:
     """A warning where a count is hardly more than what the model counts where there is nothing."""
-    false_per_mm2 = count.config.false_per_mm2
-    if not false_per_mm2 or not count.count:
+    false_per_mm2 = _false_per_mm2(count.config, count.unseen, count.counted)
+    if not false_per_mm2 or not count.count or count.calibrated is not None:
         return ()
     area_mm2 = count.hotspot.tissue_mm2 or count.config.area_mm2
     false = false_per_mm2 * area_mm2
@@ -354,25 +493,26 @@ def _plain(value: Any) -> Any:
 # ---- scores of several slides as one table ----
 
 COLUMNS = (
-    "case", "threshold", "detections", "count", "count_low", "count_high", "grade", "p_grade1", "p_grade2",
-    "p_grade3", "proliferation", "maximum", "hotspot_x", "hotspot_y", "hotspot_radius_px",
-    "hotspot_per_mm2", "area_mm2", "grade_shown",
+    "case", "count", "kind", "count_low", "count_high", "interval", "grade", "grade_shown", "proliferation",
+    "threshold", "counted", "maximum", "hotspot_x", "hotspot_y", "hotspot_radius_px", "hotspot_per_mm2",
+    "area_mm2", "p_grade1", "p_grade2", "p_grade3",
 )  # fmt: skip
 """The first columns; the measures of heterogeneity follow."""
 
 
-def counts_table(scores: Iterable[tuple[str, SlideCount]]) -> pd.DataFrame:
-    """One row a case (and threshold, where a case was scored at several)."""
-    rows = [_row(case, score) for case, score in scores]
+def counts_table(counts: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    """One row a case (and threshold, where a case was counted at several), from `SlideCount.to_dict`."""
+    rows = [_row(case, told) for case, told in counts]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _row(case: str, score: SlideCount) -> dict[str, Any]:
-    first, second, third = score.grade_probabilities
-    low, high = score.count_interval
+def _row(case: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = told["count_interval"] or (told["count"], told["count"])
+    circle = told["hotspot"]
     values = (
-        case, score.config.threshold, score.detections, score.count, low, high, score.grade, first, second,
-        third, score.proliferation, score.maximum, score.hotspot.x, score.hotspot.y, score.hotspot.radius_px,
-        score.hotspot.per_mm2, score.area_mm2, score.grade_shown.text,
+        case, told["count"], told["kind"], low, high, told["interval_name"], told["grade"],
+        told["grade_shown"]["text"], told["proliferation"], told["config"]["threshold"], told["counted"],
+        told["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], told["area_mm2"],
+        *told["grade_probabilities"],
     )  # fmt: skip
-    return {**dict(zip(COLUMNS, values, strict=True)), **score.heterogeneity}
+    return {**dict(zip(COLUMNS, values, strict=True)), **told["heterogeneity"]}

@@ -14,9 +14,19 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import TableError, numbers_of, require_columns, require_numbers
+from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
-from metaphase.detections.table import OPERATING_POINTS, PAPER_FLOOR, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import (
+    CERTAIN,
+    LOOKALIKE,
+    MACHINE,
+    MITOSIS,
+    OPERATING_POINTS,
+    PAPER_FLOOR,
+    PAPER_THETA1,
+    PAPER_THETA2,
+    REVIEWED,
+)
 from metaphase.images.tissue import TissueMask
 
 # ---- settings of the mitotic count ----
@@ -145,6 +155,11 @@ class Specimen:
     places: Points
     """All detections, in level-0 pixels."""
     probability: Floats
+    """With which each counts: 0 for one that people rejected, 1 for one that they call a mitosis."""
+    machine: Floats
+    """What the model said of each; NaN where people added it."""
+    answer: Floats
+    """What people said of each: 1 a mitosis, 0 none; NaN where nobody decided."""
     mpp: float
     tissue: TissueMask | None
     area_mm2: float
@@ -165,6 +180,16 @@ class Specimen:
     def mitoses_um(self) -> Points:
         """The detections that count, in micrometres."""
         return self.mitoses_px * self.mpp
+
+    @property
+    def is_reviewed(self) -> bool:
+        """Whether people said anything about it."""
+        return bool(np.isfinite(self.answer).any())
+
+    @cached_property
+    def unseen(self) -> int:
+        """Detections that count, and about which nobody decided."""
+        return int((self.counted & np.isnan(self.answer)).sum())
 
     @property
     def is_small(self) -> bool:
@@ -191,7 +216,10 @@ def specimen(
     area_mm2: float | None,
     config: CountConfig,
 ) -> Specimen:
-    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing."""
+    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing.
+
+    A table with the columns of a review says what people answered, too.
+    """
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
     if area_mm2 is not None and not 0 < area_mm2 <= LARGEST_MM2:
@@ -205,12 +233,13 @@ def specimen(
     return Specimen(*_points(detections), mpp, tissue, area, config)
 
 
-def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
+def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
     require_columns(detections, ("x", "y"))
-    require_numbers(detections, ("x", "y", "probability"))
+    require_numbers(detections, ("x", "y", "probability", MACHINE))
     places = np.column_stack([numbers_of(detections[name]) for name in ("x", "y")])
-    stated = "probability" in detections.columns
-    probability = np.asarray(numbers_of(detections["probability"]) if stated else np.ones(len(places)), float)
+    probability = np.full(len(places), CERTAIN)
+    if "probability" in detections.columns:
+        probability = np.array(numbers_of(detections["probability"]), np.float64)
     bad = ~(np.isfinite(places).all(axis=1) & (probability >= 0) & (probability <= 1))
     if bad.any():
         row = int(bad.argmax())
@@ -219,10 +248,17 @@ def _points(detections: pd.DataFrame) -> tuple[Points, Floats]:
             f"row {row} of the detections has x {x:g}, y {y:g} and probability {probability[row]:g}",
             next_step="give x and y in level-0 pixels and a probability from 0 to 1",
         )
+    machine, answer = probability.copy(), np.full(len(places), np.nan)
+    if {MACHINE, REVIEWED, "label"} <= set(detections.columns):
+        said = as_text(detections[REVIEWED]).to_numpy(object)
+        rejected = (said != "") & (as_text(detections["label"]) == LOOKALIKE).to_numpy()
+        machine = detections[MACHINE].to_numpy(float)
+        answer = np.select([said == MITOSIS, rejected], [1.0, 0.0], np.nan)
+        probability[rejected] = 0.0
     ranked = np.argsort(-probability, kind="stable")
     _, first = np.unique(places[ranked], axis=0, return_index=True)  # of copies, the most probable
     kept = np.sort(ranked[first])
-    return places[kept], probability[kept]
+    return places[kept], probability[kept], machine[kept], answer[kept]
 
 
 def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:

@@ -23,6 +23,7 @@ from metaphase.detections.formats.contract import (
     ReadContext,
     Resolution,
     WriteContext,
+    by_class,
     load_json,
     other_archive,
 )
@@ -165,6 +166,7 @@ def write_detections(
     context = WriteContext(mpp, sizes or {}, sources or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
     detections = replace(detections, slides=covered)
+    detections = detections if chosen.all_columns else by_class(detections)
     if path.suffix.lower() in chosen.suffixes:
         _refuse_several(detections, path, chosen)
         chosen.write(detections, path, context)

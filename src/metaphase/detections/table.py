@@ -36,10 +36,16 @@ CHANCE = "chance"
 """Column of a table of detections: the chance of a mitosis in the laboratory whose profile was given."""
 ATYPICAL = "atypical"
 """Column of a table of detections: the chance that a mitosis is atypical, as a network says; for research."""
+MACHINE = "machine_probability"
+"""Column of a reviewed table: what the network said; empty where it saw nothing."""
+REVIEWED, REVIEWERS = "review", "reviewers"
+"""Columns of a reviewed table: what people say of it together (empty: nobody looked), and who they are."""
 SUMMARY = "summary.json"
 """File beside the detections of a slide that says all about them."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
+BELOW = "mitosis: below count threshold"
+"""Class of a mitosis that does not enter the count, in files that have no column `counted`."""
 CERTAIN = 1.0
 """Probability of a point whose source states none."""
 
@@ -49,6 +55,8 @@ _PLAIN = dict.fromkeys(("1", "1.0", "true", "yes"), MITOSIS) | dict.fromkeys(
     ("0", "0.0", "false", "no"), LOOKALIKE
 )
 """Whether it is one, as tables say it in a word."""
+_BELOW = re.compile(r"\bbelow\b.*\bthreshold\b")
+_TRUTHS = {"true": True, "1": True, "1.0": True, "": True, "false": False, "0": False, "0.0": False}
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,9 @@ def detection_set(
 ) -> DetectionSet:
     """Check a table of points and bring it into the common form.
 
-    A missing probability is 1, a missing label is mitosis. With `markers`, a row that names a slide and
-    leaves x and y empty says that the slide was looked at and nothing was found; else it is an error.
+    A missing probability is 1, a missing label is mitosis. Where a column or a class says which mitoses enter
+    the count, the column `counted` does. With `markers`, a row that names a slide and leaves x and y empty
+    says that the slide was looked at and nothing was found; else it is an error.
     """
     require_columns(frame, ("slide", "x", "y"), source)
     require_numbers(frame, ("x", "y", "probability"), source)
@@ -98,6 +107,8 @@ def detection_set(
         probability=_probability(frame),
         label=_labels(frame),
     )
+    if (counted := _counted(frame)) is not None:
+        table[COUNTED] = counted & (table["label"] == MITOSIS)
     covered = tuple(dict.fromkeys((*slides, *table["slide"])))
     table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
     marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
@@ -144,6 +155,16 @@ def _labels(frame: pd.DataFrame) -> pd.Series[str]:
         return pd.Series(MITOSIS, index=frame.index, dtype=object)
     labels = as_text(frame["label"])
     return labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
+
+
+def _counted(frame: pd.DataFrame) -> pd.Series[bool] | None:
+    """What enters the count, by a column of truths or by a class below the threshold; None without either."""
+    names = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", index=frame.index)
+    below = names.isin([name for name in names.unique() if _BELOW.search(name.lower())])
+    words = as_text(frame[COUNTED]).str.lower() if COUNTED in frame.columns else None
+    if words is not None and words.isin(_TRUTHS).all():
+        return words.map(_TRUTHS).astype(bool) & ~below
+    return ~below if below.any() else None
 
 
 FURTHEST_PX = 1e8
@@ -203,14 +224,15 @@ def slide_of_stem(stem: str) -> str:
 
 
 def identities(table: pd.DataFrame) -> list[str]:
-    """A UUID for each row from its slide, place and label, the same whenever the row is written again.
+    """A UUID for each row from its slide, place and label, the same whenever the row is written again, and
+    whether it enters the count or not.
 
     Rows that agree in all of these are told apart by their order.
     """
     seen: Counter[str] = Counter()
     found = []
     for slide, x, y, label in zip(table["slide"], table["x"], table["y"], table["label"], strict=True):
-        key = f"{slide}\n{label}\n{x:.3f} {y:.3f}"
+        key = f"{slide}\n{MITOSIS if label == BELOW else label}\n{x:.3f} {y:.3f}"
         found.append(str(uuid.uuid5(_NAMESPACE, f"{key} {seen[key]}")))
         seen[key] += 1
     return found

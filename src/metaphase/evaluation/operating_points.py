@@ -121,9 +121,8 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
 
 
 def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
-    attributes = table_attributes(table)
-    stated: Any = attributes.get(OPERATING_POINTS) or summary_beside(table).get(OPERATING_POINTS)
-    if stated is None and not attributes.keys() & {"operating_point"}:
+    stated: Any = stated_with(table)
+    if stated is None and "operating_point" not in table_attributes(table):
         return None
     try:
         point = OperatingPoint.model_validate(stated[name] | {"name": name})
@@ -134,6 +133,13 @@ def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
             path=table,
             next_step="run `metaphase detect` again, which costs seconds, or give --threshold",
         ) from error
+
+
+def stated_with(table: Path) -> dict[str, Any] | None:
+    """Model and operating points that a table carries, or the Parquet tables of its slide, or the summary."""
+    beside = [table.parent / f"{stem}.parquet" for stem in OWN_FILES if table.stem in OWN_FILES]
+    carried = (table_attributes(path).get(OPERATING_POINTS) for path in (table, *beside))
+    return next(filter(None, carried), None) or summary_beside(table).get(OPERATING_POINTS)
 
 
 def summary_beside(table: Path) -> dict[str, Any]:

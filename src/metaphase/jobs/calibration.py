@@ -25,7 +25,7 @@ from metaphase.counting.calibration import EVIDENCE, evidence
 from metaphase.counting.clinical import find_hotspot
 from metaphase.counting.populations import ReviewerError
 from metaphase.counting.specimen import specimen, stated_config
-from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.evaluation.sites import (
     Answered,
     SampleConfig,
@@ -38,8 +38,7 @@ from metaphase.evaluation.sites import (
     supposed_chance,
 )
 from metaphase.images.tissue import TissueMask
-from metaphase.jobs.counting import OWN_TABLE
-from metaphase.jobs.results import load_result
+from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
 from metaphase.labels.observers.project import (
     ARTEFACT,
     MITOSIS,
@@ -117,7 +116,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     config, folder = config or SampleConfig(), Path(folder)
     if (folder / SAMPLE).exists():
         raise OutputError("a calibration is there", path=folder, next_step="choose another folder")
-    slides = [_read(place) for place in _slide_folders(results)]
+    slides = [_read(result) for result in load_results(dict.fromkeys(results))]
     _refuse_mixed(slides)
     counting = stated_config(slides[0].table)
     generator = np.random.default_rng(config.seed)
@@ -167,35 +166,18 @@ def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleC
         )
 
 
-def _slide_folders(results: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
-    for path in results:
-        inner = (
-            [path]
-            if (path / SUMMARY).is_file()
-            else sorted(each.parent for each in path.glob(f"*/{SUMMARY}"))
-        )
-        if not inner:
-            raise UsageError(
-                "holds no searched slide", path=path, next_step="give folders of `metaphase detect`"
-            )
-        found += inner
-    return list(dict.fromkeys(found))
-
-
-def _read(folder: Path) -> _Searched:
-    result = load_result(folder)
-    table = read_table(folder / OWN_TABLE)
-    stated = table.attrs.get(OPERATING_POINTS, {})
+def _read(result: SlideResult) -> _Searched:
+    table, stated = result.candidates, result.stated  # what the model found, whatever people said since
+    table.attrs[OPERATING_POINTS] = stated
     if "searched_with" not in stated:
         raise TableError(
             "does not say by which networks it was made",
-            path=folder / OWN_TABLE,
+            path=result.folder / CANDIDATES,
             next_step="run `metaphase detect` again, which costs seconds",
         )
     slide = str(result.summary["slide"])
     size_px = result.summary["width"], result.summary["height"]
-    return _Searched(folder, result.name, slide, result.mpp, table, result.tissue, stated, size_px)
+    return _Searched(result.folder, result.name, slide, result.mpp, table, result.tissue, stated, size_px)
 
 
 def _refuse_mixed(slides: Sequence[_Searched]) -> None:

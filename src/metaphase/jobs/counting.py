@@ -14,27 +14,18 @@ from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import is_file
-from metaphase.base.tables import TableError, named, read_table, table_attributes
-from metaphase.counting import (
-    CountConfig,
-    SlideCount,
-    background_doubt,
-    count_slide,
-    counts_table,
-    uncalibrated_doubt,
-)
+from metaphase.base.tables import TableError, as_text, named, read_table
+from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
 from metaphase.counting.specimen import at_point
-from metaphase.detections import MITOSIS, DetectionSet, detection_files, joined, read_detections
-from metaphase.detections.table import COUNTED, IGNORE, LOOKALIKE, OPERATING_POINTS, SUMMARY
+from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, detection_files, joined, read_detections
+from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
-from metaphase.evaluation.operating_points import load_points, stated_point, summary_beside
+from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
+from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results, result_folders
 from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.slides import SlideSource, is_slide_there
-
-OWN_TABLE = "candidates.parquet"
-"""Of the results of a slide, the table that says everything about its detections."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +64,21 @@ def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
     """A site profile, refused where the tables were not made as those it was learned on."""
     profile = load_profile(path)
     for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
-        stated = (
-            table_attributes(table).get(OPERATING_POINTS) or summary_beside(table).get(OPERATING_POINTS) or {}
-        )
+        stated = stated_with(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
+
+
+def site_beside(files: Sequence[Path]) -> SiteProfile | None:
+    """The profile by which the one slide was counted whose results are given, all that was found on it."""
+    (table,) = _files_of(files[0]) if len(files) == 1 else [Path()]
+    own = table.name == CANDIDATES and is_file(table.parent / SITE)
+    return load_profile(table.parent / SITE) if own else None
+
+
+def stored_results(paths: Sequence[Path]) -> list[SlideResult]:
+    """The results in folders of `metaphase detect`, whose counts stand; none where other files are given."""
+    return load_results(paths) if all(result_folders(path) for path in paths) else []
 
 
 def _refuse_counted(tables: Sequence[Path]) -> None:
@@ -115,7 +116,9 @@ def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
     return at_point(config, point.model_dump())
 
 
-def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
+def stated_counts(
+    counts: Sequence[tuple[str, Mapping[str, Any]]], points: Sequence[OperatingPoint]
+) -> pd.DataFrame:
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on."""
     table = counts_table(counts)
     if len(points) == 1:
@@ -164,7 +167,7 @@ def read_cases(
 
 
 def _mitoses(points: DetectionSet) -> DetectionSet:
-    """The points that are mitoses; labels that mean nothing here are named, and alone they are refused."""
+    """The points that may count; labels that mean nothing here are named, and alone they are refused."""
     labels = points.table["label"]
     others = ~labels.isin((MITOSIS, LOOKALIKE, IGNORE))
     text = f"{int(others.sum())} points are labelled {named(labels[others])}, and are not counted"
@@ -172,12 +175,18 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     if others.any() and others.all():
         raise TableError(text, path=points.source, next_step=advice)
     warnings = (*points.warnings, *((Caution("other-labels", text, advice),) if others.any() else ()))
-    return replace(points.of_label(MITOSIS), warnings=warnings)
+    return replace(points.with_table(points.table[_may_count(points.table)]), warnings=warnings)
+
+
+def _may_count(table: pd.DataFrame) -> pd.Series[bool]:
+    """Mitoses, and what people rejected, for that tells about the rest."""
+    rejected = as_text(table[REVIEWED]) != "" if REVIEWED in table.columns else False
+    return (table["label"] == MITOSIS) | ((table["label"] == LOOKALIKE) & rejected)
 
 
 def _files_of(path: Path) -> list[Path]:
     """The files to count: of the results of a slide, all that was found; else as they come."""
-    found = path / OWN_TABLE
+    found = path / CANDIDATES
     return [found] if found.is_file() and (path / SUMMARY).is_file() else [path]
 
 
@@ -254,8 +263,7 @@ def count_cohort(
                 config=one,
                 site=None if site is None else site.calibration(case.name),
             )
-            doubts = (*background_doubt(count), *count.warnings, *uncalibrated_doubt(count))
-            yield replace(count, warnings=unique((*doubts, *case.warnings)))
+            yield replace(count, warnings=unique((*count_doubts(count), *case.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         return list(counted(case, _mask_of(case) if tissue else None))

@@ -3,7 +3,7 @@
 A slide's folder is a small workspace of four or five stages, each kept or done again by itself:
 
     search    search.parquet, NAME.tissue.png, .geojson (probability.tif): what the networks find on tissue
-    count     count.json: mitotic count, grade and proliferation score at the operating point
+    count     count.json (site.json): mitotic count, grade and proliferation score (their profile)
     export    candidates.parquet, detections.parquet and the formats asked for
     report    report.html
     archive   count.dcm (probability.dcm): report and map as DICOM, where the format dicom is asked for
@@ -35,15 +35,14 @@ from metaphase.counting import (
     CountConfig,
     SlideCount,
     atypical_share,
-    background_doubt,
+    count_doubts,
     count_slide,
-    uncalibrated_doubt,
 )
 from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
-from metaphase.evaluation.sites import SiteProfile
+from metaphase.evaluation.sites import SiteProfile, save_profile
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
 from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
@@ -57,7 +56,11 @@ from metaphase.jobs.results import (
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
+    SCHEMA,
     SEARCH,
+    SITE,
+    SlideResult,
+    brief_points,
     file_of,
     formats_in,
     load_result,
@@ -83,6 +86,8 @@ if TYPE_CHECKING:
 
 DICOM_FORMAT = DICOM.name
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
+CARD_ONLY = ("thresholds", "metrics", "recipe", "calibration", "second", "atypical")
+"""What of a model's card is not repeated in the summary of every slide."""
 WRONG_STAIN_CONFIDENCE = 0.8
 """A slide that is immunohistochemistry with this confidence is refused."""
 
@@ -91,7 +96,7 @@ WRONG_STAIN_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
-class SlideCounted(Ingredients, stage="count", schema=2):
+class SlideCounted(Ingredients, stage="count", schema=3):
     """The clinical number."""
 
     config: CountConfig
@@ -100,7 +105,7 @@ class SlideCounted(Ingredients, stage="count", schema=2):
 
 
 @dataclass(frozen=True)
-class SlideExported(Ingredients, stage="export", schema=2):
+class SlideExported(Ingredients, stage="export", schema=3):
     """The files that others read."""
 
     name: str
@@ -110,7 +115,7 @@ class SlideExported(Ingredients, stage="export", schema=2):
 
 
 @dataclass(frozen=True)
-class SlideReported(Ingredients, stage="report", schema=2):
+class SlideReported(Ingredients, stage="report", schema=3):
     """The page, and the summary for programs."""
 
     name: str
@@ -119,7 +124,7 @@ class SlideReported(Ingredients, stage="report", schema=2):
 
 
 @dataclass(frozen=True)
-class SlideArchived(Ingredients, stage="archive"):
+class SlideArchived(Ingredients, stage="archive", schema=2):
     """Report and map as DICOM."""
 
     points: Mapping[str, Any]
@@ -128,12 +133,10 @@ class SlideArchived(Ingredients, stage="archive"):
 # ---- one slide ----
 
 
-@dataclass(frozen=True)
-class SlideOutcome:
-    """A finished slide: its folder, its summary, and what this run had to do for it."""
+@dataclass(frozen=True, eq=False)
+class SlideOutcome(SlideResult):
+    """A finished slide, and what this run had to do for it."""
 
-    folder: Path
-    summary: dict[str, Any]
     states: States
 
     @property
@@ -145,11 +148,6 @@ class SlideOutcome:
     def searched(self) -> bool:
         """Whether this run asked the networks."""
         return self.states[0].status != "kept"
-
-    @property
-    def warnings(self) -> Cautions:
-        """What to beware of."""
-        return read_cautions(self.summary["warnings"])
 
 
 def detect_slide(
@@ -251,6 +249,7 @@ class _SlideJob:
         exported = SlideExported(name, stated, tuple(sorted(config.written)), config.site)
         reported = SlideReported(name, stated, self.detector.card)
         maps = (PROBABILITIES,) if config.probability_map else ()
+        sites = () if config.site is None else (SITE,)
         files = (CANDIDATES, DETECTIONS, *map(file_of, config.written))
         archived = (COUNT_DICOM, *((PROBABILITIES_DICOM,) if config.probability_map else ()))
         archive = [
@@ -260,7 +259,7 @@ class _SlideJob:
         return [
             Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
                   lambda report: self._search(searched, report), searched, sealed=True),
-            Stage("count", "mitotic count and grade", ("search",), (COUNT,), self._count, counted,
+            Stage("count", "mitotic count and grade", ("search",), (COUNT, *sites), self._count, counted,
                   sealed=True),
             Stage("export", "files for other programs", ("search",), files, self._export, exported),
             Stage("report", "the page", ("search", "count"), (REPORT,), self._report, reported),
@@ -310,7 +309,10 @@ class _SlideJob:
 
     def _count(self, _report: Report) -> Facts:
         count = self._slide_count
-        content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in self._count_doubts]}
+        (self.folder / SITE).unlink(missing_ok=True)
+        if self.config.site is not None:
+            save_profile(self.folder / SITE, self.config.site)
+        content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count_doubts(count)]}
         write_text(self.folder / COUNT, json.dumps(content, indent=2, allow_nan=False) + "\n")
         return {"count": count.count, "grade": count.grade}
 
@@ -346,7 +348,7 @@ class _SlideJob:
             score=count,
             card=self.detector.card,
             points=self.stated,
-            warnings=(*self._count_doubts, *self._slide_doubts(facts)),
+            warnings=(*count_doubts(count), *self._slide_doubts(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
             name=self.slide.name,
@@ -384,16 +386,18 @@ class _SlideJob:
         how = ("device", "arithmetic", "seconds")
         files = [name for stage in stages for name in stage.writes]
         return {
+            "schema": SCHEMA,
             "name": self.slide.name,
             "slide": spelled(self.slide.slide.path),
-            **{key: facts[key] for key in about},
-            "threshold": self.counting.threshold,
-            "mitoses": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
-            ATYPICAL: atypical_share(self._detections(), self.points.mitoses.delta),
-            OPERATING_POINTS: self.stated,
-            "score": count,
+            **count,
             "warnings": [doubt.to_dict() for doubt in doubts],
-            "model": self.detector.card,
+            "threshold": self.counting.threshold,
+            "detections": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
+            "detection_threshold": self.points.mitoses.delta,
+            ATYPICAL: atypical_share(self._detections(), self.points.mitoses.delta),
+            **{key: facts[key] for key in about},
+            OPERATING_POINTS: brief_points(self.stated),
+            "model": {key: value for key, value in self.detector.card.items() if key not in CARD_ONLY},
             **{key: facts[key] for key in how},
             "versions": {"metaphase": __version__, "python": platform.python_version()},
             "files": list(dict.fromkeys((*files, *map(file_of, self._formats())))),
@@ -416,12 +420,6 @@ class _SlideJob:
         return count_slide(
             self._detections(), mpp=self._facts()["mpp"], tissue=self._tissue, config=self.counting, site=site
         )
-
-    @property
-    def _count_doubts(self) -> Cautions:
-        """What speaks against the count."""
-        count = self._slide_count
-        return unique((*background_doubt(count), *count.warnings, *uncalibrated_doubt(count)))
 
     @property
     def _tissue(self) -> TissueMask:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,22 +21,36 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.base.tables import Remark, named, natural, read_table, require_columns
-from metaphase.counting import CountConfig
+from metaphase.base.tables import (
+    Remark,
+    named,
+    natural,
+    read_table,
+    require_columns,
+    table_attributes,
+    write_table,
+)
+from metaphase.counting import Count, CountConfig, counts_in, counts_table
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.images.tissue import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.reports.drawing import jpeg_uris
-from metaphase.reports.pages import count_text, render
+from metaphase.reports.pages import render
 from metaphase.slides import SlideSource, is_slide_there
 
-SEARCH, COUNT = "search.parquet", "count.json"
+SCHEMA = 2
+"""Of summary.json: raised when its keys change their meaning."""
+SEARCH, COUNT, SITE = "search.parquet", "count.json", "site.json"
 DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
-REPORT, INDEX = "report.html", "index.html"
+REPORT, INDEX, COUNTS = "report.html", "index.html", "counts.csv"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
-REVIEW, MACHINE = "review", "machine"
-"""Parts of a summary where people looked: who looked at what, and what was counted without them."""
+REVIEW, MACHINE, ANSWERED = "review", "machine", "answers"
+"""Parts of a summary where people looked: who looked at what, what was found without them, and a key that
+tells these answers from others."""
+TUNED_ON = ("cases", "patients", "laboratories")
+"""Of an operating point, what its model's card and the Parquet tables tell and a summary does not."""
 
 NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000
 """Of a slide's picture in a notebook."""
@@ -45,6 +59,11 @@ NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000
 def file_of(form: str) -> str:
     """File of a slide's detections in a format."""
     return f"detections{known_formats()[form].ending}"
+
+
+def formats_in(folder: Path) -> list[str]:
+    """Formats in which detections lie in a slide's folder, Parquet apart."""
+    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
 
 
 def tissue_files(name: str) -> tuple[str, str]:
@@ -78,17 +97,33 @@ class _Circle(_Stated):
     radius_px: Annotated[float, Field(gt=0)]
     count: Annotated[int, Field(ge=0)]
     tissue_mm2: Known
+    per_mm2: Known
 
 
 class _ShownGrade(_Stated):
     text: str
+    withheld: bool
 
 
-class _Count(_Stated):
+class _OneCount(_Stated):
+    kind: Literal["reviewed", "calibrated", "model"]
+    count: Known
+    count_interval: tuple[Known, Known] | None
+    interval_name: str
+    interval_means: str
+    leaves_out: str
+
+
+class _Count(_OneCount):
     """As `SlideCount.to_dict` has it."""
 
-    count: Known
-    count_interval: tuple[Known, Known]
+    beneath: list[_OneCount]
+    counted_mm2: Known
+    counted: int
+    maximum: int
+    draws: int
+    area_mm2: Known
+    heterogeneity: dict[str, Known]
     grade: int | None
     grade_shown: _ShownGrade
     grade_probabilities: tuple[Known, Known, Known]
@@ -108,12 +143,13 @@ class _Points(_Stated):
 
 
 class _Machine(_Stated):
-    mitoses: int
-    score: _Count
+    detections: int
+    counted: int
     warnings: list[_Caution]
 
 
-class _Summary(_Machine):
+class _Summary(_Count):
+    detections: int
     name: Annotated[str, Field(min_length=1)]
     slide: str
     width: Annotated[int, Field(gt=0)]
@@ -133,11 +169,16 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
     """The content of a file that says what it must."""
     again = "remove it and run metaphase detect again, into the same folder"
     content = read_json(path, "holds no finished result", next_step=again)
+    if kind is _Summary and isinstance(content, dict) and content.get("schema") != SCHEMA:
+        raise MetaphaseError(
+            f"was written by another version of metaphase (schema {content.get('schema', 1)}, not {SCHEMA})",
+            path=path,
+            next_step="run metaphase detect again as before, into the same folder: nothing is searched again",
+        )
     with parsing(path, "holds no finished result", next_step=again):
         try:
             kind.model_validate_json(json.dumps(content))
-            stated = content["score"]["config"] if "score" in content else content["config"]
-            if missing := {field.name for field in fields(CountConfig)} ^ set(stated):
+            if missing := {field.name for field in fields(CountConfig)} ^ set(content["config"]):
                 raise ValueError(f"the settings of the count lack or have {named(sorted(missing))}")
         except ValidationError as error:
             first = error.errors()[0]
@@ -196,21 +237,31 @@ class SlideResult:
         return SlideSource(path, self.mpp if stated else None)
 
     @property
+    def in_force(self) -> Count:
+        """The best count there is, of which kind, and what its interval means."""
+        return counts_in(self.summary)[0]
+
+    @property
+    def beneath(self) -> tuple[Count, ...]:
+        """The counts that it stands for."""
+        return counts_in(self.summary)[1:]
+
+    @property
     def count(self) -> float | None:
-        """The mitotic count in the hotspot; None where there is none."""
-        count: float | None = self.summary["score"]["count"]
+        """The mitotic count in force; None where there is none."""
+        count: float | None = self.summary["count"]
         return count
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Where the count may lie, with 95 %."""
-        low, high = self.summary["score"]["count_interval"]
+        """Where the count may lie; what that means, `in_force` tells."""
+        low, high = self.summary["count_interval"] or (None, None)
         return low, high
 
     @property
     def grade(self) -> str:
         """The mitotic grade as it may be shown: one, a range, or `withheld`."""
-        return str(self.summary["score"]["grade_shown"]["text"])
+        return str(self.summary["grade_shown"]["text"])
 
     @property
     def warnings(self) -> Cautions:
@@ -228,7 +279,7 @@ class SlideResult:
         return self.folder / REPORT
 
     def __repr__(self) -> str:
-        return f"{self.name}: {self._counted}\nreport: {self.report}"
+        return f"{self.name}: mitotic count {self.in_force}\nreport: {self.report}"
 
     def _repr_html_(self) -> str:
         """For notebooks: count, warnings, a link to the report and the slide in small, where it is there."""
@@ -236,19 +287,17 @@ class SlideResult:
         with suppress(MetaphaseError), self.source.open() as slide:
             (picture,) = jpeg_uris([slide.thumbnail(NOTEBOOK_PX)], NOTEBOOK_BYTES)
         link = Path(os.path.relpath(self.report)).as_posix()
-        return render("notebook.html", result=self, counted=self._counted, link=link, picture=picture)
-
-    @property
-    def _counted(self) -> str:
-        """The count with its interval, in words."""
-        count, ends = self.count, [end for end in self.interval if end is not None]
-        between = f" ({' to '.join(map(count_text, ends))})" if ends else ""
-        return f"mitotic count {'not known' if count is None else count_text(count)}{between}"
+        return render("notebook.html", result=self, link=link, picture=picture)
 
     @cached_property
     def machine(self) -> Mapping[str, Any]:
         """What was counted without people, as `SlideCount.to_dict` has it."""
         return read_count(self.folder)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is in force, as `SlideCount.to_dict` has it."""
+        return {key: value for key, value in self.summary.items() if key in self.machine}
 
     @cached_property
     def counting(self) -> CountConfig:
@@ -267,11 +316,21 @@ class SlideResult:
         """Where it was sought."""
         return load_tissue(self.folder / tissue_files(self.name)[0])
 
+    @cached_property
+    def site(self) -> SiteProfile | None:
+        """The laboratory's profile that it was counted by."""
+        return load_profile(self.folder / SITE) if is_file(self.folder / SITE) else None
+
     @property
     def points(self) -> Mapping[str, Any]:
-        """The operating points used."""
+        """The operating points used, without the cases that they were tuned on."""
         points: Mapping[str, Any] = self.summary[OPERATING_POINTS]
         return points
+
+    @cached_property
+    def stated(self) -> Mapping[str, Any]:
+        """The same with these cases, as tables carry them."""
+        return table_attributes(self.folder / CANDIDATES).get(OPERATING_POINTS) or self.points
 
     @property
     def lowest(self) -> float:
@@ -281,9 +340,7 @@ class SlideResult:
     @property
     def formats(self) -> list[str]:
         """Formats in which detections lie in the folder, Parquet apart."""
-        return [
-            name for name in known_formats() if name != "parquet" and (self.folder / file_of(name)).exists()
-        ]
+        return formats_in(self.folder)
 
 
 def load_result(folder: str | Path) -> SlideResult:
@@ -338,18 +395,27 @@ OTHERWISE = Caution(
 
 def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
     """A slide's line in the index."""
-    score = result.summary["score"]
-    warnings = read_cautions(result.summary["warnings"])
+    summary = result.summary
     return CohortRow(
         result.name,
         report=result.folder / REPORT,
-        count=score["count"],
-        count_interval=tuple(score["count_interval"]),
-        grade=score["grade"],
-        grade_text=score["grade_shown"]["text"],
-        proliferation=score["proliferation"],
-        area_mm2=result.summary["tissue_mm2"],
-        warnings=(OTHERWISE, *warnings) if otherwise else warnings,
+        count=result.in_force,
+        counted_mm2=summary["counted_mm2"],
+        grade=summary["grade"],
+        grade_text=result.grade,
+        proliferation=summary["proliferation"],
+        area_mm2=summary["tissue_mm2"],
+        warnings=(OTHERWISE, *result.warnings) if otherwise else result.warnings,
+    )
+
+
+def cohort_counts(results: Sequence[SlideResult], output: Path) -> pd.DataFrame:
+    """The counts in force of slides, a row each, and where their reports lie from `output`."""
+    table = counts_table((one.name, one.summary) for one in results)
+    return table.loc[:, :"area_mm2"].assign(
+        detections=[one.summary["detections"] for one in results],
+        warnings=[len(one.warnings) for one in results],
+        report=[Path(os.path.relpath(one.report, output)).as_posix() for one in results],
     )
 
 
@@ -400,6 +466,7 @@ def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) ->
         rows = [cohort_row(one) for one in cohort.results]
         rows += [cohort_row(one, otherwise=True) for one in cohort.otherwise]
         write_cohort_index(output / INDEX, [*rows, *cohort.failed])
+        write_table(output / COUNTS, cohort_counts((*cohort.results, *cohort.otherwise), output))
         for file in (DETECTIONS, CANDIDATES):
             if cohort.results:
                 _write_table(output / file, cohort.results)
@@ -422,8 +489,15 @@ def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
     """Points of all slides as one table; slides without any are named in it too."""
     parts = [DetectionSet(read_table(one.folder / path.name), (one.name,)) for one in results]
     whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].points)
+    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].stated)
     write_detections(whole, path, "parquet")
+
+
+def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Operating points without the lists of cases that they were tuned on."""
+    parts = {name: part for name, part in stated.items() if isinstance(part, Mapping)}
+    brief = {name: {key: part[key] for key in part if key not in TUNED_ON} for name, part in parts.items()}
+    return {**stated, **brief}
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

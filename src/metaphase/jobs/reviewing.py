@@ -17,29 +17,43 @@ from scipy.special import expit, logit
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import parsing
-from metaphase.base.tables import Remark, named, write_table
+from metaphase.base.provenance import fingerprint_of
+from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting import (
     CountConfig,
     Hotspot,
     SlideCount,
-    background_doubt,
     busiest_circle,
+    count_doubts,
     count_slide,
-    uncalibrated_doubt,
+    counts_in,
 )
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.matching import match
-from metaphase.detections.table import COUNTED, IGNORE, LISTED, LOOKALIKE, OPERATING_POINTS, SUMMARY
+from metaphase.detections.table import (
+    COUNTED,
+    IGNORE,
+    LISTED,
+    LOOKALIKE,
+    OPERATING_POINTS,
+    REVIEWED,
+    REVIEWERS,
+    SUMMARY,
+)
+from metaphase.detections.table import MACHINE as PROBABILITY
 from metaphase.jobs.results import (
+    ANSWERED,
     CANDIDATES,
     COUNT_DICOM,
     DETECTIONS,
+    INDEX,
     MACHINE,
     REPORT,
     REVIEW,
     SlideResult,
     file_of,
     load_result,
+    load_results,
     result_folders,
     write_cohort,
     write_summary,
@@ -48,7 +62,6 @@ from metaphase.labels.observers.places import (
     REVIEW as ANSWERS,
 )
 from metaphase.labels.observers.places import (
-    REVIEWED,
     SAME_UM,
     PlaceLog,
     Reviewed,
@@ -60,7 +73,7 @@ from metaphase.labels.observers.places import (
 from metaphase.labels.observers.project import NOT
 from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.dicom import write_count
-from metaphase.reports.slide import ReportInput, ReviewNote, write_slide_report
+from metaphase.reports.slide import ReportInput, write_slide_report
 
 # ---- what to look at first ----
 
@@ -103,26 +116,28 @@ def _company(
 # ---- what the count is now ----
 
 
-def reviewed_result(result: SlideResult, given: Sequence[Given], threshold: float | None = None) -> Reviewed:
+def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
     """The detections of a slide with answers that stand."""
-    limit = result.counting.threshold if threshold is None else threshold
+    limit = result.counting.threshold
     return reviewed_detections(result.name, result.candidates, given, mpp=result.mpp, threshold=limit)
 
 
 def reviewed_count(result: SlideResult, reviewed: Reviewed, config: CountConfig | None = None) -> SlideCount:
-    """Count, grade, interval and hotspot of a reviewed slide.
+    """Count, grade, interval and hotspot of a reviewed slide, by the profile that it was counted by.
 
-    What people looked at is not false: the model's rate of false detections holds for the rest.
+    At another threshold, and without draws, no profile holds.
     """
     config = config or result.counting
-    config = replace(config, false_per_mm2=config.false_per_mm2 * unseen_share(reviewed, config.threshold))
-    return count_slide(reviewed.mitoses, mpp=result.mpp, tissue=result.tissue, config=config)
+    holds = config.draws > 0 and config.threshold == result.counting.threshold
+    site = result.site.calibration(result.name) if holds and result.site is not None else None
+    count = count_slide(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config, site=site)
+    is_reviewed = count.in_force.kind == "reviewed"
+    return replace(count, beneath=counts_in(result.machine)) if is_reviewed else count
 
 
-def unseen_share(reviewed: Reviewed, threshold: float) -> float:
-    """Of the mitoses that count, the share that nobody looked at."""
-    counted = reviewed.mitoses[reviewed.mitoses["probability"] >= threshold]
-    return float((counted[REVIEWED] == "").mean()) if len(counted) else 0.0
+def answers_key(given: Sequence[Given]) -> str:
+    """Tells answers from others."""
+    return fingerprint_of([(one.observer, one.item, one.answer) for one in given])
 
 
 def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
@@ -158,38 +173,46 @@ def apply_review(folder: str | Path) -> SlideResult:
     """Rewrite report, exports and summary of a slide from its detections as people left them.
 
     The machine's count stays in `count.json` and beside the new one. Done again, it gives the same files.
+    Where no answer stands, the result is the machine's, as before the review.
     """
     result = load_result(folder)
     given = answers_of(result)
-    if not given and REVIEW not in result.summary:
+    if not _is_reviewed(result):
         raise UsageError(
             "nobody has reviewed this slide", path=result.folder, next_step="run metaphase view on it first"
         )
+    if not given and REVIEW not in result.summary:
+        return result
     with parsing(result.folder, DO_NOT_FIT, next_step="run metaphase detect again, into the same folder"):
         reviewed = reviewed_result(result, given)
         count = reviewed_count(result, reviewed)
         doubts = (*_doubts(result, reviewed, count), *_left_out(result))
         summary = _summary(result, reviewed, count, doubts)
+        summary |= {ANSWERED: answers_key(given)} if reviewed.shares else {}
         _write_tables(result, reviewed)
         _write_report(result, reviewed, count, doubts)
         write_summary(result.folder, summary)
     return SlideResult(result.folder, summary)
 
 
+def _is_reviewed(result: SlideResult) -> bool:
+    """Whether anybody ever began to review a slide."""
+    return (result.folder / ANSWERS).is_file() or REVIEW in result.summary
+
+
 def apply_reviews(
     paths: Sequence[str | Path], failed: Callable[[str], None] | None = None
 ) -> list[SlideResult]:
-    """Put the reviews of slides in force, and rewrite index and tables of every cohort among the folders.
+    """Put the reviews of slides in force, and rewrite index and tables of the cohorts that they belong to.
 
-    `failed` is told of slides whose files cannot be used, and the others go on; without it, that is an error.
+    `failed` hears of slides whose files cannot be used, and the others go on; without it, that is an error.
     """
-    done: list[SlideResult] = []
-    for path in paths:
+    done, cohorts = list[SlideResult](), set[Path]()
+    for path in map(Path, paths):
         before, problems = len(done), 0
         for folder in result_folders(path):
             try:
-                result = load_result(folder)
-                if answers_of(result) or REVIEW in result.summary:
+                if _is_reviewed(load_result(folder)):
                     done.append(apply_review(folder))
             except MetaphaseError as error:
                 if failed is None:
@@ -198,8 +221,12 @@ def apply_reviews(
                 failed(str(error))
         if len(done) == before and not problems:
             raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
-        if not (Path(path) / SUMMARY).is_file():
-            write_cohort(path)
+        if not (path / SUMMARY).is_file():
+            cohorts.add(path)
+        elif (path.parent / INDEX).is_file():
+            cohorts.add(path.parent)
+    for cohort in cohorts:
+        write_cohort(cohort)
     return done
 
 
@@ -213,13 +240,44 @@ def _left_out(result: SlideResult) -> Cautions:
     return (Caution("answers-left-out", text, "see review.sqlite for who gave them"),) if number else ()
 
 
+def withdraw_review(paths: Sequence[str | Path], observer: str) -> dict[str, int]:
+    """Take back all answers of an observer, and say how many, by slide.
+
+    They stay in the log. Where a review is in force, files and counts are what they are without them.
+    """
+    withdrawn, in_force, known = dict[str, int](), list[Path](), set[str]()
+    for result in (one for one in load_results(paths) if (one.folder / ANSWERS).is_file()):
+        with log_of(result) as log:
+            mine = log.current(observer)
+            known |= {one.observer for one in log.current()}
+            log.record_many(Entry(observer, one.item, None) for one in mine)
+        if mine:
+            withdrawn[result.name] = len(mine)
+            in_force += [result.folder] if REVIEW in result.summary else []
+    apply_reviews(in_force)
+    if not withdrawn:
+        raise UsageError(
+            f"{observer} has given no answer that stands",
+            path=paths[0],
+            next_step=f"those who have are {named(sorted(known))}"
+            if known
+            else "nobody has: check the folder",
+        )
+    return withdrawn
+
+
 def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
     """What was rejected stays among the candidates, as look-alikes, and is no detection."""
-    table = reviewed.table.copy()
+    before = read_table(result.folder / CANDIDATES).iloc[: len(result.candidates)]
+    table = (
+        reviewed.table if reviewed.shares else reviewed.table.drop(columns=[PROBABILITY, REVIEWED, REVIEWERS])
+    )
+    known = (*reviewed.table.columns, LISTED, COUNTED)
+    table = table.join(before[[name for name in before.columns if name not in known]])
     mitosis = table["label"] == MITOSIS
     for column, point in ((LISTED, "mitoses"), (COUNTED, "count")):
         table[column] = mitosis & (table["probability"] >= result.points[point]["delta"])
-    table.attrs[OPERATING_POINTS] = Remark(result.points)
+    table.attrs[OPERATING_POINTS] = Remark(result.stated)
     listed = table[mitosis & (table["probability"] >= result.lowest)].reset_index(drop=True)
     listed.attrs = table.attrs
     write_table(result.folder / CANDIDATES, table)
@@ -244,11 +302,7 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
         stain=result.summary["stain"],
         versions=result.summary["versions"],
         name=result.name,
-        review=ReviewNote(
-            tuple(told_share(share) for share in reviewed.shares),
-            float(result.machine["count"]),
-            result.machine["grade_shown"]["text"],
-        ),
+        review=tuple(told_share(share) for share in reviewed.shares),
     )
     with result.source.open() as slide:
         write_slide_report(result.folder / REPORT, slide, content)
@@ -260,21 +314,28 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
 def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:
     """What slide and new count say against the number; the machine's own doubts are gone."""
     facts = result.summary.get(MACHINE, result.summary)
+    if not reviewed.shares:
+        return read_cautions(facts["warnings"])
     own = read_cautions(result.machine["warnings"])
     of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]
-    unseen = unseen_share(reviewed, count.config.threshold)
-    unchecked = uncalibrated_doubt(count) if unseen else ()
-    return unique((*background_doubt(count), *count.warnings, *unchecked, *of_slide))
+    return unique((*count_doubts(count), *of_slide))
+
+
+PEOPLE = (REVIEW, MACHINE, ANSWERED)
+"""Parts of a summary that only a review has."""
 
 
 def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> dict[str, Any]:
     before = result.summary.get(MACHINE, result.summary)
-    machine = {key: before[key] for key in ("mitoses", "score", "warnings")}
+    machine = {key: before[key] for key in ("detections", "counted", "warnings")}
+    if not reviewed.shares:
+        kept = {key: value for key, value in result.summary.items() if key not in PEOPLE}
+        return kept | dict(result.machine) | machine
     listed = reviewed.mitoses["probability"] >= result.points["mitoses"]["delta"]
     return {
         **result.summary,
-        "mitoses": int(listed.sum()),
-        "score": count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count.warnings]},
+        **count.to_dict(),
+        "detections": int(listed.sum()),
         "warnings": [doubt.to_dict() for doubt in doubts],
         REVIEW: [asdict(share) for share in reviewed.shares],
         MACHINE: machine,
@@ -295,24 +356,32 @@ def told_share(share: Share) -> str:
 
 # ---- files edited elsewhere, as a review ----
 
+MOVED_PX = 1.0
+"""Places that differ by no more are the same: some formats have whole pixels only."""
+
 
 @dataclass(frozen=True)
 class Taken:
-    """What an edited file said about a slide."""
+    """What an edited file said about a slide: only what differs from the exported files is an answer."""
 
     slide: str
     mitoses: int
-    """Detections that the file holds."""
+    """Detections that the file holds, those below the count's threshold included."""
     rejected: int
-    """Exported detections that it holds no more, or as look-alikes."""
+    """Exported detections that it holds no more, as look-alikes, or no longer as counted."""
     added: int
+    accepted: int
+    """Mitoses that did not count before."""
+    moved: int
 
 
-def import_review(results: Sequence[SlideResult], file: str | Path, observer: str) -> list[Taken]:
+def import_review(
+    results: Sequence[SlideResult], file: str | Path, observer: str, *, complete: bool = False
+) -> list[Taken]:
     """Take a file of any known format, edited in another program, as one observer's review.
 
-    The file is taken at its word: what it holds is a mitosis, and what was exported and is not in it is none.
-    Taking a file twice changes nothing.
+    What is in the file as it was exported is no answer, unless the review is `complete`: then what counts and
+    was left is accepted. Taking a file twice changes nothing.
     """
     names = {one.name: one for one in results}
     only = next(iter(names)) if len(names) == 1 else None
@@ -325,37 +394,46 @@ def import_review(results: Sequence[SlideResult], file: str | Path, observer: st
             next_step=f"known are {named(sorted(names))}: name the slide's own folder of results",
         )
     return [
-        _take(names[slide], points.table[points.table["slide"] == slide], observer) for slide in points.slides
+        _take(names[slide], points.table[points.table["slide"] == slide], observer, complete)
+        for slide in points.slides
     ]
 
 
-def _take(result: SlideResult, points: pd.DataFrame, observer: str) -> Taken:
-    """Answers of one slide: points are matched with what lies there, nearest first."""
-    known = reviewed_result(result, answers_of(result)).table
-    exported = (known["label"] == MITOSIS) & (known["probability"] >= result.lowest)
+def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bool) -> Taken:
+    """Answers of one slide: points are matched with what was exported, what counts first, nearest first."""
+    known = read_table(result.folder / CANDIDATES)
     places, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
+    mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
+    counted = mitosis & (probability >= result.points["count"]["delta"])
     labels = points["label"].to_numpy(object)
-    partner = match(found, np.ones(len(found)), places, SAME_UM / result.mpp)
-    answers: dict[str, str] = {}
-    for row in np.flatnonzero(exported.to_numpy() & ~np.isin(np.arange(len(known)), partner)):
-        answers[place_name(*places[row])] = NOT
-    rejected = len(answers)
-    for label, own, at in zip(labels, found, partner, strict=True):
-        verdict = {MITOSIS: MITOSIS, LOOKALIKE: NOT}.get(str(label))
-        if verdict is None:
-            continue
-        item = place_name(*(places[at] if at >= 0 else own))
-        if verdict == MITOSIS and at >= 0 and np.hypot(*(own - places[at])) > 1:
-            answers[item] = moved_to(*own)
-        elif verdict == MITOSIS or at >= 0:
-            answers[item] = verdict
+    counts = (labels == MITOSIS) & (points[COUNTED].ne(False).to_numpy() if COUNTED in points else True)
+    partner = match(found, counts.astype(float), places, SAME_UM / result.mpp)
+    first = [*result.candidates[["x", "y"]].to_numpy(float), *places[len(result.candidates) :]]
+    items, now = [place_name(*at) for at in first], [place_name(*at) for at in places]
+    gone = mitosis & (probability >= result.lowest) & ~np.isin(np.arange(len(known)), partner)
+    answers = {items[row]: NOT for row in np.flatnonzero(gone)}
+    for label, own, counting, at in zip(labels, found, counts, partner, strict=True):
+        if at < 0:
+            answers |= {place_name(*own): MITOSIS} if counting else {}
+        elif counting:
+            moved = np.hypot(*(own - places[at])) > MOVED_PX
+            if complete or moved or not counted[at]:
+                answers[items[at]] = moved_to(*own) if moved or items[at] != now[at] else MITOSIS
+        elif counted[at] if label == MITOSIS else label == LOOKALIKE and mitosis[at]:
+            answers[items[at]] = NOT
     with log_of(result) as log:
         standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
         new = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
         log.record_many(Entry(observer, item, answer) for item, answer in new.items())
-    mitoses = int((labels == MITOSIS).sum())
-    added = int(((labels == MITOSIS) & (partner < 0)).sum())
-    return Taken(result.name, mitoses, rejected + int(((labels == LOOKALIKE) & (partner >= 0)).sum()), added)
+    said = list(answers.values())
+    return Taken(
+        result.name,
+        mitoses=int((labels == MITOSIS).sum()),
+        rejected=said.count(NOT),
+        added=int((counts & (partner < 0)).sum()),
+        accepted=int((counts & (partner >= 0) & ~counted[partner]).sum()) if len(counted) else 0,
+        moved=len(said) - said.count(NOT) - said.count(MITOSIS),
+    )
 
 
 # ---- what people said, as truth ----

@@ -9,7 +9,7 @@ import groovy.json.JsonSlurper
 // ---- settings ----
 def command = ["metaphase"]        // or its full path, as ["/home/me/.venv/bin/metaphase"]
 def options = []                   // further options of `metaphase detect`, as ["--model", "breast", "--threshold", "0.9"]
-def classes = ["mitotic figure", "non-mitotic figure"]   // of an earlier run: replaced
+def classes = ["mitotic figure", "mitotic figure: below count threshold", "non-mitotic figure"]   // of an earlier run: replaced
 
 // ---- the slide and the folder of results ----
 def server = getCurrentServer()
@@ -38,6 +38,6 @@ def earlier = getDetectionObjects().findAll { it.getPathClass() != null && it.ge
 removeObjects(earlier, true)
 importObjectsFromFile(new File(summary.folder.toString(), "detections.geojson").getPath())
 fireHierarchyUpdate()
-println "${summary.name}: ${summary.mitoses} mitoses, count ${summary.score.count}, grade ${summary.score.grade_shown.text}"
+println "${summary.name}: ${summary.detections} detections, count ${summary.count} (${summary.kind}), grade ${summary.grade_shown.text}"
 summary.warnings.each { println "beware: ${it.text}" }
 println "Report: " + new File(summary.folder.toString(), "report.html").getPath()

@@ -2,14 +2,14 @@
  * Sends corrected detections of the open image back to metaphase, which counts again and rewrites the report.
  *
  * Delete what is no mitosis, or give it the class "non-mitotic figure"; mark a missed mitosis by a small annotation of the
- * class "mitotic figure". Then run this, on an image on which `metaphase_detect.groovy` ran before.
+ * class "mitotic figure". One below the threshold of the count is counted when you give it the class "mitotic figure". Then run this, on an image on which `metaphase_detect.groovy` ran before.
  */
 import groovy.json.JsonSlurper
 
 // ---- settings ----
 def command = ["metaphase"]        // or its full path, as ["/home/me/.venv/bin/metaphase"]
 def observer = System.getProperty("user.name")           // whose review it is
-def classes = ["mitotic figure", "non-mitotic figure"]   // what is sent; all else stays here
+def classes = ["mitotic figure", "mitotic figure: below count threshold", "non-mitotic figure"]   // what is sent; all else stays here
 
 // ---- the folder of results ----
 def server = getCurrentServer()

@@ -7,11 +7,15 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from metaphase.base.cautions import Cautions
 from metaphase.base.files import write_text
 from metaphase.reports.pages import render
+
+if TYPE_CHECKING:
+    from metaphase.counting import Count
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,10 @@ class CohortRow:
     name: str
     report: Path | None = None
     """The slide's report, to be linked relative to the index."""
-    count: float = math.nan
-    """Mitoses in 2 mm2."""
-    count_interval: tuple[float, float] = (math.nan, math.nan)
+    count: Count | None = None
+    """The count in force."""
+    counted_mm2: float | None = None
+    """The area in which it was counted."""
     grade: int | None = None
     """By the thetas alone."""
     proliferation: float = math.nan
@@ -49,26 +54,24 @@ def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
     target = Path(path)
     every = list(rows)
     failed = sorted((row for row in every if row.error), key=lambda row: row.name)
-    done = sorted((row for row in every if not row.error), key=_by_count)
-    highest = max((row.count for row in done if math.isfinite(row.count)), default=0.0)
-    entries = [IndexEntry(row, _link(row.report, target), _share(row.count, highest)) for row in done]
+    done = sorted((row for row in every if not row.error), key=lambda row: (-_number(row), row.name))
+    highest = max([1.0, *map(_number, done)])
+    entries = [IndexEntry(row, _link(row.report, target), max(0.0, _number(row) / highest)) for row in done]
     page = render(
         "cohort.html",
         "cohort.js",
         entries=entries,
         failed=failed,
         warned=sum(bool(row.warnings) for row in done),
+        kinds=dict.fromkeys((row.count.kind_text, row.count.interval_note) for row in done if row.count),
     )
     write_text(target, page)
     return target
 
 
-def _by_count(row: CohortRow) -> tuple[float, str]:
-    return (-row.count if math.isfinite(row.count) else math.inf, row.name)
-
-
-def _share(count: float, highest: float) -> float:
-    return max(0.0, count / highest) if highest > 0 and math.isfinite(count) else 0.0
+def _number(row: CohortRow) -> float:
+    """Its count; below all others where it is not known."""
+    return row.count.count if row.count and math.isfinite(row.count.count) else -1.0
 
 
 def _link(report: Path | None, index: Path) -> str:

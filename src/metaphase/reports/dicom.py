@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from metaphase.base.errors import OutputError
 from metaphase.base.foreign import parsing
+from metaphase.counting.clinical import KINDS
 from metaphase.detections.formats.dicom import MAKER, algorithm, coded, equipment, kind_of, save, uid_of
 from metaphase.detections.table import MITOSIS
 from metaphase.slides.archive import source_image
@@ -24,7 +25,7 @@ CHECK = "check the slide's header: an object of the archive takes patient and st
 
 
 def write_count(path: Path, slide: Path, count: Mapping[str, Any], stated: dict[str, Any]) -> None:
-    """The count of a slide with its interval, in its hotspot's circle; `count` is `SlideCount.to_dict`."""
+    """The count in force with kind and interval, in its hotspot; `count` is `SlideCount.to_dict`."""
     import highdicom
     from highdicom import sr
     from pydicom.sr.codedict import codes
@@ -70,18 +71,21 @@ def _hotspot(source: Any, count: Mapping[str, Any], stated: dict[str, Any]) -> A
     edge = middle + np.array([circle["radius_px"], 0])
     image = sr.SourceImageForRegion(source.SOPClassUID, source.SOPInstanceUID)
     region = sr.ImageRegion("CIRCLE", np.stack([middle, edge]), image, "VOLUME")
-    low, high = count["count_interval"]
+    low, high = count["count_interval"] or (None, None)
+    kind = count["kind"]
+    name, end = count["interval_name"], "count" if count["calibrated"] else "count-range"
     values = [
         (coded("mitotic-count", "Mitotic count"), count["count"], codes.UCUM.Counts),
-        (coded("count-low", "Mitotic count, lower end of 95 % interval"), low, codes.UCUM.Counts),
-        (coded("count-high", "Mitotic count, upper end of 95 % interval"), high, codes.UCUM.Counts),
+        (coded(f"{end}-low", f"Mitotic count, lower end of {name}"), low, codes.UCUM.Counts),
+        (coded(f"{end}-high", f"Mitotic count, upper end of {name}"), high, codes.UCUM.Counts),
         (coded("busiest-circle", "Mitoses in the busiest circle"), count["maximum"], codes.UCUM.Counts),
         (codes.SCT.Area, circle["tissue_mm2"], codes.UCUM.SquareMillimeter),
     ]
-    shown, grades = count["grade_shown"], []
+    of_kind = coded("count-kind", "Kind of the mitotic count"), coded(f"count-{kind}", KINDS[kind])
+    shown, said = count["grade_shown"], [sr.QualitativeEvaluation(*of_kind)]
     if not shown["withheld"] and shown["low"] == shown["high"]:
         grade = coded(f"grade-{shown['low']}", f"Mitotic grade {shown['low']}")
-        grades = [sr.QualitativeEvaluation(coded("mitotic-grade", "Mitotic grade"), grade)]
+        said.append(sr.QualitativeEvaluation(coded("mitotic-grade", "Mitotic grade"), grade))
     found = algorithm(stated)[0]
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
@@ -98,7 +102,7 @@ def _hotspot(source: Any, count: Mapping[str, Any], stated: dict[str, Any]) -> A
         measurements=[
             sr.Measurement(name, float(value), unit) for name, value, unit in values if value is not None
         ],
-        qualitative_evaluations=grades or None,
+        qualitative_evaluations=said,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from metaphase.counting import count_text
 from metaphase.version import __version__
 
 POLICY = (
@@ -88,17 +89,6 @@ def number(value: Any, digits: int = 3) -> str:
     if value.is_integer() or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
-
-
-def count_text(value: float) -> str:
-    """A count for reading, with a decimal where it has one and is not large.
-
-    >>> count_text(13.25), count_text(7.0), count_text(1234.5), count_text(float("nan"))
-    ('13.2', '7', '1,234', '–')
-    """
-    if not math.isfinite(value):
-        return DASH
-    return f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
 
 
 def probability_text(value: float) -> str:

@@ -8,12 +8,12 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -27,8 +27,15 @@ from metaphase.base.foreign import parsing, read_json
 from metaphase.counting import Hotspot, SlideCount
 from metaphase.jobs.registration import SUMMARY as REGISTERED
 from metaphase.jobs.registration import TRANSFORM
-from metaphase.jobs.results import PROBABILITIES, SlideResult, found_from, load_result, result_folders
-from metaphase.jobs.reviewing import review_order, reviewed_count, reviewed_result
+from metaphase.jobs.results import (
+    ANSWERED,
+    PROBABILITIES,
+    SlideResult,
+    found_from,
+    load_result,
+    result_folders,
+)
+from metaphase.jobs.reviewing import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
 from metaphase.labels.observers.store import Given
@@ -94,13 +101,19 @@ class ViewedSlide:
     ) -> tuple[Reviewed, SlideCount]:
         """Detections and count with these answers, at the result's own threshold or another.
 
-        A quick count leaves out the uncertainty, which takes almost all of the time.
+        A quick count leaves out uncertainty and calibration, which take almost all of the time.
         """
         config = self.found.counting
         config = config if threshold is None else replace(config, threshold=threshold)
         config = replace(config, draws=0) if quick else config
         reviewed = reviewed_result(self.found, given)
         return reviewed, reviewed_count(self.found, reviewed, config)
+
+    def stored(self, given: Sequence[Given]) -> Mapping[str, Any] | None:
+        """The result of these answers as plain values, where it is on the disk: without any, or in force."""
+        if self.found.summary.get(ANSWERED) == answers_key(given):
+            return self.found.summary
+        return None if given else self.found.machine
 
     def answers(self, observer: str, *, blind: bool) -> list[Given]:
         """The answers an observer may know of: where they are blind, their own."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import math
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,10 +28,10 @@ from starlette.types import ASGIApp
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
-from metaphase.counting import DensityMap, Hotspot, SlideCount
-from metaphase.jobs.reviewing import runner_up
-from metaphase.labels.observers.places import Reviewed, place_name, place_of
-from metaphase.labels.observers.store import Entry
+from metaphase.counting import Count, DensityMap, Hotspot, SlideCount, counts_in
+from metaphase.jobs.reviewing import apply_reviews, reviewed_result, runner_up, withdraw_review
+from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
+from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.slide.overview import coarse_tissue, heat_colours
 from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
 from metaphase.web.connections import OnceInAWhile
@@ -64,22 +66,34 @@ Ring = list[float]
 """Corners x, y, x, y, ... in level-0 pixels."""
 
 
-class SlideRow(Message):
+class Shown(Message):
+    """A count and its grade, as numbers and for reading."""
+
+    count: float | None = None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    interval: str = ""
+    kind: str = ""
+    """`reviewed`, `calibrated` or `model`."""
+    grade: str = ""
+    """As it may be shown: one, a range, or withheld."""
+
+
+class SlideRow(Shown):
     """A line of the list."""
 
     key: str
     name: str
     counted: bool
     """Whether something was sought on it."""
-    count: float | None = None
-    low: float | None = None
-    high: float | None = None
-    grade: str = ""
-    """As it may be shown."""
     doubt: float | None = None
     """Chance that the grade is another one."""
+    answered: int = 0
+    """Candidates that the observer answered; without a name, whoever answered most that one may know of."""
+    candidates: int = 0
     progress: float | None = None
-    """Share of the counted detections that were looked at, by whoever looked at most that one may know of."""
+    """The share of them."""
 
 
 class Cohort(Message):
@@ -145,23 +159,25 @@ class Density(Message):
     highest: float
 
 
-class CountView(Message):
-    """The count with the answers that the observer may know of; a quick one has no interval."""
+class CountView(Shown):
+    """The count in force with the answers that the observer may know of; a quick one has no interval, and no
+    count either where a profile of the laboratory has to be asked."""
 
-    count: float
-    low: float | None
-    high: float | None
-    grade: str
-    """As it may be shown: one, a range, or withheld."""
+    name: str
+    """What its interval is called."""
+    note: str
+    """Its kind, and what that means and leaves out."""
+    beneath: list[str]
+    """The counts that it stands for: those without people."""
     grades: list[float] | None
     counted: int
-    machine: float
-    """What was counted without people, at the result's own threshold."""
     hotspot: Circle | None
     runner_up: Circle | None
     density: Density | None
     shares: list[str]
     """Who looked at how much; empty where observers are blind."""
+    row: SlideRow | None = None
+    """The line of the list as it is now; None of a quick count, or at another threshold."""
 
 
 class Place(Message):
@@ -202,6 +218,14 @@ class ReviewView(Message):
 
     observer: str
     standing: list[Standing]
+
+
+class Applied(Message):
+    """A review in force."""
+
+    count: float | None
+    text: str
+    """The count with its interval and kind, for reading."""
 
 
 class AskedCount(Message):
@@ -317,19 +341,25 @@ def _add_slides(
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
     densities: OrderedDict[str, bytes] = OrderedDict()
+    writing = threading.Lock()
 
     @app.post("/api/count/{key}")
     def count(key: str, asked: AskedCount) -> CountView:
         """Count, grade, interval, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
-        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick)
+        stored = slide.stored(given) if asked.threshold is None else None
+        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
         drawn = _density(slide, counted.density)
         if drawn is not None:
             densities[drawn[0].address] = drawn[1]
             while len(densities) > KEPT_DENSITIES:
                 densities.popitem(last=False)
-        return _count_view(slide, reviewed, counted, drawn[0] if drawn else None, blind)
+        told = stored or counted.to_dict()
+        view = _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
+        if asked.quick or asked.threshold is not None:
+            return view
+        return view.model_copy(update={"row": _line(slide, reviewed.shares, told, asked.observer)})
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -349,6 +379,22 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             if (place := place_of(one.item))
         ]
         return ReviewView(observer=observer, standing=standing)
+
+    @app.post("/api/withdraw/{key}")
+    def withdraw(key: str, hello: Hello) -> ReviewView:
+        """Take back all answers of this observer about a slide."""
+        with writing:
+            withdraw_review([named(key).found.folder], hello.observer)
+        return review(key, hello)
+
+    @app.post("/api/apply/{key}")
+    def apply(key: str) -> Applied:
+        """Put the answers that stand in force: report, tables and exports are rewritten."""
+        if blind:
+            raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
+        with writing:
+            (done,) = apply_reviews([named(key).found.folder])
+        return Applied(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
     def answers(sent: SentVerdicts) -> Receipt:
@@ -370,26 +416,40 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
 def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
     if slide.result is None:
         return SlideRow(key=slide.key, name=slide.name, counted=False)
-    score, seen = slide.result.machine, 0.0
+    given: list[Given] = []
     try:
-        if given := slide.answers(observer, blind=blind):
-            reviewed, count = slide.counted(given)
-            score = count.to_dict()
-            seen = max((share.counted / share.of for share in reviewed.shares if share.of), default=0.0)
+        given = slide.answers(observer, blind=blind)
     except MetaphaseError as error:  # the list is for all slides
         _log.warning("%s is listed without its answers: %s", slide.name, error)
-    low, high = score["count_interval"]
+    told = slide.stored(given) or slide.counted(given)[1].to_dict()
+    shares = reviewed_result(slide.result, given).shares if given else ()
+    return _line(slide, shares, told, observer)
+
+
+def _line(slide: ViewedSlide, shares: Sequence[Share], told: Mapping[str, Any], observer: str) -> SlideRow:
+    own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
+    looked = () if observer and not own else own or shares
+    answered = max((one.counted + one.below for one in looked), default=0)
+    candidates = len(slide.found.candidates)
     return SlideRow(
         key=slide.key,
         name=slide.name,
         counted=True,
-        count=score["count"],
-        low=low,
-        high=high,
-        grade=score["grade_shown"]["text"],
-        doubt=1 - max(score["grade_probabilities"]),
-        progress=seen,
+        **_shown(counts_in(told)[0]),
+        grade=told["grade_shown"]["text"],
+        doubt=1 - max(told["grade_probabilities"]),
+        answered=answered,
+        candidates=candidates,
+        progress=answered / candidates if candidates else 1.0,
     )
+
+
+def _shown(count: Count) -> dict[str, Any]:
+    """A count as the page shows it."""
+    low, high = count.count_interval or (None, None)
+    number = count.count if math.isfinite(count.count) else None
+    told = {"count": number, "low": low, "high": high, "text": count.text, "interval": count.interval_text}
+    return told | {"kind": count.kind}
 
 
 def _view(slide: ViewedSlide) -> SlideView:
@@ -435,31 +495,38 @@ def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
 
 
 def _count_view(
-    slide: ViewedSlide, reviewed: Reviewed, count: SlideCount, density: Density | None, blind: bool
+    slide: ViewedSlide,
+    reviewed: Reviewed,
+    count: SlideCount,
+    told: Mapping[str, Any],
+    density: Density | None,
+    blind: bool,
 ) -> CountView:
+    """The result `told` as plain values, and what is drawn of `count`."""
     second = runner_up(reviewed.mitoses, count, slide.mpp)
-    shares = () if blind else reviewed.shares
-    low, high = count.count_interval if count.draws else (None, None)
+    best, *beneath = counts_in(told)
+    own = count.config.threshold == slide.found.counting.threshold
+    waits = own and not told["draws"] and slide.found.site is not None
     return CountView(
-        count=count.count,
-        low=low,
-        high=high,
-        grade=count.grade_shown.text,
-        grades=_grades(count),
-        counted=count.detections,
-        machine=float(slide.found.machine["count"]),
+        **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
+        name=best.interval_name,
+        note=f"{best.kind_text}; {best.interval_note}",
+        beneath=[str(one) for one in beneath],
+        grade=told["grade_shown"]["text"],
+        grades=_grades(told),
+        counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
         density=density,
-        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in shares],
+        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
     )
 
 
-def _grades(count: SlideCount) -> list[float] | None:
+def _grades(told: Mapping[str, Any]) -> list[float] | None:
     """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not count.draws:
+    if not told["draws"]:
         return None
-    return [] if count.grade_shown.withheld else list(count.grade_probabilities)
+    return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
 
 
 def _circle(hotspot: Hotspot) -> Circle:

@@ -56,9 +56,9 @@ def _numbers(summary: Path) -> Any:
         return None
     content = json.loads(summary.read_text())
     return [
-        content["mitoses"],
-        content["score"]["count"],
-        content["score"]["grade"],
+        content["detections"],
+        content["count"],
+        content["grade"],
         content["mpp"],
         content["tissue_mm2"],
     ]

@@ -17,8 +17,8 @@ from metaphase.base.cautions import Caution
 from metaphase.base.errors import OutputError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
-from metaphase.base.tables import TableError, slide_names
-from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
+from metaphase.base.tables import TableError, as_text, slide_names
+from metaphase.detections.table import BELOW, COUNTED, IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 
 # ---- what a format gets and gives ----
 
@@ -104,6 +104,8 @@ class Format:
     """Whether a file is of this format, by what it holds; asked where several formats share its ending."""
     shares_ending: bool = False
     """Whether another format in the table has its ending, so that its files say which they are."""
+    all_columns: bool = False
+    """Whether a file holds all columns, `counted` among them; in others a class tells what does not count."""
 
     @property
     def own_ending(self) -> str:
@@ -187,12 +189,29 @@ NO_CLASS = "unclassified"
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
-NAMES = {MITOSIS: "mitotic figure", LOOKALIKE: "non-mitotic figure", IGNORE: "Ignore*"}
+NAMES = {
+    MITOSIS: "mitotic figure",
+    BELOW: "mitotic figure: below count threshold",
+    LOOKALIKE: "non-mitotic figure",
+    IGNORE: "Ignore*",
+}
 """MIDOG's names for the classes, and QuPath's for what does not count; `common_label` knows them all."""
-COLOURS: dict[str, Colour] = {MITOSIS: (220, 30, 40), LOOKALIKE: (30, 110, 220), IGNORE: (150, 150, 150)}
+COLOURS: dict[str, Colour] = {
+    MITOSIS: (220, 30, 40), BELOW: (240, 150, 40), LOOKALIKE: (30, 110, 220), IGNORE: (150, 150, 150)
+}  # fmt: skip
 NOTE_DIGITS = 6
 
 _NOTE = re.compile(r"\bp=([0-9.]+(?:e[-+]?[0-9]+)?)$")
+
+
+def by_class(detections: DetectionSet) -> DetectionSet:
+    """The set with mitoses that do not enter the count in a class of their own, in place of the column."""
+    table = detections.table
+    if COUNTED not in table.columns:
+        return detections
+    below = (table["label"] == MITOSIS) & (as_text(table[COUNTED]).str.lower() == "false")
+    classed = table.assign(label=table["label"].mask(below, BELOW)).drop(columns=COUNTED)
+    return replace(detections, table=classed)
 
 
 def ordered(labels: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from metaphase.base.foreign import is_file, parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, name_of, never
 from metaphase.detections.table import (
+    BELOW,
     CERTAIN,
     COLUMNS,
     IGNORE,
@@ -38,7 +39,7 @@ ANNOTATIONS = "1.2.840.10008.5.1.4.1.1.91.1"
 SCHEME = "99METAPHASE"
 """Private scheme of our codes."""
 MAKER = "metaphase"
-KINDS = {MITOSIS: "mitotic-figure", LOOKALIKE: "lookalike", IGNORE: "ignore"}
+KINDS = {MITOSIS: "mitotic-figure", BELOW: "below-threshold", LOOKALIKE: "lookalike", IGNORE: "ignore"}
 """Values of our codes."""
 _START = 4096
 DIGITS = [bytes([digit]) for digit in b"0123456789."]

@@ -87,5 +87,5 @@ def _storable(column: pd.Series[Any]) -> pd.Series[Any]:
     return column.map(str, na_action="ignore") if is_object_dtype(column) else column
 
 
-CSV = Format("csv", (".csv",), never, read, write, title="CSV")
-PARQUET = Format("parquet", (".parquet",), never, read, write, title="Parquet")
+CSV = Format("csv", (".csv",), never, read, write, title="CSV", all_columns=True)
+PARQUET = Format("parquet", (".parquet",), never, read, write, title="Parquet", all_columns=True)

@@ -19,7 +19,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.detections import MITOSIS
-from metaphase.detections.table import CERTAIN, LOOKALIKE
+from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
 
@@ -28,10 +28,6 @@ REVIEW = "review.sqlite"
 SAME_UM = 4.0
 """Places nearer than this are one figure: less than a metaphase plate is long."""
 VERDICTS = (MITOSIS, NOT, UNSURE)
-MACHINE = "machine_probability"
-"""Column of a reviewed table: what the network said; empty where it saw nothing."""
-REVIEWED, REVIEWERS = "review", "reviewers"
-"""Columns of a reviewed table: what people say of it together (empty: nobody looked), and who they are."""
 
 _PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
 _MOVED = re.compile(rf"moved {_PLACE.pattern}")

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 # ---- what a report is made from ----
 
 
-@dataclass(frozen=True)
-class ReviewNote:
-    """Who looked at what, in a line each, and what the machine had counted without them."""
-
-    shares: tuple[str, ...]
-    count: float
-    grade: str
-    """As it may be shown."""
-
-
 @dataclass(frozen=True, eq=False)
 class ReportInput:
     """Everything about one slide that the report shows, apart from the slide itself."""
@@ -56,8 +46,8 @@ class ReportInput:
     name: str = ""
     """What to call the slide; its file name where empty."""
     created: datetime | None = None
-    review: ReviewNote | None = None
-    """Where people looked at the detections; None where the count is the machine's alone."""
+    review: tuple[str, ...] = ()
+    """Who looked at what, in a line each."""
 
     def __post_init__(self) -> None:
         require_columns(self.detections, ("x", "y", "probability"))
@@ -178,7 +168,7 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
         ("That threshold is", str(result.points.get("count", {}).get("source", ""))),
         ("There the model", _merit(result.points.get("count", {}))),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
-        ("Listed as mitoses from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
+        ("Detections from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),

@@ -14,6 +14,7 @@ const NEAR_PX = 16;
 const PAUSE_MS = 120;
 const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
 const ZOOM_STEP = 1.6;
+const NARROW = matchMedia("(max-width: 60rem)"); // where the list would hide what it leads to
 
 const silent = () => {};
 OpenSeadragon.console = { log: silent, debug: silent, info: silent, warn: silent, error: silent, assert: silent };
@@ -69,7 +70,15 @@ async function loadList() {
   showList();
 }
 
-function showList() {
+// A line as it is now.
+function putRow(row) {
+  cohort.slides = cohort.slides.map((one) => (one.key === row.key ? row : one));
+  showList();
+}
+
+const followRow = async (key) => putRow((await ask(`/api/count/${key}`, { observer })).row);
+
+function sortedRows() {
   const { by, up } = sorted;
   const order = (one, two) => {
     const [a, b] = [one[by], two[by]];
@@ -77,9 +86,14 @@ function showList() {
     const less = typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
     return up ? less : -less;
   };
-  const rows = [...cohort.slides].sort(order).map((one) => {
+  return [...cohort.slides].sort(order);
+}
+
+function showList() {
+  const { by, up } = sorted;
+  const rows = sortedRows().map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.name, text(one.count), share(one.doubt), share(one.progress)];
+    const cells = [one.name, one.text || "–", share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
     row.tabIndex = 0;
     row.setAttribute("aria-current", String(one.key === slide?.key));
@@ -105,16 +119,33 @@ function toggleList(shown = $("list").hidden) {
   $("show-list").setAttribute("aria-expanded", String(shown));
 }
 
-const text = (value) => (value === null || value === undefined ? "–" : value.toFixed(1).replace(/\.0$/, ""));
+function toList() {
+  toggleList(true);
+  $("panel").scrollTop = 0;
+  loadList().catch(silent);
+}
+
+// The next in the list with something left to answer, else the next.
+function nextSlide() {
+  const rows = sortedRows();
+  const at = rows.findIndex((one) => one.key === slide.key);
+  const others = [...rows.slice(at + 1), ...rows.slice(0, at)].filter((one) => one.counted);
+  const next = others.find((one) => one.progress < 1) ?? others[0];
+  if (next) openSlide(next.key);
+}
+
 const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 
 // ---- a slide ----
 
 async function openSlide(key, place = null) {
   if (slide?.key === key) return place && goTo(place);
+  if (review && $("numbers").dataset.waiting) followRow(slide.key).catch(silent);
   slide = await ask(`/api/slide/${encodeURIComponent(key)}`);
   count = null;
   review = null;
+  $("work").hidden = true;
+  if (NARROW.matches) toggleList(false);
   threshold = slide.threshold;
   marks.heat = null;
   $("name").textContent = slide.name;
@@ -249,10 +280,12 @@ async function refreshCount() {
     const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold, quick });
     if (mine !== asking) return;
     count = found;
+    if (found.row) putRow(found.row);
     showCount(own);
     redraw();
     if (!quick) break;
     loadDensity(found.density);
+    if (found.grades) break; // its uncertainty was on the disk
     await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
     if (mine !== asking) return;
   }
@@ -260,16 +293,21 @@ async function refreshCount() {
 }
 
 function showCount(own) {
-  $("count").textContent = text(count.count);
-  $("grade").textContent = count.grade || "–";
+  const known = count.count !== null;
+  $("count").textContent = count.text;
+  $("kind").textContent = known ? `${count.kind}, ${count.name}${own ? "" : ", at another threshold"}` : "…";
+  $("note").textContent = known ? count.note : "";
+  $("grade").textContent = (known && count.grade) || "–";
+  if (!known) $("interval").textContent = "";
   if (count.grades) {
-    $("interval").textContent = `${text(count.low)} to ${text(count.high)}`;
+    $("interval").textContent = count.interval;
     $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
   }
-  $("machine").textContent = `The machine alone: ${text(count.machine)}${own ? "" : "; this is at another threshold"}`;
+  $("beneath").replaceChildren(...count.beneath.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
   showInside(count.hotspot?.count ?? 0, count.counted);
-  $("numbers").dataset.count = count.count;
+  showOutcome();
+  if (known) $("numbers").dataset.count = count.count;
 }
 
 function showInside(circle, all) {
@@ -340,9 +378,11 @@ function setThreshold(value) {
 
 const showState = stateShower("An answer was refused: reload the page");
 
-function stateChanged(state, waiting) {
-  showState(state, waiting);
-  if (state === "saved" && slide?.counted) countSoon();
+function stateChanged(key, state, waiting) {
+  if (key === slide.key) showState(state, waiting);
+  if (state !== "saved") return;
+  if (key === slide.key) countSoon();
+  else followRow(key).catch(silent);
 }
 
 async function enter(name) {
@@ -369,11 +409,13 @@ function leave(trouble = "") {
 async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
-  outbox = new Outbox(slide.key, observer, stateChanged); // answers wait for a server that has their slide
+  const { key } = slide;
+  outbox = new Outbox(key, observer, (...told) => stateChanged(key, ...told)); // answers wait for a server that has their slide
   review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
     asking += 1; // a count on its way does not know of this
     outbox.add(item, answer, seconds);
   });
+  hint();
   $("who").textContent = observer;
   $("entrance").hidden = true;
   $("work").hidden = false;
@@ -381,18 +423,85 @@ async function beginReview(jump = true) {
   showReview();
 }
 
+const SAID = { mitosis: "Mitosis", not: "Not", unsure: "Unsure" };
+const hint = (words = "") => ($("hint").textContent = words);
+
 function showReview() {
-  const current = review.current;
-  $("figure").textContent = current ? `${review.position + 1} of ${review.items.length}` : "Nothing was found";
-  $("facts").textContent = current ? `probability ${slide.probability[current.row].toFixed(3)}${slide.probability[current.row] >= threshold ? "" : ", below the threshold"}` : "";
-  $("done").textContent = `${review.done} answered`;
-  document.querySelector("#progress i").style.width = `${(100 * review.done) / Math.max(1, review.items.length)}%`;
+  const { current, done, ended, items } = review;
+  $("figure").textContent = ended ? (items.length ? "End of the review" : "Nothing was found") : `${review.position + 1} of ${items.length}`;
+  $("facts").textContent = current ? factsOf(current) : "";
+  $("done").textContent = `${done} of ${items.length} answered`;
+  document.querySelector("#progress i").style.width = `${(100 * done) / Math.max(1, items.length)}%`;
   for (const button of document.querySelectorAll("[data-answer]")) {
     button.setAttribute("aria-pressed", String(Boolean(current) && review.ownAnswer(current) === button.dataset.answer));
   }
   $("undo").disabled = !review.history.length;
+  $("answers").hidden = ended;
+  $("end").hidden = !ended;
+  if (ended) showEnd();
   showLimit();
   redraw();
+}
+
+function factsOf({ x, y, row }) {
+  const probability = slide.probability[row];
+  const said = review.ownAnswer({ x, y });
+  const below = probability >= threshold ? "" : ", below the threshold";
+  return `probability ${probability.toFixed(3)}${below}${said ? `; you said ${SAID[said]}, another answer changes it` : ""}`;
+}
+
+function showEnd() {
+  const { mitosis, not, unsure, added } = review.tally;
+  const left = review.items.length - review.done;
+  $("figure").dataset.ready = "end";
+  $("tally").textContent = `${mitosis} accepted, ${not} rejected, ${added} added, ${unsure} unsure${left ? `; ${left} not answered` : ""}.`;
+  $("figures").hidden = !review.items.length;
+  $("next-slide").hidden = $("to-list").hidden = cohort.slides.length < 2;
+  $("apply").hidden = cohort.blind;
+  $("withdraw").disabled = !review.own.size;
+  $("withdraw").textContent = "Withdraw my review";
+  delete $("withdraw").dataset.sure;
+  showOutcome();
+}
+
+// The count as it is now; its interval follows a moment later.
+function showOutcome() {
+  if (!count || count.count === null) return;
+  const interval = count.interval ? ` (${count.interval})` : "";
+  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${count.beneath.map((one) => `Without people: ${one}.`).join(" ")}`;
+}
+
+// Report, tables and exports from the answers that stand, everybody's.
+async function applyReview() {
+  hint("Writing report, tables and exports…");
+  try {
+    const { text } = await ask(`/api/apply/${slide.key}`, {});
+    hint(`Applied: report, tables and exports say ${text}.`);
+  } catch (error) {
+    hint(error.message);
+  }
+}
+
+// Asks once more before it takes all own answers back.
+async function withdrawReview() {
+  const button = $("withdraw");
+  if (!button.dataset.sure) {
+    button.dataset.sure = "asked";
+    button.textContent = `Withdraw ${review.own.size} answers? Press again`;
+    return;
+  }
+  if (outbox.waiting.length) {
+    hint("Some answers are not saved yet: try again when they are.");
+    return;
+  }
+  try {
+    await ask(`/api/withdraw/${slide.key}`, { observer });
+    await beginReview();
+    hint("Withdrawn: your answers count no longer. They stay in the log.");
+    await refreshCount();
+  } catch (error) {
+    hint(error.message);
+  }
 }
 
 // Shows the current figure, and tells the browser's own clock when all of it is there.
@@ -436,10 +545,21 @@ function fetchAhead() {
 }
 
 function answer(name) {
-  if (!review?.current) return;
+  if (!review) return;
+  if (review.ended) {
+    hint("This is the end: go back with ←, or select a ring, to change an answer.");
+    return;
+  }
   const started = performance.now();
-  review.give(name);
+  const before = review.give(name);
+  hint(before && before !== name ? `Changed from ${SAID[before]} to ${SAID[name]}; Z takes it back.` : "");
   showFigure(started);
+  showReview();
+}
+
+function finish() {
+  if (!review) return;
+  review.finish();
   showReview();
 }
 
@@ -468,6 +588,7 @@ function step(by) {
   if (!review) return;
   const started = performance.now();
   review.go(by);
+  hint();
   showFigure(started);
   showReview();
 }
@@ -483,6 +604,7 @@ function choose(place) {
   }
   if (best < 0) return;
   review.select(best);
+  hint();
   showReview();
 }
 
@@ -510,7 +632,8 @@ const KEYS = {
   arrowleft: () => (review ? step(-1) : pan(-1, 0)), arrowright: () => (review ? step(1) : pan(1, 0)),
   arrowup: () => pan(0, -1), arrowdown: () => pan(0, 1),
   "+": () => zoomBy(ZOOM_STEP), "=": () => zoomBy(ZOOM_STEP), "-": () => zoomBy(1 / ZOOM_STEP),
-  0: () => viewer.viewport.goHome(), o: toHotspot, l: () => toggleList(), c: copyLink,
+  0: () => viewer.viewport.goHome(), o: toHotspot, l: () => ($("list").hidden ? toList() : toggleList(false)), c: copyLink,
+  e: finish, s: nextSlide,
   h: () => {
     marks.hidden = !marks.hidden;
     redraw();
@@ -572,7 +695,8 @@ function connect() {
   for (const button of document.querySelectorAll("[data-sort]")) button.onclick = () => sortBy(button.dataset.sort);
   const clicks = {
     in: KEYS["+"], out: KEYS["-"], whole: KEYS[0], "to-hotspot": toHotspot, link: copyLink, add: addHere, move: moveHere, undo,
-    back: () => step(-1), next: () => step(1), "show-list": () => toggleList(), who: () => leave(),
+    back: () => step(-1), next: () => step(1), figures: () => step(-1), finish, "next-slide": nextSlide, "to-list": toList,
+    apply: applyReview, withdraw: withdrawReview, "show-list": KEYS.l, who: () => leave(),
     reset: () => {
       $("threshold").value = String(slide.threshold);
       setThreshold(slide.threshold);

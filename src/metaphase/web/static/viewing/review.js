@@ -17,11 +17,23 @@ export class Review {
     for (const one of state.standing) (one.own ? this.own : this.others).set(name(one.x, one.y), one);
     for (const { item, answer } of waiting) if (item.slide === slide.key) this.put(item.x, item.y, answer);
     this.since = performance.now();
-    this.position = this.open(0);
+    this.position = 0;
+    this.seek(0);
   }
 
+  // The item that an answer is about; none at the end, where nothing can be overwritten by chance.
   get current() {
-    return this.items[this.position] ?? null;
+    return this.ended ? null : this.items[this.position] ?? null;
+  }
+
+  // How many of the items were accepted, rejected and left unsure, and how many mitoses were added elsewhere.
+  get tally() {
+    const tally = { mitosis: 0, not: 0, unsure: 0, added: 0 };
+    for (const [key, { answer }] of this.own) {
+      if (this.known.has(key)) tally[verdict(answer)] += 1;
+      else if (verdict(answer) === "mitosis") tally.added += 1;
+    }
+    return tally;
   }
 
   get done() {
@@ -49,14 +61,21 @@ export class Review {
     return [...all].filter(([key]) => !this.known.has(key)).map(([, one]) => ({ ...one, answer: verdict(one.answer) }));
   }
 
-  // The next item without answer from a position on, round the end; the position itself where none is left.
-  open(from) {
+  // To the next item without answer from a position on, round the end; to the end where none is left.
+  seek(from) {
     const count = this.items.length;
     for (let step = 0; step < count; step += 1) {
       const position = (from + step) % count;
-      if (!this.own.has(name(this.items[position].x, this.items[position].y))) return position;
+      if (!this.own.has(name(this.items[position].x, this.items[position].y))) return this.turn(position);
     }
-    return Math.max(0, Math.min(from, count - 1));
+    return this.turn(count);
+  }
+
+  // To a position; beyond the last is the end, from which one step back leads to where one was.
+  turn(position) {
+    this.ended = position >= this.items.length;
+    if (!this.ended) this.position = Math.max(0, position);
+    this.since = performance.now();
   }
 
   ahead(count) {
@@ -69,19 +88,25 @@ export class Review {
   }
 
   go(step) {
-    this.position = Math.max(0, Math.min(this.items.length - 1, this.position + step));
-    this.since = performance.now();
+    if (!this.ended) this.turn(this.position + step);
+    else if (step < 0) this.turn(this.position);
+  }
+
+  finish() {
+    this.turn(this.items.length);
   }
 
   select(row) {
-    this.position = this.items.findIndex((item) => item.row === row);
-    this.since = performance.now();
+    this.turn(this.items.findIndex((item) => item.row === row));
   }
 
+  // Answers the current item and goes on; returns the answer that it had before, or null.
   give(answer) {
-    if (!this.current) return;
+    if (!this.current) return null;
+    const before = this.ownAnswer(this.current) ?? null;
     this.record(this.current.x, this.current.y, answer);
-    this.position = this.open(this.position + 1);
+    this.seek(this.position + 1);
+    return before;
   }
 
   add(x, y) {
@@ -99,7 +124,7 @@ export class Review {
     this.put(last.x, last.y, last.before);
     this.pass(last.x, last.y, last.before);
     const back = this.items.findIndex((item) => item.x === last.x && item.y === last.y);
-    if (back >= 0) this.position = back;
+    if (back >= 0) this.turn(back);
     return last;
   }
 
