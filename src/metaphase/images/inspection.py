@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, 
 from metaphase.images.stain.pixels import channel_mean, optical_density, stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
 from metaphase.slides.metadata import CHECK_MPP
 
 # ---- what a user should know about a slide before trusting any number made from it ----
@@ -113,6 +115,54 @@ def _layout_doubts(slide: Slide) -> list[Caution]:
         text = "no small pyramid level: overviews will be slow"
         doubts.append(Caution("no-small-level", text, "export it as a pyramid if you can"))
     return doubts
+
+
+# ---- what is damaged ----
+
+DAMAGED = "damaged-tiles"
+POSITION_PX, MOST_TOLD = 256, 5
+"""Flaws nearer than this are told as one, and so many of a kind by their position."""
+
+
+def damage_doubts(flaws: Iterable[Flaw], mpp: float) -> Cautions:
+    """What to know of parts that could not be decoded, and of parts that look like no scan."""
+    by_kind: dict[str, list[Box]] = {kind: [] for kind in KINDS}
+    for flaw in dict.fromkeys(flaws):
+        by_kind[flaw.kind].append(flaw.box)
+    lost, doubts = by_kind.pop(UNDECODABLE), []
+    if lost:
+        area = sum(box.area for box in lost) * (mpp / 1000) ** 2
+        text = (
+            f"{len(lost)} tiles ({area:.3g} mm2) cannot be decoded and are left out of the tissue, "
+            f"the first at {told_positions(lost)}"
+        )
+        doubts.append(Caution(DAMAGED, text, "copy or export the slide again: mitoses there are not counted"))
+    odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
+    if any(odd.values()):
+        told = (f"{kind} at {told_positions(boxes)}" for kind, boxes in odd.items() if boxes)
+        advice = "look there; if the tissue is broken, copy or export the slide again and search it anew"
+        doubts.append(Caution("odd-pixels", f"the image looks damaged: {'; '.join(told)}", advice))
+    return tuple(doubts)
+
+
+def told_positions(boxes: Sequence[Box]) -> str:
+    """The corners of the first boxes, from the top.
+
+    >>> told_positions([Box(9, 8, 1, 1), Box(3, 2, 1, 1)])
+    '(3, 2), (9, 8)'
+    """
+    corners = sorted((box.y, box.x) for box in boxes)
+    told = ", ".join(f"({x}, {y})" for y, x in corners[:MOST_TOLD])
+    return told if len(corners) <= MOST_TOLD else f"{told} and {len(corners) - MOST_TOLD} more"
+
+
+def _merged(boxes: Iterable[Box]) -> list[Box]:
+    """One box of those that begin near each other."""
+    return list({(box.x // POSITION_PX, box.y // POSITION_PX): box for box in boxes}.values())
+
+
+def _touches(box: Box, others: Sequence[Box]) -> bool:
+    return any(box.grown(1).intersection(other).area for other in others)
 
 
 # ---- is a slide fit for the networks ----

@@ -30,7 +30,7 @@ from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, ma
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
 from metaphase.slides.metadata import aperio_properties, choose_resolution, openslide_mpp
-from metaphase.slides.png import check_png
+from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.tiff import (
     DECODABLE,
     TiffLayout,
@@ -266,6 +266,8 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
                     )
                 if image.format == "PNG":
                     check_png(path)
+                if image.format == "JPEG":
+                    check_jpeg(path.read_bytes())
                 pixels = _opaque(image)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise SlideError(

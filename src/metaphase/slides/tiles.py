@@ -13,7 +13,8 @@ from metaphase.base.arrays import RGB, Integers, Mask, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Flaw, Slide
+from metaphase.slides.damage import OVERLAP_PX, odd_parts
 
 # ---- which tiles to read ----
 
@@ -136,10 +137,26 @@ def read_tiles(
     workers = threads or available_cores()
 
     def read(tile: Tile) -> tuple[Tile, RGB]:
-        x, y = plan.to_level0(tile.outer.x, tile.outer.y)
-        return tile, slide.read(x, y, tile.outer.width, tile.outer.height, plan.mpp)
+        return tile, read_tile(slide, tile, plan.mpp)
 
     yield from ordered_map(read, plan.tiles, threads=workers, ahead=2 * workers if ahead is None else ahead)
+
+
+def read_tile(slide: Slide, tile: Tile, mpp: float) -> RGB:
+    """The pixels of a tile's outer box, in a plan over the slide's bounds; where flaws are noted, odd ones are."""
+    scale, origin, outer = mpp / slide.mpp, slide.bounds, tile.outer
+    pixels = slide.read(
+        origin.x + outer.x * scale, origin.y + outer.y * scale, outer.width, outer.height, mpp
+    )
+    if slide.flaws is not None:
+        plane = Box(0, 0, int(origin.width / scale), int(origin.height / scale))
+        seen = tile.core.grown(OVERLAP_PX).intersection(outer).intersection(plane)
+        part = seen.moved(-outer.x, -outer.y)
+        for kind, box in odd_parts(pixels[part.y : part.bottom, part.x : part.right]):
+            corner = (origin.x + (seen.x + box.x) * scale, origin.y + (seen.y + box.y) * scale)
+            edges = (round(edge) for edge in (*corner, box.width * scale, box.height * scale))
+            slide.flaws.append(Flaw(kind, Box(*edges)))
+    return pixels
 
 
 # ---- many small squares of one slide ----
