@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError
+from metaphase.base.geometry import Box
 from metaphase.jobs.journal import TileJournal
+from metaphase.slides.contract import KINDS, Flaw
 
 RESULTS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 
@@ -83,3 +85,17 @@ def test_zeros_at_the_end_are_no_record(tmp_path: Path, zeros: int) -> None:
     path.write_bytes(path.read_bytes() + bytes(zeros))
     with TileJournal(path, "job") as journal:
         np.testing.assert_array_equal(journal.peaks(), points)
+
+
+def test_flaws_outlive_a_kill_beside_the_tiles(tmp_path: Path) -> None:
+    flaws = [Flaw(kind, Box(2**31 + number, 7, 256, 3)) for number, kind in enumerate(KINDS)]
+    with TileJournal(tmp_path / "journal", "job") as journal:
+        journal.note(flaws[:1])
+        journal.add(0, np.ones((2, 3)))
+        journal.note(flaws[1:])
+        journal.note([])
+        assert journal.flaws == flaws
+    with TileJournal(tmp_path / "journal", "job") as journal:
+        assert journal.flaws == flaws
+        assert list(journal.finished) == [0]
+        assert len(journal.peaks()) == 2

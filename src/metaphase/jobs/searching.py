@@ -60,7 +60,7 @@ MAP_ROWS = 512
 
 
 @dataclass(frozen=True)
-class SlideSearched(Ingredients, stage="search", schema=3):
+class SlideSearched(Ingredients, stage="search", schema=4):
     """What decides the detections of a slide, whoever searches it."""
 
     slide: SlideSource
@@ -170,7 +170,7 @@ class TileSearch:
         boxes = self.undecodable
         area = sum(box.area for box in boxes) * (self.slide.mpp / 1000) ** 2
         raise SlideError(
-            f"{len(boxes)} tiles ({area:.3g} mm2) cannot be decoded, the first at {told_positions(boxes)}",
+            f"tiles that cannot be decoded: {len(boxes)} ({area:.3g} mm2), at {told_positions(boxes)}",
             path=self.slide.info.path,
             next_step="copy or export the slide again, or give --allow-damage to count without them",
         )

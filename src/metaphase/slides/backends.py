@@ -23,7 +23,7 @@ class OpenSlideSlide(Slide):
     """A slide read through OpenSlide, whose handles are thread-safe."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        complete = "check that the copy is complete"
+        self._path, complete = path, "check that the copy is complete"
         with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
             self._handle = openslide.OpenSlide(path)
         properties = dict(self._handle.properties)
@@ -51,15 +51,16 @@ class OpenSlideSlide(Slide):
         try:
             image = handle.read_region(corner, level, size)
         except openslide.OpenSlideError:  # after which a handle reads nothing more
+            path = self._path
             with parsing(
-                self.info.path,
+                path,
                 f"level {level} cannot be decoded at {corner}",
                 next_step="check that the copy is complete",
                 error=DamagedPixelsError,
             ):
                 if self._handle is handle:
-                    self._handle = openslide.OpenSlide(self.info.path)
-                with openslide.OpenSlide(self.info.path) as own:  # others may spoil one that is shared
+                    self._handle = openslide.OpenSlide(path)
+                with openslide.OpenSlide(path) as own:  # others may spoil one that is shared
                     image = own.read_region(corner, level, size)
         return over_white(np.asarray(image))
 

@@ -15,6 +15,7 @@ import cv2
 import imagecodecs
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 from tifffile import COMPRESSION
 
@@ -69,8 +70,8 @@ def _unpacked(unpacker: zlib._Decompress, piece: bytes) -> int:
 
 SLACK_BYTES = 8
 """Decoders read so far ahead; where a sound stream ends is known to this many bytes."""
-ZERO_RUN = 32
-"""So many zeros stand for more blank blocks than half as many; in others they do not occur."""
+ZERO_RUN, BLANK_BLOCKS = 32, 5
+"""So many zeros occur only where blocks are blank, and then so many of them and more lie side by side."""
 _END = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])", re.DOTALL)
 _RESTART = re.compile(rb"\xff([\xd0-\xd7])")
 _TABLES = (0xC4, 0xC8, 0xCC)
@@ -131,8 +132,9 @@ def check_jpeg(data: bytes, tables: bytes | None = None) -> None:
     if not fed.all_read:
         raise ValueError("its pixels end before its data")
     if data.find(bytes(ZERO_RUN), frame.start, end) >= 0:
-        blank = (blocks[:, 1:] == blocks[:, :-1]).all(axis=2)
-        if np.count_nonzero(blank) < ZERO_RUN // 2:
+        alike = (blocks[:, 1:] == blocks[:, :-1]).all(axis=2)
+        wide = alike.shape[1] >= BLANK_BLOCKS
+        if wide and not sliding_window_view(alike, BLANK_BLOCKS, axis=1).all(axis=-1).any():
             raise ValueError("zeros in the place of pixels")
 
 
@@ -172,9 +174,9 @@ def check_packed(data: bytes, compression: int, size: int) -> None:
 PLAIN_RANGE = 24
 """Pixels of blank glass differ by less."""
 SEGMENT_PX, OVERLAP_PX = 32, 16
-"""Neighbouring rows are compared in segments of this length; tiles are judged with so much of their neighbours."""
+"""Neighbouring rows are compared in segments of this length, tiles with so much of their neighbours."""
 SEAM_RATIOS = {2: 5.0, 4: 3.2, 8: 2.2}
-"""At a seam of so many segments, neighbouring rows differ at least so many times more than rows above and below it.
+"""At a seam of so many segments, neighbouring rows differ so many times more than rows above and below it.
 Sound fields of four scanners have at most 4.1, 2.6 and 1.8."""
 SEAM_LEVELS = 2.0
 """Added to both: of smaller differences nothing can be said."""
@@ -193,7 +195,7 @@ def is_plain(pixels: npt.NDArray[np.uint8]) -> bool:
 def odd_parts(pixels: RGB) -> Iterator[tuple[str, Box]]:
     """Parts of a picture (height, width, 3) that no scan has: seams, plain areas that are not glass, noise.
 
-    Damage that decodes begins and ends at straight lines, along which all pixels differ from their neighbours:
+    Damage that decodes begins and ends at straight lines, where all pixels differ from their neighbours:
     microscopes are not that sharp. One channel tells, for where channels are mixed up, all of them jump.
     """
     green = np.ascontiguousarray(pixels[..., 1])

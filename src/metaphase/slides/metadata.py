@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -93,11 +94,9 @@ def ome_mpp(xml: str) -> tuple[float, float] | None:
 
     >>> ome_mpp('<OME><!-- <Pixels PhysicalSizeX="9" PhysicalSizeY="9"/> --></OME>')
     """
-    parser = ET.XMLPullParser(["start"])
-    parser.feed(xml)
     attributes: Mapping[str, str] = {}
-    with suppress(ET.ParseError):  # what came before the fault holds
-        for _, element in parser.read_events():
+    with suppress(ET.ParseError):  # what comes before the fault holds
+        for _, element in ET.iterparse(io.StringIO(xml), ["start"]):
             if element.tag.rpartition("}")[2] == "Pixels":
                 attributes = element.attrib
                 break

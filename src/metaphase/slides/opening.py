@@ -27,10 +27,10 @@ from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import url_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, Properties, objective_power
 from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
 from metaphase.slides.metadata import aperio_properties, choose_resolution, openslide_mpp
-from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.tiff import (
     DECODABLE,
     TiffLayout,

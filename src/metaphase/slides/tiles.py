@@ -143,7 +143,7 @@ def read_tiles(
 
 
 def read_tile(slide: Slide, tile: Tile, mpp: float) -> RGB:
-    """The pixels of a tile's outer box, in a plan over the slide's bounds; where flaws are noted, odd ones are."""
+    """The pixels of a tile's outer box, in a plan over its bounds; odd ones are noted as flaws."""
     scale, origin, outer = mpp / slide.mpp, slide.bounds, tile.outer
     pixels = slide.read(
         origin.x + outer.x * scale, origin.y + outer.y * scale, outer.width, outer.height, mpp

@@ -60,8 +60,9 @@ def _dicom(path: Path, pixels: Any) -> Path:
 
 def _series(*, jpeg: bool) -> Callable[[Path, Any], Path]:
     def write(path: Path, pixels: Any) -> Path:
-        from tests.slides.dicoms import write_series
         from wsidicom.codec import JpegSettings
+
+        from tests.slides.dicoms import write_series
 
         options: dict[str, Any] = {}
         if jpeg:
