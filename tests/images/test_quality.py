@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import cv2
@@ -27,11 +28,23 @@ def _mask(side: int, *, filled: bool = True) -> TissueMask:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_real_fields_are_sharp_until_blurred(real_data: Path, name: str) -> None:
-    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:1024, :1024]
-    slide = ArraySlide(rgb, mpp=FIELDS[name])
-    blurred = ArraySlide(cv2.GaussianBlur(rgb, (0, 0), 1.5 / FIELDS[name]), mpp=FIELDS[name])
-    assert slide_quality(slide, _mask(1024)).blurred_share < 0.25
-    assert slide_quality(blurred, _mask(1024)).blurred_share > 0.75
+    mpp = FIELDS[name]
+    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:640, :640]
+    assert quality_doubts(slide_quality(ArraySlide(rgb, mpp=mpp), _mask(640), fields=12)) == ()
+    for blur_um in (0.3, 0.6, 1.5):
+        blurred = ArraySlide(cv2.GaussianBlur(rgb, (0, 0), blur_um / mpp), mpp=mpp)
+        (focus,) = quality_doubts(slide_quality(blurred, _mask(640), fields=12))
+        assert focus.code == "out-of-focus"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_strong_compression_of_real_fields_is_told(real_data: Path, name: str) -> None:
+    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:640, :640]
+    data = io.BytesIO()
+    Image.fromarray(rgb).save(data, "JPEG", quality=8)
+    pressed = ArraySlide(np.asarray(Image.open(data)), mpp=FIELDS[name])
+    doubts = quality_doubts(slide_quality(pressed, _mask(640), fields=12))
+    assert "strong-compression" in {doubt.code for doubt in doubts}
 
 
 def test_sharpness_falls_with_blur() -> None:

@@ -168,16 +168,16 @@ def _touches(box: Box, others: Sequence[Box]) -> bool:
 # ---- is a slide fit for the networks ----
 
 BLUR_UM, COARSE_BLUR_UM = (0.15, 0.35, 0.7), (0.5, 1.0, 2.0)
-"""Sharpness compares detail between the first two sizes with detail between the last two, at two scales: coarse scans
-do not hold the finest detail, and noise hides a strong blur there."""
+"""Sharpness compares detail between the first two sizes with detail between the last two, at two scales:
+coarse scans do not hold the finest detail, and noise hides a strong blur there."""
 SHARP_FIELD, SHARP_COARSE_FIELD = 0.63, 0.6
-"""Real 40x fields of four scanners have 0.67 and more (5th percentile) at both. Blurred by 0.3 um, which costs a
-quarter of the count, they have at most 0.62 (95th) at the finer; blurred by 1 um, 0.60 at the coarser."""
+"""Real 40x fields of four scanners have 0.67 and more (5th percentile) at both. Blurred by 0.3 um, which
+costs a quarter of the count, at most 0.62 (95th) at the finer; blurred by 1 um, 0.60 at the coarser."""
 BLURRED_SHARE = 0.25
 """A slide with more blurred fields than this is worth a warning."""
 BLOCK_PX, BLOCKY = 8, 1.55
-"""Steps between JPEG blocks are larger than others: in sound fields at most 1.5 times (99th percentile), at a quality
-of 12 and below 1.56 times and more (1st). At quality 8 a quarter of the count is lost."""
+"""Steps between JPEG blocks are larger than others: in sound fields at most 1.5 times (99th percentile), at
+a quality of 12 and below 1.56 times and more (1st). At quality 8 a quarter of the count is lost."""
 COLOUR_RATIO = 1.9
 """Training augmentation covers about this factor in the optical density of a channel."""
 
@@ -232,7 +232,7 @@ def _is_blurred(image: RGB, *, fine: bool) -> bool:
 
 
 def blockiness(pixels: RGB) -> float:
-    """Steps between columns, and between rows, every 8 px against the median of all; the lesser of the two."""
+    """Steps between columns, and between rows, every 8 px against their median; the lesser one."""
     green = pixels[..., 1].astype(np.int16)
     found = []
     for axis in (0, 1):
