@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaphase.images.inspection import Quality, quality_doubts, sharpness, slide_quality
+from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, sharpness, slide_quality
 from metaphase.images.stain.pixels import stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import ArraySlide
@@ -79,3 +79,13 @@ def test_stained_density_leaves_glass_out() -> None:
     image[:5] = (127, 63, 127)
     np.testing.assert_allclose(stained_density(image), np.log10([2, 4, 2]), atol=1e-6)
     assert stained_density(np.full((4, 4, 3), 255, np.uint8)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("level", [0, 128])
+def test_half_a_picture_in_black_or_grey_is_told(level: int) -> None:
+    rng = np.random.default_rng(0)
+    pixels = cv2.GaussianBlur(rng.integers(60, 255, (512, 512, 3), np.uint8), (0, 0), 2)
+    assert inspect_slide(ArraySlide(pixels, mpp=0.25)).warnings == ()
+    pixels[256:] = level
+    (warning,) = inspect_slide(ArraySlide(pixels, mpp=0.25)).warnings
+    assert (warning.code, warning.text[:3]) in (("plain-area", "50%"), ("plain-area", "49%"))

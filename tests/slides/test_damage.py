@@ -173,6 +173,14 @@ def noted(pixels: Any) -> list[tuple[str, Box]]:
 
 def test_sound_pixels_are_not_odd() -> None:
     assert noted(tissue()) == []
+    slide = ArraySlide(tissue(), mpp=0.25)
+    slide.flaws = []
+    part = plan_tiles(Box(40, 30, 300, 240), 0.25, tile_px=160, halo_px=40)  # to the edge, and beyond
+    for tile, pixels in read_tiles(slide, part):
+        np.testing.assert_array_equal(
+            pixels, slide.read(40 + tile.outer.x, 30 + tile.outer.y, tile.outer.width, tile.outer.height)
+        )
+    assert slide.flaws == []
     glass = tissue()
     glass[:, 100:] = 243
     glass[:100] = 243

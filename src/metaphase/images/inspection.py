@@ -20,6 +20,7 @@ from metaphase.images.stain.pixels import channel_mean, optical_density, stained
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
 from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
+from metaphase.slides.damage import odd_parts
 from metaphase.slides.metadata import CHECK_MPP
 
 # ---- what a user should know about a slide before trusting any number made from it ----
@@ -31,6 +32,8 @@ OBJECTIVE_TIMES_MPP = (6.0, 14.0)
 MAX_THUMBNAIL_SOURCE_PX = 64_000_000
 """Without a level this small, stain is guessed from sampled fields and not from a thumbnail."""
 SAMPLED_FIELDS, FIELD_PX = 6, 256
+PLAIN_SHARE = 0.01
+"""Of an image; scans have none."""
 FIELDS_OVERLAP = 4
 """On little tissue, fields are judged until they cover it this many times."""
 
@@ -67,7 +70,7 @@ def inspect_slide(slide: Slide) -> SlideReport:
     sample = _sample(slide)
     stain = guess_stain(white_balanced(sample, glass_colour(sample)))
     return SlideReport(
-        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide))
+        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide, sample))
     )
 
 
@@ -101,8 +104,16 @@ def _resolution_doubts(slide: Slide) -> list[Caution]:
     return doubts
 
 
-def _layout_doubts(slide: Slide) -> list[Caution]:
+def _layout_doubts(slide: Slide, sample: RGB) -> list[Caution]:
     doubts = []
+    plain = np.zeros(sample.shape[:2], bool)
+    for kind, box in odd_parts(sample):
+        if kind == "plain area":
+            plain[box.y : box.bottom, box.x : box.right] = True
+    if plain.mean() > PLAIN_SHARE:
+        text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
+        advice = "look at it; if tissue should be there, copy or export the slide again"
+        doubts.append(Caution("plain-area", text, advice))
     filled = slide.bounds.area / (slide.width * slide.height)
     if filled < 1:
         text = f"the scanner filled {filled:.0%} of the canvas, from ({slide.bounds.x}, {slide.bounds.y}) on"

@@ -58,8 +58,11 @@ class TileProcesses:
         size = max(tile.outer.area for tile in plan.tiles) * CHANNELS
         room = self._of(slots * size)
         decode = partial(_decode, source, plan.mpp, size, slots, len(room), slide.flaws is not None)
+        tasks = [
+            (number, tile, *plan.to_level0(tile.outer.x, tile.outer.y))
+            for number, tile in enumerate(plan.tiles)
+        ]
         try:
-            tasks = list(enumerate(plan.tiles))
             for number, (tile, flaws) in enumerate(in_order(self._pool, decode, tasks, ahead)):
                 if slide.flaws is not None:
                     slide.flaws.extend(flaws)
@@ -134,10 +137,10 @@ def _decode(
     slots: int,
     total: int,
     noted: bool,
-    task: tuple[int, Tile],
+    task: tuple[int, Tile, float, float],
 ) -> tuple[Tile, list[Flaw]]:
     """Read one tile into its slot; flaws are returned where they are to be `noted`, else an error."""
-    number, tile = task
+    number, tile, x, y = task
     if len(_worker.get("room", ())) != total:
         _worker["room"] = mmap.mmap(_worker["file"], total)
     if _worker.get("source") != source:
@@ -149,7 +152,7 @@ def _decode(
         _worker["source"] = source
     slide: Slide = _worker["slide"]
     slide.flaws = flaws = [] if noted else None
-    _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, tile, mpp)
+    _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, tile, x, y, mpp)
     return tile, flaws or []
 
 

@@ -137,25 +137,25 @@ def read_tiles(
     workers = threads or available_cores()
 
     def read(tile: Tile) -> tuple[Tile, RGB]:
-        return tile, read_tile(slide, tile, plan.mpp)
+        return tile, read_tile(slide, tile, *plan.to_level0(tile.outer.x, tile.outer.y), plan.mpp)
 
     yield from ordered_map(read, plan.tiles, threads=workers, ahead=2 * workers if ahead is None else ahead)
 
 
-def read_tile(slide: Slide, tile: Tile, mpp: float) -> RGB:
-    """The pixels of a tile's outer box, in a plan over its bounds; odd ones are noted as flaws."""
-    scale, origin, outer = mpp / slide.mpp, slide.bounds, tile.outer
-    pixels = slide.read(
-        origin.x + outer.x * scale, origin.y + outer.y * scale, outer.width, outer.height, mpp
-    )
-    if slide.flaws is not None:
-        plane = Box(0, 0, int(origin.width / scale), int(origin.height / scale))
-        seen = tile.core.grown(OVERLAP_PX).intersection(outer).intersection(plane)
-        part = seen.moved(-outer.x, -outer.y)
-        for kind, box in odd_parts(pixels[part.y : part.bottom, part.x : part.right]):
-            corner = (origin.x + (seen.x + box.x) * scale, origin.y + (seen.y + box.y) * scale)
-            edges = (round(edge) for edge in (*corner, box.width * scale, box.height * scale))
-            slide.flaws.append(Flaw(kind, Box(*edges)))
+def read_tile(slide: Slide, tile: Tile, x: float, y: float, mpp: float) -> RGB:
+    """The pixels of a tile's outer box, from level-0 (x, y) on; odd ones are noted where flaws are."""
+    outer, scale = tile.outer, mpp / slide.mpp
+    pixels = slide.read(x, y, outer.width, outer.height, mpp)
+    if slide.flaws is None:
+        return pixels
+    edges = ((slide.bounds.x - x, slide.bounds.right - x), (slide.bounds.y - y, slide.bounds.bottom - y))
+    (left, right), (top, bottom) = ((math.ceil(a / scale), math.floor(b / scale)) for a, b in edges)
+    near = tile.core.grown(OVERLAP_PX).intersection(outer).moved(-outer.x, -outer.y)
+    seen = near.intersection(Box(left, top, right - left, bottom - top))
+    for kind, box in odd_parts(pixels[seen.y : seen.bottom, seen.x : seen.right]):
+        corner = (x + (seen.x + box.x) * scale, y + (seen.y + box.y) * scale)
+        sides = (box.width * scale, box.height * scale)
+        slide.flaws.append(Flaw(kind, Box(*(round(edge) for edge in (*corner, *sides)))))
     return pixels
 
 

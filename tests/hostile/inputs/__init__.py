@@ -15,6 +15,7 @@ from tests.hostile.inputs import (
     cases,
     coco,
     csv_table,
+    damaged,
     dataset,
     dicom,
     further,
@@ -72,6 +73,7 @@ FAMILIES = {
     "further": further,
     "dicom": dicom,
     "onnx": onnx_graph,
+    "damaged": damaged,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
