@@ -210,12 +210,14 @@ def _odd_rows(green: npt.NDArray[np.uint8]) -> Iterator[tuple[str, Box]]:
     if len(green) <= PLAIN_ROWS or not segments:
         return
     green = green[:, : segments * SEGMENT_PX]
-    steps = _means(cv2.absdiff(green[1:], green[:-1]))
+    steps = _means(cv2.absdiff(green[1:], green[:-1]).astype(np.uint8, copy=False))
     for length, ratio in SEAM_RATIOS.items():
         if segments >= length:
             for row, segment in np.argwhere(_seams(steps, length) > ratio).tolist():
                 yield "seam", Box(segment * SEGMENT_PX, row, length * SEGMENT_PX, 2)
-    plain = (steps == 0) & (_means(green[1:]) < GLASS)
+    plain = steps == 0
+    if plain.any():
+        plain &= _means(green[1:]) < GLASS
     for kind, found, rows in (("plain area", plain, PLAIN_ROWS), ("noise", steps > NOISE_LEVELS, NOISE_ROWS)):
         if found.any():
             whole = cv2.erode(
@@ -227,18 +229,25 @@ def _odd_rows(green: npt.NDArray[np.uint8]) -> Iterator[tuple[str, Box]]:
 
 def _means(values: npt.NDArray[np.uint8]) -> Floats32:
     """Of each row's segments."""
-    sums = values.reshape(len(values), -1, SEGMENT_PX).sum(2, dtype=np.uint16)
-    return sums.astype(np.float32) / SEGMENT_PX
+    means = cv2.boxFilter(values, cv2.CV_32F, (SEGMENT_PX, 1), anchor=(0, 0), borderType=cv2.BORDER_REPLICATE)
+    found: Floats32 = np.ascontiguousarray(means[:, ::SEGMENT_PX])
+    return found
 
 
 def _seams(steps: Floats32, length: int) -> Floats32:
     """How much more neighbouring rows differ than others nearby, of every so many segments."""
-    sums = np.pad(np.cumsum(steps, axis=1, dtype=np.float32), ((0, 0), (1, 0)))
-    steps = (sums[:, length:] - sums[:, :-length]) / length
+    sums: Floats32 = np.pad(np.cumsum(steps, axis=1, dtype=np.float32), ((0, 0), (1, 0)))
+    steps = (sums[:, length:] - sums[:, :-length]) / np.float32(length)
     padded = np.pad(steps, ((NEAR_ROWS, NEAR_ROWS), (0, 0)), mode="edge")
     near = [padded[at : at + len(steps)] for at in range(2 * NEAR_ROWS + 1)]
-    # the third of four: one or two of them may be odd themselves
-    above, below = (np.sort(four, axis=0)[2] for four in (near[:NEAR_ROWS], near[NEAR_ROWS + 1 :]))
-    ratios: Floats32 = steps / (np.maximum(above, below) + SEAM_LEVELS)
+    usual = np.maximum(_second(*near[:NEAR_ROWS]), _second(*near[NEAR_ROWS + 1 :]))
+    ratios: Floats32 = steps / (usual + SEAM_LEVELS)
     ratios[:NEAR_ROWS] = ratios[-NEAR_ROWS:] = 0
     return ratios
+
+
+def _second(a: Floats32, b: Floats32, c: Floats32, d: Floats32) -> Floats32:
+    """The second largest of four, one of which may be odd itself."""
+    least = np.minimum(np.maximum(a, b), np.maximum(c, d))
+    found: Floats32 = np.maximum(least, np.maximum(np.minimum(a, b), np.minimum(c, d)))
+    return found
