@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 from tifffile import COMPRESSION
 
-from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.arrays import RGB, AnyFloats, Floats32
 from metaphase.base.geometry import Box
 
 # ---- PNG: are all rows there ----
@@ -234,20 +234,20 @@ def _means(values: npt.NDArray[np.uint8]) -> Floats32:
     return found
 
 
-def _seams(steps: Floats32, length: int) -> Floats32:
+def _seams(steps: AnyFloats, length: int) -> AnyFloats:
     """How much more neighbouring rows differ than others nearby, of every so many segments."""
     sums = np.pad(np.cumsum(steps, axis=1, dtype=np.float32), ((0, 0), (1, 0)))
     steps = (sums[:, length:] - sums[:, :-length]) / length
     padded = np.pad(steps, ((NEAR_ROWS, NEAR_ROWS), (0, 0)), mode="edge")
     near = [padded[at : at + len(steps)] for at in range(2 * NEAR_ROWS + 1)]
     usual = np.maximum(_second(*near[:NEAR_ROWS]), _second(*near[NEAR_ROWS + 1 :]))
-    ratios: Floats32 = steps / (usual + SEAM_LEVELS)
+    ratios: AnyFloats = steps / (usual + SEAM_LEVELS)
     ratios[:NEAR_ROWS] = ratios[-NEAR_ROWS:] = 0
     return ratios
 
 
-def _second(a: Floats32, b: Floats32, c: Floats32, d: Floats32) -> Floats32:
+def _second(a: AnyFloats, b: AnyFloats, c: AnyFloats, d: AnyFloats) -> AnyFloats:
     """The second largest of four, one of which may be odd itself."""
     least = np.minimum(np.maximum(a, b), np.maximum(c, d))
-    found: Floats32 = np.maximum(least, np.maximum(np.minimum(a, b), np.minimum(c, d)))
+    found: AnyFloats = np.maximum(least, np.maximum(np.minimum(a, b), np.minimum(c, d)))
     return found
