@@ -46,7 +46,7 @@ def main() -> None:
     model = ReadyDetector(load_detector(()))
     with tempfile.TemporaryDirectory(prefix="damage-") as name:
         folder = Path(name)
-        pixels = _pixels(given.field, folder, given.corner, given.side)
+        pixels = _pixels(given.field, given.corner, given.side)
         print("|", " | ".join(("container", "damages", *OUTCOMES)), "|")
         print("|---" + "|--:" * (len(OUTCOMES) + 1) + "|")
         for container in given.only or CONTAINERS:
@@ -56,14 +56,12 @@ def main() -> None:
             print(f"    {silent}" if silent else "", flush=True, end="\n" if silent else "")
 
 
-def _pixels(field: Path | None, folder: Path, corner: tuple[int, int], side: int) -> Any:
+def _pixels(field: Path | None, corner: tuple[int, int], side: int) -> Any:
     if field is None:
-        from metaphase.simulation import SimulationConfig, simulate_cohort
-        from metaphase.slides import open_slide
+        from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 
-        simulate_cohort(folder / "cohort", SimulationConfig(side_px=side), cases=1)
-        with open_slide(next((folder / "cohort").rglob("*he*.tif"))) as slide:
-            return slide.read(0, 0, side, side, MPP)
+        (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
+        return render_region(case, "he", 500, 600, side, side)
     x, y = corner
     return np.asarray(Image.open(field).convert("RGB"))[y : y + side, x : x + side].copy()
 

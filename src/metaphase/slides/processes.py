@@ -151,9 +151,10 @@ def _decode(
         _worker["slide"] = source.open()
         _worker["source"] = source
     slide: Slide = _worker["slide"]
-    slide.flaws = flaws = [] if noted else None
+    flaws: list[Flaw] = []
+    slide.flaws = flaws if noted else None
     _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, tile, x, y, mpp)
-    return tile, flaws or []
+    return tile, flaws
 
 
 def _pixels(room: mmap.mmap, first: int, tile: Tile) -> RGB:
