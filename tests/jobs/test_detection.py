@@ -242,7 +242,9 @@ def test_missing_resolution_is_an_error(tmp_path: Path, detector: Detector) -> N
         detected(tmp_path / "field.png", tmp_path / "out", detector, CONFIG)
 
 
-def test_a_damaged_tile_keeps_what_was_finished(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
+def test_damage_below_sound_overviews_is_refused_with_its_number(
+    tmp_path: Path, he_slide: Path, detector: Detector
+) -> None:
     with open_slide(he_slide) as slide:
         pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 3, 1))  # wide: overviews read a coarser level
     damaged = write_slide(tmp_path / "wide.tif", pixels)
@@ -253,9 +255,8 @@ def test_a_damaged_tile_keeps_what_was_finished(tmp_path: Path, he_slide: Path, 
     data[start : start + length] = bytes(length)
     damaged.write_bytes(data)
     config = DetectionConfig(tile_px=256)
-    with pytest.raises(SlideError, match=r"wide\.tif"):
+    with pytest.raises(SlideError, match=r"wide\.tif: tiles that cannot be decoded: 1 "):
         detected(damaged, tmp_path / "out", detector, config, tissue="whole")
-    assert (tmp_path / "out" / "tiles.journal").stat().st_size > 500
 
 
 def test_a_full_disk_is_said_and_resumed(
