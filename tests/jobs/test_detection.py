@@ -242,9 +242,7 @@ def test_missing_resolution_is_an_error(tmp_path: Path, detector: Detector) -> N
         detected(tmp_path / "field.png", tmp_path / "out", detector, CONFIG)
 
 
-def test_damage_below_sound_overviews_is_refused_with_its_number(
-    tmp_path: Path, he_slide: Path, detector: Detector
-) -> None:
+def test_damage_below_sound_overviews_is_refused(tmp_path: Path, he_slide: Path, detector: Detector) -> None:
     with open_slide(he_slide) as slide:
         pixels = np.tile(slide.read(0, 0, WIDTH, HEIGHT), (1, 3, 1))  # wide: overviews read a coarser level
     damaged = write_slide(tmp_path / "wide.tif", pixels)
