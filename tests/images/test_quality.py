@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import cv2
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaphase.images.inspection import Quality, quality_doubts, sharpness, slide_quality
+from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, sharpness, slide_quality
 from metaphase.images.stain.pixels import stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import ArraySlide
@@ -27,11 +28,23 @@ def _mask(side: int, *, filled: bool = True) -> TissueMask:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_real_fields_are_sharp_until_blurred(real_data: Path, name: str) -> None:
-    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:1024, :1024]
-    slide = ArraySlide(rgb, mpp=FIELDS[name])
-    blurred = ArraySlide(cv2.GaussianBlur(rgb, (0, 0), 1.5 / FIELDS[name]), mpp=FIELDS[name])
-    assert slide_quality(slide, _mask(1024)).blurred_share < 0.25
-    assert slide_quality(blurred, _mask(1024)).blurred_share > 0.75
+    mpp = FIELDS[name]
+    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:640, :640]
+    assert quality_doubts(slide_quality(ArraySlide(rgb, mpp=mpp), _mask(640), fields=12)) == ()
+    for blur_um in (0.3, 0.6, 1.5):
+        blurred = ArraySlide(cv2.GaussianBlur(rgb, (0, 0), blur_um / mpp), mpp=mpp)
+        (focus,) = quality_doubts(slide_quality(blurred, _mask(640), fields=12))
+        assert focus.code == "out-of-focus"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_strong_compression_of_real_fields_is_told(real_data: Path, name: str) -> None:
+    rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:640, :640]
+    data = io.BytesIO()
+    Image.fromarray(rgb).save(data, "JPEG", quality=8)
+    pressed = ArraySlide(np.asarray(Image.open(data)), mpp=FIELDS[name])
+    doubts = quality_doubts(slide_quality(pressed, _mask(640), fields=12))
+    assert "strong-compression" in {doubt.code for doubt in doubts}
 
 
 def test_sharpness_falls_with_blur() -> None:
@@ -66,3 +79,13 @@ def test_stained_density_leaves_glass_out() -> None:
     image[:5] = (127, 63, 127)
     np.testing.assert_allclose(stained_density(image), np.log10([2, 4, 2]), atol=1e-6)
     assert stained_density(np.full((4, 4, 3), 255, np.uint8)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("level", [0, 128])
+def test_half_a_picture_in_black_or_grey_is_told(level: int) -> None:
+    rng = np.random.default_rng(0)
+    pixels = cv2.GaussianBlur(rng.integers(60, 255, (512, 512, 3), np.uint8), (0, 0), 2)
+    assert inspect_slide(ArraySlide(pixels, mpp=0.25)).warnings == ()
+    pixels[256:] = level
+    (warning,) = inspect_slide(ArraySlide(pixels, mpp=0.25)).warnings
+    assert (warning.code, warning.text[:3]) in (("plain-area", "50%"), ("plain-area", "49%"))

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError
+from metaphase.base.geometry import Box
 from metaphase.jobs.journal import TileJournal
+from metaphase.slides.contract import KINDS, Flaw
 
 RESULTS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 
@@ -91,3 +93,17 @@ def test_a_pipe_in_its_place_is_refused_and_not_waited_for(tmp_path: Path, fresh
     os.mkfifo(tmp_path / "journal")
     with pytest.raises(OutputError, match="no plain file"):
         TileJournal(tmp_path / "journal", "job", fresh=fresh)
+
+
+def test_flaws_outlive_a_kill_beside_the_tiles(tmp_path: Path) -> None:
+    flaws = [Flaw(kind, Box(2**31 + number, 7, 256, 3)) for number, kind in enumerate(KINDS)]
+    with TileJournal(tmp_path / "journal", "job") as journal:
+        journal.note(flaws[:1])
+        journal.add(0, np.ones((2, 3)))
+        journal.note(flaws[1:])
+        journal.note([])
+        assert journal.flaws == flaws
+    with TileJournal(tmp_path / "journal", "job") as journal:
+        assert journal.flaws == flaws
+        assert list(journal.finished) == [0]
+        assert len(journal.peaks()) == 2

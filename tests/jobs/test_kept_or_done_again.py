@@ -320,6 +320,7 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
         ({"formats": ("qupath", "csv", "asap")}, ["export"]),
         ({"tile_px": 256}, []),
         ({"any_stain": True}, []),
+        ({"allow_damage": True}, []),
         ({"floor": 0.2}, ["search", "count", "export", "report"]),
         ({"probability_map": True}, ["search", "count", "export", "report"]),
     ],

@@ -107,6 +107,36 @@ def test_a_jpeg_larger_than_its_tile_is_not_unpacked(tmp_path: Path) -> None:
         opened.read(0, 0, 64, 64, 0.25)
 
 
+def test_bytes_before_the_frame_of_a_jpeg_hide_nothing(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", noise_image(64, 64), compression="jpeg")
+    data = bytearray(path.read_bytes())
+    with tifffile.TiffFile(path) as tiff:
+        start, size = tiff.pages.first.dataoffsets[0], tiff.pages.first.databytecounts[0]
+    tile = data[start : start + size]
+    data[start : start + size] = (tile[:2] + b"\0\0" + tile[2:])[:size]
+    path.write_bytes(bytes(data))
+    with open_slide(path) as opened, pytest.raises(SlideError, match="without a frame"):
+        opened.read(0, 0, 64, 64, 0.25)
+
+
+def test_directories_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", noise_image(64, 64))
+    number = 100_000
+    with tifffile.TiffFile(path) as tiff:
+        first = tiff.pages.first.offset
+    data = bytearray(path.read_bytes())
+    place = len(data)
+    data += struct.pack(f"<{number}I", *[first] * number)
+    path.write_bytes(bytes(data))
+    tag(path, "Software", kind=4, count=number, value=place)
+    data = bytearray(path.read_bytes())
+    with tifffile.TiffFile(path) as tiff:
+        struct.pack_into("<H", data, tiff.pages.first.tags["Software"].offset, 330)
+    path.write_bytes(bytes(data))
+    with pytest.raises(SlideError, match=f"directories.*{LIMITS}"):
+        open_slide(path, backend="tiff")
+
+
 def test_a_jpeg_smaller_than_its_tile_is_an_error(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "slide.tif", noise_image(64, 64), compression="jpeg")
     small = imagecodecs.jpeg8_encode(noise_image(16, 16))

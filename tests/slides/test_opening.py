@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideE
 from metaphase.base.geometry import Box
 from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
 from metaphase.slides.backends import filled_bounds
+from metaphase.slides.metadata import ome_mpp
 from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 
@@ -126,6 +128,49 @@ def test_print_resolution_is_not_believed(tmp_path: Path) -> None:
         (warning,) = slide.info.warnings
         assert (warning.code, warning.next_step) == ("odd-mpp", "give --mpp")
         assert "352.8" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("description", "unit", "resolution", "mpp"),
+    [
+        ("", "NONE", 4.0, None),
+        ("ImageJ=1.54\nunit=micron\n", "NONE", 4.0, 0.25),
+        ("ImageJ=1.54\nunit=\\u00B5m\n", "NONE", 4.0, 0.25),
+        ("ImageJ=1.54\nunit=pixel\n", "NONE", 4.0, None),
+        ("", "MILLIMETER", 4000.0, 0.25),
+    ],
+)
+def test_no_unit_is_no_resolution_unless_imagej_names_one(
+    tmp_path: Path, description: str, unit: str, resolution: float, mpp: float | None
+) -> None:
+    path = tmp_path / "slide.tif"
+    scale = {"resolution": (resolution, resolution), "resolutionunit": unit}
+    tifffile.imwrite(
+        path,
+        blob_image(),
+        photometric="rgb",
+        rowsperstrip=64,
+        description=description,
+        metadata=None,
+        **scale,
+    )
+    with open_slide(path) as slide:
+        stated = slide.info.resolution
+        assert (stated and stated.mpp) == (mpp and pytest.approx(mpp))
+
+
+def test_comments_of_ome_state_no_resolution() -> None:
+    size = 'PhysicalSizeX="{0}" PhysicalSizeY="{0}"'
+    commented = f"<!-- <Pixels {size.format(9)}/> -->"
+    assert ome_mpp(f"<OME>{commented}</OME>") is None
+    assert ome_mpp(f"<OME>{commented}<Image><Pixels {size.format(0.25)}/></Image></OME>") == (0.25, 0.25)
+    assert ome_mpp(f"<OME><Pixels {size.format(0.25)}/><broken") == (0.25, 0.25)
+
+
+def test_long_metadata_is_read_in_no_time() -> None:
+    started = time.process_time()
+    assert ome_mpp("<OME>" + "<Pixels " * 100_000) is None
+    assert time.process_time() - started < 10  # it was quadratic: an hour
 
 
 def test_flag_that_contradicts_the_file_is_said(tmp_path: Path) -> None:

@@ -95,6 +95,9 @@ def detect(
     site: Site = None,
     paper: Paper = False,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
+    allow_damage: Annotated[
+        bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
+    ] = False,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
@@ -148,6 +151,7 @@ def detect(
         site=None if site is None else load_profile(site),
         paper=paper,
         any_stain=any_stain,
+        allow_damage=allow_damage,
         tile_px=tile,
         probability_map=probability_map,
         formats=tuple(formats or ()),

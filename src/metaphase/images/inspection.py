@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, 
 from metaphase.images.stain.pixels import channel_mean, optical_density, stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
+from metaphase.slides.damage import odd_parts
 from metaphase.slides.metadata import CHECK_MPP
 
 # ---- what a user should know about a slide before trusting any number made from it ----
@@ -29,6 +32,8 @@ OBJECTIVE_TIMES_MPP = (6.0, 14.0)
 MAX_THUMBNAIL_SOURCE_PX = 64_000_000
 """Without a level this small, stain is guessed from sampled fields and not from a thumbnail."""
 SAMPLED_FIELDS, FIELD_PX = 6, 256
+PLAIN_SHARE = 0.01
+"""Of an image; scans have none."""
 FIELDS_OVERLAP = 4
 """On little tissue, fields are judged until they cover it this many times."""
 
@@ -65,7 +70,7 @@ def inspect_slide(slide: Slide) -> SlideReport:
     sample = _sample(slide)
     stain = guess_stain(white_balanced(sample, glass_colour(sample)))
     return SlideReport(
-        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide))
+        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide, sample))
     )
 
 
@@ -99,8 +104,16 @@ def _resolution_doubts(slide: Slide) -> list[Caution]:
     return doubts
 
 
-def _layout_doubts(slide: Slide) -> list[Caution]:
+def _layout_doubts(slide: Slide, sample: RGB) -> list[Caution]:
     doubts = []
+    plain = np.zeros(sample.shape[:2], bool)
+    for kind, box in odd_parts(sample):
+        if kind == "plain area":
+            plain[box.y : box.bottom, box.x : box.right] = True
+    if plain.mean() > PLAIN_SHARE:
+        text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
+        advice = "look at it; if tissue should be there, copy or export the slide again"
+        doubts.append(Caution("plain-area", text, advice))
     filled = slide.bounds.area / (slide.width * slide.height)
     if filled < 1:
         text = f"the scanner filled {filled:.0%} of the canvas, from ({slide.bounds.x}, {slide.bounds.y}) on"
@@ -115,14 +128,67 @@ def _layout_doubts(slide: Slide) -> list[Caution]:
     return doubts
 
 
+# ---- what is damaged ----
+
+DAMAGED = "damaged-tiles"
+POSITION_PX, MOST_TOLD = 256, 5
+"""Flaws nearer than this are told as one, and so many of a kind by their position."""
+
+
+def damage_doubts(flaws: Iterable[Flaw], mpp: float) -> Cautions:
+    """What to know of parts that could not be decoded, and of parts that look like no scan."""
+    by_kind: dict[str, list[Box]] = {kind: [] for kind in KINDS}
+    for flaw in dict.fromkeys(flaws):
+        by_kind[flaw.kind].append(flaw.box)
+    lost, doubts = by_kind.pop(UNDECODABLE), []
+    if lost:
+        area = sum(box.area for box in lost) * (mpp / 1000) ** 2
+        text = (
+            f"tiles that cannot be decoded are left out of the tissue: {len(lost)} ({area:.3g} mm2), "
+            f"at {told_positions(lost)}"
+        )
+        doubts.append(Caution(DAMAGED, text, "copy or export the slide again: mitoses there are not counted"))
+    odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
+    if any(odd.values()):
+        told = (f"{kind} at {told_positions(boxes)}" for kind, boxes in odd.items() if boxes)
+        advice = "look there; if the tissue is broken, copy or export the slide again and search it anew"
+        doubts.append(Caution("odd-pixels", f"the image looks damaged: {'; '.join(told)}", advice))
+    return tuple(doubts)
+
+
+def told_positions(boxes: Sequence[Box]) -> str:
+    """The corners of the first boxes, from the top.
+
+    >>> told_positions([Box(9, 8, 1, 1), Box(3, 2, 1, 1)])
+    '(3, 2), (9, 8)'
+    """
+    corners = sorted((box.y, box.x) for box in boxes)
+    told = ", ".join(f"({x}, {y})" for y, x in corners[:MOST_TOLD])
+    return told if len(corners) <= MOST_TOLD else f"{told} and {len(corners) - MOST_TOLD} more"
+
+
+def _merged(boxes: Iterable[Box]) -> list[Box]:
+    """One box of those that begin near each other."""
+    return list({(box.x // POSITION_PX, box.y // POSITION_PX): box for box in boxes}.values())
+
+
+def _touches(box: Box, others: Sequence[Box]) -> bool:
+    return any(box.grown(1).intersection(other).area for other in others)
+
+
 # ---- is a slide fit for the networks ----
 
-BLUR_UM = (0.5, 1.0, 2.0)
-"""Sharpness compares detail between the first two sizes with detail between the last two."""
-SHARP_FIELD = 0.6
-"""Real 40x fields of four scanners have 0.67 or more (5th percentile), at most 0.60 when blurred by 1 um."""
+BLUR_UM, COARSE_BLUR_UM = (0.15, 0.35, 0.7), (0.5, 1.0, 2.0)
+"""Sharpness compares detail between the first two sizes with detail between the last two, at two scales:
+coarse scans do not hold the finest detail, and noise hides a strong blur there."""
+SHARP_FIELD, SHARP_COARSE_FIELD = 0.63, 0.6
+"""Real 40x fields of four scanners have 0.67 and more (5th percentile) at both. Blurred by 0.3 um, which
+costs a quarter of the count, at most 0.62 (95th) at the finer; blurred by 1 um, 0.60 at the coarser."""
 BLURRED_SHARE = 0.25
 """A slide with more blurred fields than this is worth a warning."""
+BLOCK_PX, BLOCKY = 8, 1.55
+"""Steps between JPEG blocks are larger than others: in sound fields at most 1.5 times (99th percentile), at
+a quality of 12 and below 1.56 times and more (1st). At quality 8 a quarter of the count is lost."""
 COLOUR_RATIO = 1.9
 """Training augmentation covers about this factor in the optical density of a channel."""
 
@@ -137,6 +203,8 @@ class Quality:
     """Share of the fields that are out of focus."""
     optical_density: tuple[float, float, float]
     """Mean optical density (base 10) of stained pixels in red, green and blue."""
+    blockiness: float = 1.0
+    """How much larger steps between the blocks of JPEG are than others; the median of the fields."""
 
 
 def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: int = 0) -> Quality:
@@ -146,24 +214,50 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: i
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
     enough = math.ceil(FIELDS_OVERLAP * tissue.area_mm2 / (FIELD_PX * WORKING_MPP / 1000) ** 2)
     chosen = np.random.default_rng(seed).choice(len(rows), min(fields, len(rows), enough), replace=False)
-    reach = FIELD_PX / 2 * WORKING_MPP / slide.mpp
-    xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - reach
-    ys = tissue.y + (rows[chosen] + 0.5) * tissue.scale - reach
-    images = []
+    box, scale = slide.bounds, WORKING_MPP / slide.mpp
+    width, height = (max(1, min(FIELD_PX, int(side / scale))) for side in (box.width, box.height))
+    xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - width * scale / 2
+    ys = tissue.y + (rows[chosen] + 0.5) * tissue.scale - height * scale / 2
+    xs = xs.clip(box.x, box.right - width * scale)  # an edge of the picture is sharp whatever its focus
+    ys = ys.clip(box.y, box.bottom - height * scale)
+    images, blocks = [], []
     for x, y in zip(xs, ys, strict=True):
         with suppress(SlideError):  # who needs those pixels will say that they are damaged
-            images.append(slide.read(float(x), float(y), FIELD_PX, FIELD_PX))
+            images.append(slide.read(float(x), float(y), width, height))
+            own = Box(int(x), int(y), FIELD_PX, FIELD_PX).intersection(box)
+            blocks.append(blockiness(slide.read_level(0, own)) if own.area else 1.0)
     if not images:
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
-    blurred = float(np.mean([sharpness(image) < SHARP_FIELD for image in images]))
+    fine = slide.mpp <= COARSE_SCAN_MPP
+    blurred = float(np.mean([_is_blurred(image, fine=fine) for image in images]))
     red, green, blue = stained_density(np.stack(images))
-    return Quality(len(images), blurred, (float(red), float(green), float(blue)))
+    density = (float(red), float(green), float(blue))
+    return Quality(len(images), blurred, density, float(np.median(blocks)))
 
 
-def sharpness(image: RGB, mpp: float = WORKING_MPP) -> float:
-    """Fine detail (0.5 to 1 um) relative to coarser detail (1 to 2 um); about 0.7 to 1.2 when in focus."""
+def _is_blurred(image: RGB, *, fine: bool) -> bool:
+    """Whether a field lacks the detail of a scan in focus; only a `fine` scan has the finest."""
+    if sharpness(image, COARSE_BLUR_UM) < SHARP_COARSE_FIELD:
+        return True
+    return fine and sharpness(image) < SHARP_FIELD
+
+
+def blockiness(pixels: RGB) -> float:
+    """Steps between columns, and between rows, every 8 px against their median; the lesser one."""
+    green = pixels[..., 1].astype(np.int16)
+    found = []
+    for axis in (0, 1):
+        steps = np.abs(np.diff(green, axis=axis)).mean(axis=1 - axis)
+        steps = steps[: len(steps) // BLOCK_PX * BLOCK_PX].reshape(-1, BLOCK_PX).mean(axis=0)
+        usual = float(np.median(steps)) if steps.size else 0.0
+        found.append(float(steps.max()) / usual if usual > 0 else 1.0)
+    return min(found)
+
+
+def sharpness(image: RGB, sizes_um: tuple[float, ...] = BLUR_UM, mpp: float = WORKING_MPP) -> float:
+    """Fine detail relative to coarser detail; about 0.7 to 1 when in focus."""
     density = channel_mean(optical_density(image))
-    fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / mpp) for size in BLUR_UM)
+    fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / mpp) for size in sizes_um)
     detail = float(np.std(middle - coarse))
     return float(np.std(fine - middle)) / detail if detail > 1e-6 else 0.0
 
@@ -178,6 +272,13 @@ def quality_doubts(quality: Quality, trained_on: tuple[float, float, float] | No
         )
         advice = "look at the hotspot and the gallery; scan the slide again if you can, then count again"
         doubts.append(Caution("out-of-focus", text, advice))
+    if quality.blockiness > BLOCKY:
+        text = (
+            f"compressed so strongly that blocks show (steps between them are {quality.blockiness:.1f} times "
+            "as large as others): mitoses are missed"
+        )
+        advice = "export the slide again from the scanner's own file, with a JPEG quality of 80 or more"
+        doubts.append(Caution("strong-compression", text, advice))
     if quality.fields and trained_on is not None:
         ratio = np.maximum(quality.optical_density, 1e-3) / np.maximum(trained_on, 1e-3)
         furthest = float(np.exp(np.abs(np.log(ratio)).max()))

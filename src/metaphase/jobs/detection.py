@@ -43,7 +43,14 @@ from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile, save_profile
-from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, slide_quality
+from metaphase.images.inspection import (
+    DAMAGED,
+    Quality,
+    damage_doubts,
+    inspect_slide,
+    quality_doubts,
+    slide_quality,
+)
 from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
@@ -229,6 +236,7 @@ class _SlideJob:
         stages = self.stages()
         if stage_states(stages[:1], self.folder)[0].status == "kept":
             self._refuse_other_stain(self._facts())
+            self._refuse_damage(self._facts())
         states = run_stages(stages, self.folder, report=report)
         return SlideOutcome(self.folder, self._settled_summary(stages, states), settled(states))
 
@@ -271,6 +279,7 @@ class _SlideJob:
     def _search(self, made_from: SlideSearched, report: Report) -> Facts:
         started = time.perf_counter()
         with self.slide.slide.open() as slide:
+            slide.flaws = []
             seen = inspect_slide(slide)
             looks = {"stain": seen.stain.name, "stain_confidence": seen.stain.confidence}
             self._refuse_other_stain(looks)
@@ -279,7 +288,7 @@ class _SlideJob:
             found_tissue = time.perf_counter()
             search = TileSearch(
                 slide, tissue, self.model.engine, self.detector.mpp, made_from.peaks, made_from.key,
-                self.config.tile_px, self.model.decoders,
+                self.config.tile_px, self.model.decoders, self.config.allow_damage,
             )  # fmt: skip
             with explained(self.folder / PROBABILITIES):
                 (self.folder / PROBABILITIES).unlink(missing_ok=True)
@@ -289,6 +298,7 @@ class _SlideJob:
                 if self.detector.atypical is not None:
                     judge = _judge(self.detector.atypical, self.model.config.device)
                     table[ATYPICAL] = judge.calibrated(slide, table[["x", "y"]].to_numpy(np.float64))
+                tissue = search.sound_tissue
                 save_tissue(tissue, self.folder, self.slide.name)
                 write_table(self.folder / SEARCH, table)
             resolution, engine = slide.info.resolution, self.model.engine
@@ -301,7 +311,9 @@ class _SlideJob:
                 **looks,
                 "tissue_mm2": tissue.area_mm2,
                 "quality": asdict(quality),
-                "warnings": [doubt.to_dict() for doubt in seen.warnings],
+                "warnings": [
+                    doubt.to_dict() for doubt in (*seen.warnings, *damage_doubts(slide.flaws, slide.mpp))
+                ],
                 "device": str(engine.device),
                 "arithmetic": engine.arithmetic,
                 "seconds": {"tissue": round(found_tissue - started, 3), "detection": round(detection, 3)},
@@ -355,6 +367,7 @@ class _SlideJob:
             versions=current_versions(),
         )
         with self.slide.slide.open() as slide:
+            slide.flaws = []  # pictures show what is there
             write_slide_report(self.folder / REPORT, slide, content)
         return {}
 
@@ -442,6 +455,12 @@ class _SlideJob:
                 path=path,
                 next_step="leave --format dicom out, or give the DICOM slide",
             )
+
+    def _refuse_damage(self, facts: Facts) -> None:
+        """Refuse a result that was made without parts of the slide, unless these may be left out."""
+        told = [doubt.text for doubt in read_cautions(facts["warnings"]) if doubt.code == DAMAGED]
+        if told and not self.config.allow_damage:
+            raise SlideError(told[0], path=self.slide.slide.path, next_step="give --allow-damage")
 
     def _refuse_other_stain(self, facts: Facts) -> None:
         """Refuse a slide that is surely not H&E, unless it is wanted all the same."""

@@ -38,6 +38,8 @@ class DetectionConfig:
     those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
     any_stain: bool = False
     """Search slides that look like immunohistochemistry too."""
+    allow_damage: bool = False
+    """Search slides of which parts cannot be decoded, without these parts."""
     tile_px: int | None = None
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False

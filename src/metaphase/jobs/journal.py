@@ -1,6 +1,7 @@
 """What finished tiles found, kept on disk as they finish, so that a killed run goes on where it stopped.
 
-One line of JSON that says which job this is, then a record for each tile: number, count, checksum, points. A
+One line of JSON that says which job this is, then a record for each tile: number, count, checksum, points;
+flaws of the slide are records too, under a number that no tile has. A
 record cut short by a kill or a full disk fails its checksum and is dropped with all that follows it.
 """
 
@@ -10,7 +11,8 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -21,9 +23,13 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError
 from metaphase.base.files import explained
 from metaphase.base.foreign import check_plain, read_bytes
+from metaphase.base.geometry import Box
+from metaphase.slides.contract import KINDS, Flaw
 
 _RECORD = struct.Struct("<III")
 _COLUMNS = 3
+_FLAWS = 2**32 - 1
+"""In the place of a tile's number: two rows for each flaw."""
 Peaks = Floats
 """(n, 3): x, y in level-0 pixels, and probability."""
 
@@ -36,6 +42,8 @@ class TileJournal:
         self.path = Path(path)
         self.finished: dict[int, Peaks] = {}
         """Peaks of every finished tile, by the tile's number."""
+        self.flaws: list[Flaw] = []
+        """Damage seen so far."""
         header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +65,17 @@ class TileJournal:
             self._file.write(_RECORD.pack(tile, len(data), _checksum(tile, len(data), raw)) + raw)
             self._file.flush()
         self.finished[tile] = data
+
+    def note(self, flaws: Sequence[Flaw]) -> None:
+        """Keep flaws of the slide."""
+        rows = [(KINDS.index(one.kind), *astuple(one.box), 0) for one in flaws]
+        if rows:
+            self.add(_FLAWS, np.array(rows, np.float64))
+            self._take_flaws()
+
+    def _take_flaws(self) -> None:
+        for kind, *edges in self.finished.pop(_FLAWS).reshape(-1, 2 * _COLUMNS).astype(int).tolist():
+            self.flaws.append(Flaw(KINDS[kind], Box(*edges[:4])))
 
     def peaks(self) -> Peaks:
         """All peaks so far, in the order of their tiles' numbers."""
@@ -86,6 +105,8 @@ class TileJournal:
         end = len(header)
         for tile, points, after in _records(content, end):
             self.finished[tile] = points
+            if tile == _FLAWS:
+                self._take_flaws()
             end = after
         return end
 

@@ -16,13 +16,14 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats32
 from metaphase.base.batch import Progress
-from metaphase.base.errors import OutputError
+from metaphase.base.errors import OutputError, SlideError
 from metaphase.base.files import explained
 from metaphase.base.foreign import check_plain
 from metaphase.base.geometry import Box
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
+from metaphase.images.inspection import told_positions
 from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.journal import Peaks, TileJournal
@@ -47,8 +48,10 @@ from metaphase.slides import (
     TilePlan,
     TileProcesses,
     open_slide,
+    read_tiles,
     write_pyramid,
 )
+from metaphase.slides.contract import UNDECODABLE
 
 JOURNAL = "tiles.journal"
 _CERTAIN = 255
@@ -57,7 +60,7 @@ MAP_ROWS = 512
 
 
 @dataclass(frozen=True)
-class SlideSearched(Ingredients, stage="search", schema=3):
+class SlideSearched(Ingredients, stage="search", schema=4):
     """What decides the detections of a slide, whoever searches it."""
 
     slide: SlideSource
@@ -86,6 +89,18 @@ class TileSearch:
     """Of the search: a journal with another one is not gone on with."""
     tile_px: int | None = None
     decoders: TileProcesses | None = None
+    allow_damage: bool = False
+    """Go on without what cannot be decoded, where the slide notes its flaws."""
+
+    @property
+    def undecodable(self) -> list[Box]:
+        """Parts of level 0 that could not be decoded so far, each once."""
+        return list(dict.fromkeys(one.box for one in self.slide.flaws or () if one.kind == UNDECODABLE))
+
+    @property
+    def sound_tissue(self) -> TissueMask:
+        """The tissue without what could not be decoded."""
+        return self.tissue.without(self.undecodable)
 
     @cached_property
     def plan(self) -> TilePlan:
@@ -124,6 +139,10 @@ class TileSearch:
         total = sum(tile.core.area for tile in plan.tiles) * per_px
         done = total - sum(tile.core.area for tile in left) * per_px
         count = self._on_tissue(journal.peaks())
+        flaws = [] if self.slide.flaws is None else self.slide.flaws
+        noted = 0
+        flaws.extend(journal.flaws)
+        self._refuse_damage()
         maps = probabilities is not None
         plan_left = replace(plan, tiles=left)
         for result in detect_tiles(
@@ -133,17 +152,34 @@ class TileSearch:
             peaks = np.column_stack([points.x, points.y, points.probability])
             if probabilities is not None and result.probabilities is not None:
                 probabilities.put(result.tile.core, result.probabilities)
+            journal.note(new := flaws[noted:])
+            noted += len(new)
+            self._refuse_damage()
             journal.add(numbers[result.tile.core], peaks)
             count += self._on_tissue(peaks)
             check_count(count, self.peaks)
             done += result.tile.core.area * per_px
             progress(done, total)
 
+    def _refuse_damage(self) -> None:
+        """Unless damage is allowed, refuse a slide with undecodable parts once all of them are known."""
+        if self.allow_damage or not self.undecodable:
+            return
+        for _ in read_tiles(self.slide, self.plan):
+            pass
+        boxes = self.undecodable
+        area = sum(box.area for box in boxes) * (self.slide.mpp / 1000) ** 2
+        raise SlideError(
+            f"tiles that cannot be decoded: {len(boxes)} ({area:.3g} mm2), at {told_positions(boxes)}",
+            path=self.slide.info.path,
+            next_step="copy or export the slide again, or give --allow-damage to count without them",
+        )
+
     def _on_tissue(self, peaks: Peaks) -> int:
         return int(self.tissue.contains(peaks[:, :2]).sum())
 
     def _table(self, peaks: Peaks, name: str) -> pd.DataFrame:
-        peaks = peaks[self.tissue.contains(peaks[:, :2])]
+        peaks = peaks[self.sound_tissue.contains(peaks[:, :2])]
         found = as_detections(Detections(*peaks.T), self.peaks, self.plan, self.slide.mpp)
         columns = {"x": found.x, "y": found.y, "probability": found.probability}
         return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})

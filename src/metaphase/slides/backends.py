@@ -11,7 +11,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import parsing
 from metaphase.base.geometry import Box
-from metaphase.slides.contract import Slide, SlideInfo, make_levels, over_white
+from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, make_levels, over_white
 from metaphase.slides.metadata import choose_resolution, openslide_mpp
 
 # ---- slides of every vendor that OpenSlide 4 knows ----
@@ -23,7 +23,7 @@ class OpenSlideSlide(Slide):
     """A slide read through OpenSlide, whose handles are thread-safe."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        complete = "check that the copy is complete"
+        self._path, complete = path, "check that the copy is complete"
         with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
             self._handle = openslide.OpenSlide(path)
         properties = dict(self._handle.properties)
@@ -47,14 +47,21 @@ class OpenSlideSlide(Slide):
         # is no whole number a coarser level comes out up to half a level-0 pixel (about 0.1 um) off.
         downsample = self._handle.level_downsamples[level]
         corner = (round(box.x * downsample), round(box.y * downsample))
+        size, handle = (box.width, box.height), self._handle
         try:
-            image = self._handle.read_region(corner, level, (box.width, box.height))
-        except openslide.OpenSlideError as error:
-            raise SlideError(
-                f"level {level} cannot be decoded at {corner} ({error})",
-                path=self.info.path,
+            image = handle.read_region(corner, level, size)
+        except openslide.OpenSlideError:  # after which a handle reads nothing more
+            path = self._path
+            with parsing(
+                path,
+                f"level {level} cannot be decoded at {corner}",
                 next_step="check that the copy is complete",
-            ) from error
+                error=DamagedPixelsError,
+            ):
+                if self._handle is handle:
+                    self._handle = openslide.OpenSlide(path)
+                with openslide.OpenSlide(path) as own:  # others may spoil one that is shared
+                    image = own.read_region(corner, level, size)
         return over_white(np.asarray(image))
 
     def close(self) -> None:

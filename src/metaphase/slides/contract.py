@@ -83,8 +83,30 @@ class SlideInfo:
             )
 
 
+class DamagedPixelsError(SlideError):
+    """Pixels that are in the file and cannot be decoded."""
+
+
+UNDECODABLE = "undecodable"
+KINDS = (UNDECODABLE, "seam", "plain area", "noise")
+"""What is noted of damage: what a decoder says, and what pixels look like."""
+FLAW_PX = 256
+"""Where a file has no tiles of its own, damage is told in parts of at most this side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A part of level 0 that cannot be decoded, or that looks like no scan."""
+
+    kind: str
+    box: Box
+
+
 class Slide(ABC):
     """A pyramid of RGB pixels with a physical scale. Reading is thread-safe. Use it in a `with` statement."""
+
+    flaws: list[Flaw] | None = None
+    """Where damage is noted, by whoever goes on without these pixels, which are then white; else an error."""
 
     def __init__(self, info: SlideInfo) -> None:
         self.info = info
@@ -103,12 +125,32 @@ class Slide(ABC):
             )
         inside = box.intersection(Box(0, 0, self.levels[level].width, self.levels[level].height))
         if inside == box:
-            return self._decode(level, box)
-        out = np.full((box.height, box.width, 3), WHITE, np.uint8)
+            return self._sound(level, box)
+        out = blank(box)
         if inside.area:
             place = inside.moved(-box.x, -box.y)
-            out[place.y : place.bottom, place.x : place.right] = self._decode(level, inside)
+            out[place.y : place.bottom, place.x : place.right] = self._sound(level, inside)
         return out
+
+    def _sound(self, level: int, box: Box) -> RGB:
+        """Pixels of `box`; where flaws are noted, the parts that cannot be decoded are white."""
+        try:
+            return self._decode(level, box)
+        except DamagedPixelsError:
+            if self.flaws is None:
+                raise
+        if max(box.width, box.height) <= FLAW_PX:
+            self.note_undecodable(level, box)
+            return blank(box)
+        axis = int(box.width >= box.height)
+        return np.concatenate([self._sound(level, half) for half in _halves(box)], axis)
+
+    def note_undecodable(self, level: int, box: Box) -> None:
+        """Keep in mind that a box in the plane of `level` cannot be decoded."""
+        if self.flaws is not None:
+            downsample = self.levels[level].downsample
+            edges = (round(side * downsample) for side in (box.x, box.y, box.width, box.height))
+            self.flaws.append(Flaw(UNDECODABLE, Box(*edges)))
 
     def close(self) -> None:  # noqa: B027 -- slides in memory have nothing to close
         """Release the file; reading afterwards is an error."""
@@ -170,6 +212,20 @@ class Slide(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def blank(box: Box) -> RGB:
+    """White pixels."""
+    return np.full((box.height, box.width, 3), WHITE, np.uint8)
+
+
+def _halves(box: Box) -> tuple[Box, Box]:
+    """The two halves of the longer side."""
+    if box.width >= box.height:
+        half = box.width // 2
+        return Box(box.x, box.y, half, box.height), Box(box.x + half, box.y, box.width - half, box.height)
+    half = box.height // 2
+    return Box(box.x, box.y, box.width, half), Box(box.x, box.y + half, box.width, box.height - half)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ image coordinates refer to it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,8 @@ from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, raised
 from metaphase.base.geometry import Box
 from metaphase.base.remote import url_of
 from metaphase.slides.backends import OpenSlideSlide
-from metaphase.slides.contract import Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.damage import check_jpeg
 from metaphase.slides.metadata import choose_resolution
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
@@ -58,7 +61,7 @@ def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slid
     first = parts[0] if parts else path
     if openslide:
         try:
-            return OpenSlideSlide(first, mpp)
+            return _OpenSlideDicom(first, mpp, parts)
         except SlideError as error:
             refused = error
             if not _has_wsidicom():
@@ -70,14 +73,89 @@ def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slid
         path, "damaged DICOM slide", next_step="check that all its files are there", error=SlideError
     ):
         handle = _wsidicom(path).WsiDicom.open(parts)
-    return DicomSlide(handle, mpp, path)
+    return DicomSlide(handle, mpp, path, local=True)
+
+
+_JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
+"""Transfer syntaxes: baseline and extended."""
+
+
+class _JpegFrames:
+    """The JPEG frames of a slide, whose damage decoders do not tell; each is checked once."""
+
+    def __init__(self, handle: WsiDicom) -> None:
+        self._handle = handle
+        self._levels = {
+            (level.size.width, level.size.height): level
+            for level in handle.pyramid.levels
+            if str(level.default_instance.image_data.transfer_syntax) in _JPEG
+        }
+        self._sound: set[tuple[int, int, int]] = set()
+
+    def check(self, level: Level, box: Box) -> None:
+        """Refuse a box with a frame that is damaged."""
+        own = self._levels.get((level.width, level.height))
+        if own is None:
+            return
+        width, height = own.tile_size.width, own.tile_size.height
+        for row in range(box.y // height, -(-box.bottom // height)):
+            for column in range(box.x // width, -(-box.right // width)):
+                if (frame := (own.level, column, row)) not in self._sound:
+                    check_jpeg(
+                        self._handle.read_encoded_tile(own.level, (column, row), crop_to_image_boundary=False)
+                    )
+                    self._sound.add(frame)
+
+
+class _OpenSlideDicom(OpenSlideSlide):
+    """A DICOM slide read through OpenSlide, its frames checked where wsidicom is there to hand them out."""
+
+    def __init__(self, path: Path, mpp: float | None, parts: list[Path] | None) -> None:
+        super().__init__(path, mpp)
+        self._parts = parts
+        self._checks = ExitStack()
+
+    @cached_property
+    def _frames(self) -> _JpegFrames | None:
+        path = self.info.path
+        if path is None or not _has_wsidicom():
+            return None
+        with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
+            opened = _wsidicom(path).WsiDicom.open(self._parts or _of_series(path))
+            return _JpegFrames(self._checks.enter_context(opened))
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        if self.flaws is not None and self._frames is not None:
+            with _decoding(self.info.path, level, box):
+                self._frames.check(self.levels[level], box)
+        return super()._decode(level, box)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._checks.close()
+        super().close()
+
+
+def _decoding(
+    path: Path | None, level: int, box: Box, error: type[SlideError] = DamagedPixelsError
+) -> AbstractContextManager[None]:
+    what = f"level {level} cannot be decoded at {(box.x, box.y)}"
+    return parsing(path, what, next_step="check that the copy is complete", error=error)
 
 
 class DicomSlide(Slide):
     """A slide read through wsidicom, from files or from a server; reading is thread-safe."""
 
-    def __init__(self, handle: WsiDicom, mpp: float | None = None, path: Path | None = None) -> None:
-        self._handle = handle
+    def __init__(
+        self,
+        handle: WsiDicom,
+        mpp: float | None = None,
+        path: Path | None = None,
+        *,
+        local: bool = False,
+    ) -> None:
+        """Of a `local` slide, what cannot be read is damaged; a server may answer another time."""
+        self._handle, self._local = handle, local
         try:
             with parsing(path, "DICOM slide that cannot be used", next_step="check it", error=SlideError):
                 info = self._described(mpp, path)
@@ -113,14 +191,15 @@ class DicomSlide(Slide):
             warnings=doubts,
         )
 
+    @cached_property
+    def _frames(self) -> _JpegFrames:
+        return _JpegFrames(self._handle)
+
     def _decode(self, level: int, box: Box) -> RGB:
         corner, size = (box.x, box.y), (box.width, box.height)
-        with parsing(
-            self.info.path,
-            f"level {level} cannot be decoded at {corner}",
-            next_step="check that the copy is complete",
-            error=SlideError,
-        ):
+        with _decoding(self.info.path, level, box, DamagedPixelsError if self._local else SlideError):
+            if self._local and self.flaws is not None:
+                self._frames.check(self.levels[level], box)
             pixels = self._handle.read_region(corner, self._levels[level], size, threads=1, as_array=True)
             if pixels.dtype != np.uint8:
                 raise ValueError(f"its samples are {pixels.dtype}, not 8-bit")

@@ -16,7 +16,7 @@ from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, parsing, raised
 from metaphase.base.geometry import Box
 from metaphase.slides.archive import is_remote, open_remote
-from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, SlideInfo, as_rgb, make_levels
 from metaphase.slides.metadata import choose_resolution, micrometres
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
@@ -79,7 +79,8 @@ class CziSlide(Slide):
         x, y = self._corner[0] + box.x * step, self._corner[1] + box.y * step
         region = (x, y, box.width * step, box.height * step)
         told = f"level {level} cannot be decoded at ({x}, {y})"
-        with self._lock, parsing(self.info.path or "", told, next_step="copy it again", error=SlideError):
+        reading = parsing(self.info.path, told, next_step="copy it again", error=DamagedPixelsError)
+        with self._lock, reading:
             pixels = self._file.read(
                 roi=region, plane={"C": 0}, zoom=1 / step, background_pixel=(1.0, 1.0, 1.0)
             )
@@ -144,7 +145,7 @@ class OmeZarrSlide(Slide):
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
         place = tuple(wanted.get(axis, 0) for axis in self._axes)
         told = f"level {level} cannot be decoded at ({box.x}, {box.y})"
-        with parsing(self.info.path or "", told, next_step="copy it again", error=SlideError):
+        with parsing(self.info.path or "", told, next_step="copy it again", error=DamagedPixelsError):
             pixels = np.asarray(self._arrays[level][place])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:

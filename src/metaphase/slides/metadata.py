@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
-import re
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from metaphase.base.cautions import Caution, Cautions
@@ -18,7 +20,7 @@ CHECK_MPP = (
 )
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
-_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0}  # um per inch, um per centimetre
+_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, centimetre, millimetre, um
 
 
 def choose_resolution(
@@ -78,21 +80,26 @@ def aperio_properties(description: str) -> dict[str, str]:
 
 
 def tiff_tag_mpp(
-    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int
+    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int | str
 ) -> tuple[float, float] | None:
-    """(x, y) mpp from TIFF resolution tags (rationals, pixels per inch or centimetre)."""
-    size = _PER_TIFF_UNIT.get(unit)
+    """(x, y) mpp from TIFF resolution tags: rationals, pixels per unit, which is TIFF's number or a name."""
+    size = _PER_TIFF_UNIT.get(unit) if isinstance(unit, int) else micrometres(unit)
     if size is None or not x_resolution or not y_resolution or 0 in (*x_resolution, *y_resolution):
         return None
     return size * x_resolution[1] / x_resolution[0], size * y_resolution[1] / y_resolution[0]
 
 
 def ome_mpp(xml: str) -> tuple[float, float] | None:
-    """(x, y) mpp from the first Pixels element of OME-XML."""
-    pixels = re.search(r"<(?:\w+:)?Pixels\b[^>]*>", xml)
-    if not pixels:
-        return None
-    attributes = dict(re.findall(r'(\w+)="([^"]*)"', pixels.group()))
+    """(x, y) mpp from the first Pixels element of OME-XML.
+
+    >>> ome_mpp('<OME><!-- <Pixels PhysicalSizeX="9" PhysicalSizeY="9"/> --></OME>')
+    """
+    attributes: Mapping[str, str] = {}
+    with suppress(ET.ParseError):  # what comes before the fault holds
+        for _, element in ET.iterparse(io.StringIO(xml), ["start"]):
+            if element.tag.rpartition("}")[2] == "Pixels":
+                attributes = element.attrib
+                break
     try:
         x, y = (
             float(attributes[f"PhysicalSize{axis}"])

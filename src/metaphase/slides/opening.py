@@ -29,10 +29,10 @@ from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import url_of
 from metaphase.slides.backends import ArraySlide, OpenSlideSlide, Properties, objective_power
 from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
 from metaphase.slides.metadata import aperio_properties, choose_resolution, openslide_mpp
-from metaphase.slides.png import check_png
 from metaphase.slides.tiff import (
     DECODABLE,
     TiffLayout,
@@ -304,6 +304,8 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
                     )
                 if image.format == "PNG":
                     check_png(path)
+                if image.format == "JPEG":
+                    check_jpeg(path.read_bytes())
                 pixels = _opaque(image)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise SlideError(

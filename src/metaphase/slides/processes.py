@@ -18,9 +18,9 @@ import numpy as np
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.parallel import end_with_parent, in_order
-from metaphase.slides.contract import Slide
+from metaphase.slides.contract import Flaw, Slide
 from metaphase.slides.opening import SlideSource, source_of
-from metaphase.slides.tiles import Tile, TilePlan
+from metaphase.slides.tiles import Tile, TilePlan, read_tile
 
 PAGE, CHANNELS = mmap.ALLOCATIONGRANULARITY, 3
 NICENESS = 5
@@ -57,13 +57,15 @@ class TileProcesses:
         source, slots = source_of(slide), ahead + hold + 1
         size = max(tile.outer.area for tile in plan.tiles) * CHANNELS
         room = self._of(slots * size)
-        decode = partial(_decode, source, plan.mpp, size, slots, len(room))
+        decode = partial(_decode, source, plan.mpp, size, slots, len(room), slide.flaws is not None)
         tasks = [
             (number, tile, *plan.to_level0(tile.outer.x, tile.outer.y))
             for number, tile in enumerate(plan.tiles)
         ]
         try:
-            for number, tile in enumerate(in_order(self._pool, decode, tasks, ahead)):
+            for number, (tile, flaws) in enumerate(in_order(self._pool, decode, tasks, ahead)):
+                if slide.flaws is not None:
+                    slide.flaws.extend(flaws)
                 yield tile, _pixels(room, number % slots * size, tile)
         except BrokenProcessPool as error:
             raise MetaphaseError(
@@ -134,9 +136,10 @@ def _decode(
     size: int,
     slots: int,
     total: int,
+    noted: bool,
     task: tuple[int, Tile, float, float],
-) -> Tile:
-    """Read one tile into its slot."""
+) -> tuple[Tile, list[Flaw]]:
+    """Read one tile into its slot; flaws are returned where they are to be `noted`, else an error."""
     number, tile, x, y = task
     if len(_worker.get("room", ())) != total:
         _worker["room"] = mmap.mmap(_worker["file"], total)
@@ -147,9 +150,11 @@ def _decode(
             before.close()
         _worker["slide"] = source.open()
         _worker["source"] = source
-    pixels = _worker["slide"].read(x, y, tile.outer.width, tile.outer.height, mpp)
-    _pixels(_worker["room"], number % slots * size, tile)[:] = pixels
-    return tile
+    slide: Slide = _worker["slide"]
+    flaws: list[Flaw] = []
+    slide.flaws = flaws if noted else None
+    _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, tile, x, y, mpp)
+    return tile, flaws
 
 
 def _pixels(room: mmap.mmap, first: int, tile: Tile) -> RGB:

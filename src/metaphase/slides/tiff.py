@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, TiffFile, TiffPage
+from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNIT, TiffFile, TiffPage
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import SlideError
@@ -24,7 +26,8 @@ from metaphase.base.foreign import RAISE_LIMITS, check_plain, opened, parsing, r
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores
 from metaphase.base.remote import RemoteFile
-from metaphase.slides.contract import WHITE, Slide, SlideInfo, as_rgb
+from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, as_rgb, blank
+from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
 from metaphase.slides.metadata import ome_mpp, tiff_tag_mpp
 
 # ---- what a TIFF file holds ----
@@ -48,6 +51,10 @@ MAX_CHUNK_PX = 64_000_000
 ASPECT_TOLERANCE = 0.05
 
 
+HEADER_BYTES = 8
+MOST_DIRECTORIES = 4096
+
+
 @dataclass(frozen=True)
 class Chunks:
     """The grid of tiles (or strips) of one level."""
@@ -68,6 +75,14 @@ class Chunks:
         columns = range(box.x // self.width, -(-box.right // self.width))
         rows = range(box.y // self.height, -(-box.bottom // self.height))
         return [row * self.across + column for row in rows for column in columns]
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """Offsets at which several chunks lie: fit for blank ones only."""
+        told = zip(self.page.dataoffsets, self.page.databytecounts, strict=True)
+        return frozenset(
+            offset for offset, times in Counter(at for at, size in told if size).items() if times > 1
+        )
 
     def place(self, index: int) -> Box:
         """The box of a chunk in the plane of its level."""
@@ -157,6 +172,8 @@ def _check_page(page: TiffPage) -> None:
 def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:
     """The full image and its reduced copies, finest first, from the page chain and from SubIFDs."""
     full = tiff.pages.first
+    if len(tiff.pages) + len(full.subifds or ()) > raised(MOST_DIRECTORIES):
+        raise ValueError(f"more than {MOST_DIRECTORIES:,} directories; {RAISE_LIMITS}")
     chained = [page.aspage() for page in tiff.pages[1:]]
     subpages = [] if full.pages is None else [page.aspage() for page in full.pages]
     reduced = [page for page in [*chained, *subpages] if _is_reduction(page, full)]
@@ -195,8 +212,11 @@ def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
     if tiff.is_ome and tiff.ome_metadata and (mpp := ome_mpp(tiff.ome_metadata)):
         return mpp
     tags = page.tags
-    unit = tags.valueof("ResolutionUnit") or 2
-    if not isinstance(unit, int):
+    unit = tags.valueof("ResolutionUnit", 2)  # as TIFF has it where nothing is stated; 1 means no unit
+    named = (tiff.imagej_metadata or {}).get("unit") if tiff.is_imagej else None
+    if unit == RESUNIT.NONE and isinstance(named, str):
+        unit = named.replace("\\u00B5", "µ")  # as ImageJ spells it
+    if not isinstance(unit, int | str):
         return None
     return tiff_tag_mpp(_rational(tags.valueof("XResolution")), _rational(tags.valueof("YResolution")), unit)
 
@@ -221,19 +241,6 @@ def _is_reduction(page: TiffPage, full: TiffPage) -> bool:
 def _data_ranges(page: TiffPage) -> zip[tuple[int, int]]:
     """(offset, size) of each tile or strip."""
     return zip(page.dataoffsets, page.databytecounts, strict=True)
-
-
-def _check_jpeg(data: bytes, chunks: Chunks) -> None:
-    """Refuse a JPEG that says it is larger than its tile, before it is unpacked."""
-    place = 2
-    while place + 9 <= len(data) and data[place] == 0xFF:
-        marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4])
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = (int.from_bytes(data[place + at : place + at + 2]) for at in (5, 7))
-            if width > chunks.width or height > chunks.height:
-                raise ValueError(f"{width} x {height} pixels in a tile of {chunks.width} x {chunks.height}")
-            return
-        place += 1 if marker == 0xFF else 2 + length
 
 
 # ---- the fast path ----
@@ -278,26 +285,49 @@ class TiffSlide(Slide):
 
     def _chunk(self, level: int, index: int) -> RGB:
         chunks = self._levels[level]
-        page, size = chunks.page, chunks.page.databytecounts[index]
-        if size == 0:  # the scanner left this tile out
-            return np.full((chunks.height, chunks.width, 3), WHITE, np.uint8)
         place = chunks.place(index)
-        with parsing(
-            self.info.path,
-            f"level {level} cannot be decoded at ({place.x}, {place.y})",
-            next_step="the file is damaged: copy or export it again",
-            error=SlideError,
-        ):
-            data = self._bytes(page.dataoffsets[index], size)
+        if chunks.page.databytecounts[index] == 0:  # the scanner left this tile out
+            return blank(place)
+        try:
+            with parsing(
+                self.info.path,
+                f"level {level} cannot be decoded at ({place.x}, {place.y})",
+                next_step="the file is damaged: copy or export it again",
+                error=DamagedPixelsError,
+            ):
+                return self._decoded(chunks, index)
+        except DamagedPixelsError:
+            if self.flaws is None:
+                raise
+            self.note_undecodable(level, place)
+            return blank(place)
+
+    def _decoded(self, chunks: Chunks, index: int) -> RGB:
+        """The pixels of a chunk; whatever speaks against them is an error."""
+        page, offset = chunks.page, chunks.page.dataoffsets[index]
+        if offset < HEADER_BYTES:
+            raise ValueError("it would begin in the header of the file")
+        data = self._bytes(offset, page.databytecounts[index])
+        place = chunks.place(index)
+        needed = place.intersection(Box(0, 0, page.imagewidth, page.imagelength))
+        if page.compression == COMPRESSION.JPEG:
+            frame = jpeg_frame(data)
+            if frame.width > chunks.width or frame.height > chunks.height:
+                size = f"{frame.width} x {frame.height}"
+                raise ValueError(f"{size} pixels in a tile of {chunks.width} x {chunks.height}")
+        if self.flaws is not None:
             if page.compression == COMPRESSION.JPEG:
-                _check_jpeg(data, chunks)
-            pixels = page.decode(data, index, jpegtables=page.jpegtables)[0]
-            if pixels is None:
-                raise ValueError("no pixels")
-            needed = place.intersection(Box(0, 0, page.imagewidth, page.imagelength))
-            if pixels.shape[1] < needed.height or pixels.shape[2] < needed.width:
-                raise ValueError(f"{pixels.shape[2]} x {pixels.shape[1]} pixels")
-            return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
+                check_jpeg(data, page.jpegtables)
+            shape = place if page.is_tiled else needed
+            check_packed(data, page.compression, shape.area * page.samplesperpixel)
+        pixels = page.decode(data, index, jpegtables=page.jpegtables)[0]
+        if pixels is None:
+            raise ValueError("no pixels")
+        if pixels.shape[1] < needed.height or pixels.shape[2] < needed.width:
+            raise ValueError(f"{pixels.shape[2]} x {pixels.shape[1]} pixels")
+        if offset in chunks.shared and not is_plain(pixels[0]):
+            raise ValueError("other tiles have the same bytes")
+        return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
 
     def _bytes(self, offset: int, size: int) -> bytes:
         handle = self._layout.file

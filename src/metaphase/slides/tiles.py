@@ -13,7 +13,8 @@ from metaphase.base.arrays import RGB, Integers, Mask, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Flaw, Slide
+from metaphase.slides.damage import OVERLAP_PX, odd_parts
 
 # ---- which tiles to read ----
 
@@ -136,10 +137,26 @@ def read_tiles(
     workers = threads or available_cores()
 
     def read(tile: Tile) -> tuple[Tile, RGB]:
-        x, y = plan.to_level0(tile.outer.x, tile.outer.y)
-        return tile, slide.read(x, y, tile.outer.width, tile.outer.height, plan.mpp)
+        return tile, read_tile(slide, tile, *plan.to_level0(tile.outer.x, tile.outer.y), plan.mpp)
 
     yield from ordered_map(read, plan.tiles, threads=workers, ahead=2 * workers if ahead is None else ahead)
+
+
+def read_tile(slide: Slide, tile: Tile, x: float, y: float, mpp: float) -> RGB:
+    """The pixels of a tile's outer box, from level-0 (x, y) on; odd ones are noted where flaws are."""
+    outer, scale = tile.outer, mpp / slide.mpp
+    pixels = slide.read(x, y, outer.width, outer.height, mpp)
+    if slide.flaws is None:
+        return pixels
+    edges = ((slide.bounds.x - x, slide.bounds.right - x), (slide.bounds.y - y, slide.bounds.bottom - y))
+    (left, right), (top, bottom) = ((math.ceil(a / scale), math.floor(b / scale)) for a, b in edges)
+    near = tile.core.grown(OVERLAP_PX).intersection(outer).moved(-outer.x, -outer.y)
+    seen = near.intersection(Box(left, top, right - left, bottom - top))
+    for kind, box in odd_parts(pixels[seen.y : seen.bottom, seen.x : seen.right]):
+        corner = (x + (seen.x + box.x) * scale, y + (seen.y + box.y) * scale)
+        sides = (box.width * scale, box.height * scale)
+        slide.flaws.append(Flaw(kind, Box(*(round(edge) for edge in (*corner, *sides)))))
+    return pixels
 
 
 # ---- many small squares of one slide ----

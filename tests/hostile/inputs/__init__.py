@@ -15,6 +15,7 @@ from tests.hostile.inputs import (
     cases,
     coco,
     csv_table,
+    damaged,
     dataset,
     dicom,
     further,
@@ -74,6 +75,7 @@ FAMILIES = {
     "dicom": dicom,
     "onnx": onnx_graph,
     "waits": waits,
+    "damaged": damaged,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

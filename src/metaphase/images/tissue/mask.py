@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import uuid
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -20,8 +22,9 @@ from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
+from metaphase.base.geometry import Box
 from metaphase.slides import MaskGrid, Slide
-from metaphase.slides.png import check_png
+from metaphase.slides.damage import check_png
 
 # ---- a tissue mask that knows where on the slide it lies ----
 
@@ -89,6 +92,20 @@ class TissueMask:
     def contains(self, points: npt.NDArray[np.float64]) -> Mask:
         """Whether each level-0 point (n, 2) lies on tissue."""
         return self.grid.contains(points)
+
+    def without(self, boxes: Iterable[Box]) -> TissueMask:
+        """The tissue that none of these boxes of level-0 pixels touches."""
+        mask = self.mask.copy()
+        for box in boxes:
+            left, top = (
+                (corner - first) / self.scale for corner, first in ((box.x, self.x), (box.y, self.y))
+            )
+            right, bottom = left + box.width / self.scale, top + box.height / self.scale
+            rows, columns = (
+                slice(max(0, math.floor(a)), max(0, math.ceil(b))) for a, b in ((top, bottom), (left, right))
+            )
+            mask[rows, columns] = False
+        return replace(self, mask=mask)
 
     @property
     def grid(self) -> MaskGrid:
