@@ -156,10 +156,12 @@ def register(
     points: Points | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
 ) -> Registered:
     """Register a PHH3 slide with the H&E slide of the same section, as `metaphase register` does.
 
-    `points` of the PHH3 slide come back in H&E coordinates. Without `output` the files are temporary and go
+    `points` of the PHH3 slide come back in H&E coordinates; those of a doubtful pair only with
+    `accept_doubtful`, after looking at its picture. Without `output` the files are temporary and go
     with the result.
     """
     first, second = _source(he), _source(phh3)
@@ -167,7 +169,13 @@ def register(
     try:
         with _file_of(points, second.path.stem) as file:
             summary, _ = register_slides(
-                first, second, folder, points=file, annotations=annotations, config=config
+                first,
+                second,
+                folder,
+                points=file,
+                annotations=annotations,
+                config=config,
+                accept_doubtful=accept_doubtful,
             )
     except BaseException:
         _remove(temporary)
