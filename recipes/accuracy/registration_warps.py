@@ -4,8 +4,8 @@
 
 A simulated pair (2,048 x 2,048 px, made once into FOLDER) or a real one of two scanners (ICPR 2012) has its
 second slide turned, and bent by plane waves of one wavelength whose longest displacement is stated. Errors
-are those of the transform at random places of the tissue that both slides show; for real pairs they include what
-the pair was off by before. A pair is good when 95 % of the places are within 5 um.
+are those of the transform at random places of the tissue that both slides show; for real pairs they include
+what the pair was off by before. A pair is good when 95 % of the places are within 5 um.
 """
 
 from __future__ import annotations

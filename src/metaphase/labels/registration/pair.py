@@ -57,8 +57,8 @@ NODE_SPACING = 1.2
 """Side of the field's cells, in median distances between control tiles."""
 MIN_GRID = 12
 """Control tiles stand at least this densely along the shorter side."""
-DENSER = 4
-"""So many times as many control tiles are tried where the field does not follow the tissue."""
+DENSER = 2
+"""Control tiles stand so many times as densely where the field does not follow the tissue otherwise."""
 MIN_CONTROLS = 4
 """With fewer control tiles that agree there is no local field."""
 
@@ -128,11 +128,11 @@ def _best_hypothesis(
             continue
         share = glance(pair, similarity, rough, config)
         if share >= FAILED_SHARE:
-            found, steady = _with_field(start, similarity, config.controls)
-            evidence = gather_evidence(pair, found.transform, rough, config)
-            if evidence.convincing and evidence.error_um > RELIABLE_UM:
-                found, steady = _with_field(start, similarity, DENSER * config.controls)
+            for denser in (1, DENSER):
+                found, steady = _with_field(start, similarity, denser)
                 evidence = gather_evidence(pair, found.transform, rough, config)
+                if not evidence.convincing or evidence.error_um <= RELIABLE_UM:
+                    break
             if evidence.convincing:
                 verdict = judge(pair, found.transform.similarity, evidence, steady, config)
                 return replace(found, evidence=evidence, verdict=verdict)
@@ -156,8 +156,8 @@ def _as_stained(he: Image, phh3: Image, mpp: float) -> Iterator[Candidate]:
     yield from search(detail(he), detail(phh3), mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 1)
 
 
-def _with_field(start: Registration, similarity: Similarity, count: int) -> tuple[Registration, float]:
-    """The registration with its local field of at most `count` control tiles, and the share that agree.
+def _with_field(start: Registration, similarity: Similarity, denser: int) -> tuple[Registration, float]:
+    """The registration with its local field, and the share of the control tiles that agree.
 
     Control tiles are looked for again from where the field leads, so that they lie straight in their windows.
     """
@@ -165,7 +165,8 @@ def _with_field(start: Registration, similarity: Similarity, count: int) -> tupl
     rng = np.random.default_rng([config.seed, 2])
     shortest_um = min(*pair.he.size_um, *pair.phh3.size_um)
     spacing = min(config.control_spacing_um * shape.mpp / config.mpp, shortest_um / MIN_GRID)
-    places = tissue_places(pair, similarity, shape.tile_um, count, rng, spacing)
+    count = config.controls * denser**2
+    places = tissue_places(pair, similarity, shape.tile_um, count, rng, spacing / denser)
     tolerance = config.tolerance_px * shape.mpp
     transform = replace(start.transform, similarity=similarity)
     controls, steady, null = start.controls, 0.0, start.null

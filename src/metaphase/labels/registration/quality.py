@@ -37,7 +37,7 @@ FAILED_P = 1e-6
 """Probability of so much agreement by chance, above which it failed."""
 FAILED_SHARE, RELIABLE_SHARE = 0.25, 0.6
 """Share of tiles that agree: below the first it failed, from the second on it is reliable."""
-RELIABLE_UM = 2.5
+RELIABLE_UM = 3.0
 """95 % of the clear matches lie this close to their expected place. A tile is an average over its area, so
 this vouches for 95 % of the points within 5 um (`recipes/accuracy/registration_warps.py`)."""
 MIN_STRENGTH = 4.0
