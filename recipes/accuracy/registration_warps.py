@@ -60,6 +60,8 @@ class Sample:
 
 def simulated(folder: Path, count: int) -> Iterator[Sample]:
     """Pairs of different laboratories, rendered once."""
+    if not count:
+        return
     settings = SimulationConfig(
         cases=count, centres=count, width=SIDE_PX, height=SIDE_PX, seed=4242, max_shift_um=0.0,
         max_rotation_deg=0.0, local_deformation_um=0.0,

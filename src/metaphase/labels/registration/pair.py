@@ -59,8 +59,10 @@ MIN_GRID = 12
 """Control tiles stand at least this densely along the shorter side."""
 DENSER = 2
 """Control tiles stand so many times as densely where the field does not follow the tissue otherwise."""
+MIN_STEADY = 0.1
+"""Where a smaller share of the control tiles agrees, the tissue is not the same ..."""
 MIN_CONTROLS = 4
-"""With fewer control tiles that agree there is no local field."""
+"""... and with fewer of them there is no local field."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def _best_hypothesis(
         if share >= FAILED_SHARE:
             for denser in (1, DENSER):
                 found, steady = _with_field(start, similarity, denser)
-                evidence = gather_evidence(pair, found.transform, rough, config)
+                compared = steady >= MIN_STEADY or not config.controls
+                evidence = gather_evidence(pair, found.transform, rough, config) if compared else NOTHING
                 if not evidence.convincing or evidence.error_um <= RELIABLE_UM:
                     break
             if evidence.convincing:
@@ -176,7 +179,7 @@ def _with_field(start: Registration, similarity: Similarity, denser: int) -> tup
         found = measure(pair, transform, places, level)
         kept = agreeing(found, null, tolerance, config.neighbours)
         steady = float(kept.mean()) if len(kept) else 0.0
-        if kept.sum() < MIN_CONTROLS:
+        if kept.sum() < MIN_CONTROLS or steady < MIN_STEADY:
             break
         controls = found.chosen(kept)
         target = transform.apply(controls.places + controls.shifts)

@@ -68,6 +68,8 @@ class Evidence:
     """Tiles whose peak stands out."""
     error_um: float
     """95 % of these lie this close to where they are expected; infinite without any."""
+    independent: float
+    """As many tiles of their own would say as much: on a small slide they overlap."""
 
     @property
     def share(self) -> float:
@@ -77,7 +79,8 @@ class Evidence:
     @property
     def p_value(self) -> float:
         """Probability that as many or more agree by chance."""
-        return float(bdtrc(self.agreeing - 1, self.tiles, self.chance)) if self.tiles else 1.0
+        count = min(self.tiles, round(self.independent))
+        return float(bdtrc(int(self.share * count) - 1, count, self.chance)) if self.tiles else 1.0
 
     @property
     def convincing(self) -> bool:
@@ -85,7 +88,7 @@ class Evidence:
         return self.p_value <= FAILED_P and self.share >= FAILED_SHARE
 
 
-NOTHING = Evidence(0, 0, 1.0, 0.0, 0.0, 0.5, 0, math.inf)
+NOTHING = Evidence(0, 0, 1.0, 0.0, 0.0, 0.5, 0, math.inf, 0.0)
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,12 @@ def gather_evidence(
         null.separation(found.heights),
         int(clear.sum()),
         float(np.percentile(miss[clear], 95)) if clear.any() else math.inf,
+        PER_TILE * float(pair.phh3.tissue.mask.sum()) * (pair.phh3.tissue.mpp / shape.tile_um) ** 2,
     )
+
+
+PER_TILE = 2.0
+"""Independent tiles within the area of one."""
 
 
 def glance(pair: SlidePair, similarity: Similarity, shape: TileShape, config: RegistrationConfig) -> float:
