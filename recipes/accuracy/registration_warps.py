@@ -101,7 +101,8 @@ def displacement(
     amplitude = rng.standard_normal((WAVES, 2))
     frequency = 2 * np.pi * mpp / wave_um * np.stack([np.cos(heading), np.sin(heading)], axis=1)
     shift = rng.uniform(-40, 40, 2) / mpp
-    rigid = Displacement(*map(float, (*shift, np.radians(turn_deg), size[0] / 2, size[1] / 2)))
+    turn = float(np.radians(turn_deg))
+    rigid = Displacement(float(shift[0]), float(shift[1]), turn, size[0] / 2, size[1] / 2)
 
     def bent(gain: float) -> Displacement:
         rows = np.column_stack([gain * amplitude, frequency, phase])
@@ -115,9 +116,9 @@ def displacement(
 def warped(pixels: RGB, there: Displacement) -> RGB:
     """The slide whose place p shows what lies at `there.phh3_to_he(p)` of the given one."""
     height, width = pixels.shape[:2]
-    maps = (np.asarray(axis - 0.5, np.float32) for axis in there.pull_maps(Box(0, 0, width, height)))
+    x, y = (np.asarray(axis - 0.5, np.float32) for axis in there.pull_maps(Box(0, 0, width, height)))
     white = (244, 244, 244)
-    out = cv2.remap(pixels, *maps, cv2.INTER_CUBIC, borderMode=cv2.BORDER_CONSTANT, borderValue=white)
+    out = cv2.remap(pixels, x, y, cv2.INTER_CUBIC, borderMode=cv2.BORDER_CONSTANT, borderValue=white)
     return np.asarray(out, np.uint8)
 
 
@@ -136,7 +137,8 @@ def assess(sample: Sample, turn_deg: float, warp: tuple[float, float], seed: int
     miss = np.linalg.norm(found.transform.phh3_to_he(places) * sample.he.mpp - true, axis=1)
     points = register_points(found, places[:POINTS])
     kept = points["accepted"].to_numpy(bool)
-    off = np.linalg.norm(points[["x_he", "y_he"]].to_numpy() * sample.he.mpp - true[:POINTS], axis=1)[kept]
+    there_um = points[["x_he", "y_he"]].to_numpy(float)[kept] * sample.he.mpp
+    off = np.linalg.norm(there_um - true[:POINTS][kept], axis=1)
     middle, most, worst = np.percentile(miss, [50, 95, 100])
     verdict, carried = found.verdict, f"{np.percentile(off, 95):.2f}" if len(off) else ""
     print(

@@ -181,8 +181,8 @@ def read_window(pair: SlidePair, mapping: Mapping, place_um: Points, shape: Tile
     density = pair.he.density(float(x), float(y), width, height, mpp)
     between = np.maximum(1 - np.abs(np.arange(side)[:, None] - steps) / steps[1], 0)
     grid = (there - low - 0.5).reshape(NODES, NODES, 2)
-    maps = (np.asarray(between @ grid[..., k] @ between.T, np.float32) for k in (0, 1))
-    return detail(np.asarray(cv2.remap(density, *maps, cv2.INTER_CUBIC), np.float32))
+    columns, rows = (np.asarray(between @ grid[..., k] @ between.T, np.float32) for k in (0, 1))
+    return detail(np.asarray(cv2.remap(density, columns, rows, cv2.INTER_CUBIC), np.float32))
 
 
 def heat_maps(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Iterator[Image]:
