@@ -24,7 +24,6 @@ import numpy as np
 
 from metaphase.base.arrays import RGB
 from metaphase.base.geometry import Box
-from metaphase.images.tissue import TissueMask
 from metaphase.labels.registration import RegistrationConfig, register_pair, register_points
 from metaphase.simulation import Displacement, SimulationConfig, cohort_cases, render_region
 from metaphase.simulation.deformation import Wave
@@ -132,7 +131,7 @@ def assess(sample: Sample, turn_deg: float, warp: tuple[float, float], seed: int
     took = time.process_time() - began
     places = np.random.default_rng(seed).uniform(0, 1, (PLACES, 2)) * (columns, rows)
     true = sample.unwarped(there.phh3_to_he(places) * sample.other_mpp)
-    seen = _on(found.pair.phh3.tissue, places) & _on(found.pair.he.tissue, true / sample.he.mpp)
+    seen = found.pair.phh3.tissue.contains(places) & found.pair.he.tissue.contains(true / sample.he.mpp)
     places, true = places[seen], true[seen]
     miss = np.linalg.norm(found.transform.phh3_to_he(places) * sample.he.mpp - true, axis=1)
     points = register_points(found, places[:POINTS])
@@ -148,14 +147,6 @@ def assess(sample: Sample, turn_deg: float, warp: tuple[float, float], seed: int
         flush=True,
     )
     return verdict.status, bool(most <= GOOD_UM)
-
-
-def _on(tissue: TissueMask, places: np.ndarray) -> np.ndarray:
-    """Whether level-0 places lie on the tissue."""
-    cells = np.floor((places - (tissue.x, tissue.y)) / tissue.scale).astype(int)
-    inside = ((cells >= 0) & (cells < tissue.mask.shape[::-1])).all(axis=1)
-    x, y = np.where(inside[:, None], cells, 0).T
-    return np.asarray(inside & tissue.mask[y, x])
 
 
 def main() -> None:
