@@ -188,6 +188,15 @@ def test_verdict_rests_on_what_the_field_leaves_to_fresh_tiles(registration: Reg
     assert registration.verdict.numbers["error_95_um"] < 1
 
 
+def test_tissue_that_hardly_corresponds_failed(registration: Registration) -> None:
+    """7 of 24 by chance is rare, and no ground for a transform: it was called doubtful."""
+    hardly = replace(registration.evidence, tiles=24, agreeing=7, chance=0.05, independent=24.0)
+    assert 1e-6 < hardly.p_value < 1e-3
+    assert judge(registration.pair, Similarity(), hardly, 1.0, registration.config).status == "failed"
+    fewer = replace(hardly, agreeing=24, independent=4.0)
+    assert fewer.p_value == pytest.approx(0.05**4)
+
+
 @pytest.mark.parametrize(("accept", "carried"), [(False, 0), (True, 2)])
 def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     registration: Registration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: bool, carried: int
