@@ -217,10 +217,12 @@ def register(
     points: Points | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
 ) -> Registered:
     """Register a PHH3 slide with the H&E slide of the same section, as `metaphase register` does.
 
-    `points` of the PHH3 slide come back in H&E coordinates. Without `output` the files lie in
+    `points` of the PHH3 slide come back in H&E coordinates; those of a doubtful pair only with
+    `accept_doubtful`, after looking at its picture. Without `output` the files lie in
     `metaphase-registered/HE-PHH3`, by the slides' names.
     """
     above = REGISTERED if output is None else Path(output)
@@ -228,7 +230,13 @@ def register(
     folder = above / f"{first.path.stem}-{second.path.stem}" if output is None else above
     with _file_of(points, second.path.stem) as file:
         summary, _ = register_slides(
-            first, second, folder, points=file, annotations=annotations, config=config
+            first,
+            second,
+            folder,
+            points=file,
+            annotations=annotations,
+            config=config,
+            accept_doubtful=accept_doubtful,
         )
     return Registered(folder, summary)
 

@@ -26,6 +26,10 @@ Phh3Mpp = Annotated[
     float | None, typer.Option("--phh3-mpp", help="The same for the PHH3 slide; by default that of --mpp.")
 ]
 AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
+Accept = Annotated[
+    bool,
+    typer.Option("--accept-doubtful", help="Carry points and annotations over though the pair is doubtful."),
+]
 Seed = Annotated[int, typer.Option(help="Where the random tiles lie.")]
 
 
@@ -49,13 +53,15 @@ def register(
     mpp: HeMpp = None,
     phh3_mpp: Phh3Mpp = None,
     any_stains: AnyStains = False,
+    accept_doubtful: Accept = False,
     seed: Seed = 0,
     why: Explain = False,
     as_json: Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
-    Writes the transform, a picture, and the points in H&E coordinates. Exit code 1 when registration failed.
+    Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
+    unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
     from metaphase.jobs.registration import register_slides
     from metaphase.labels.registration import Annotations, RegistrationConfig
@@ -64,7 +70,9 @@ def register(
     config = RegistrationConfig(seed=seed, any_stains=any_stains)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
     slides = SlideSource(he, mpp), SlideSource(phh3, phh3_mpp or mpp)
-    summary, states = register_slides(*slides, output, points=points, annotations=shapes, config=config)
+    summary, states = register_slides(
+        *slides, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
+    )
     explain(states, shown=why)
     if as_json:
         print_json(summary)
@@ -87,4 +95,6 @@ def _tell(summary: dict[str, Any], output: Path) -> None:
             f"{summary['points_accepted']} of {summary['points']} points accepted, "
             f"mean confidence {summary['mean_confidence']:.2f}"
         )
+    if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
+        warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
     stdout.print(f"written to {escape(str(output))}", soft_wrap=True)

@@ -26,11 +26,11 @@ from metaphase.slides import SlideSource
 
 SUMMARY, TRANSFORM = "summary.json", "transform.json"
 OF_POINTS, OF_ANNOTATIONS = ("points.parquet", "points.csv", "points.geojson"), "annotations.geojson"
-"""Files of what was given; annotations are left out where the registration failed."""
+"""Files of what was given; annotations are left out where the registration cannot be relied on."""
 
 
 @dataclass(frozen=True)
-class PairRegistered(Ingredients, stage="registration", schema=2):
+class PairRegistered(Ingredients, stage="registration", schema=3):
     """What decides the registration of a pair, and what is carried over with it."""
 
     he: SlideSource
@@ -39,6 +39,7 @@ class PairRegistered(Ingredients, stage="registration", schema=2):
     annotations: FileContent | None
     drawn_on: str
     config: RegistrationConfig
+    accept_doubtful: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,7 @@ def register_slides(
     points: str | Path | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
 ) -> tuple[dict[str, Any], States]:
     """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
 
@@ -85,7 +87,13 @@ def register_slides(
                 (folder / name).unlink(missing_ok=True)
         with he.open() as first, phh3.open() as second:
             summary = register_to_folder(
-                first, second, folder, points=points, annotations=annotations, config=config
+                first,
+                second,
+                folder,
+                points=points,
+                annotations=annotations,
+                config=config,
+                accept_doubtful=accept_doubtful,
             )
         return {"verdict": summary["verdict"]}
 
@@ -96,6 +104,7 @@ def register_slides(
         None if annotations is None else FileContent(annotations.path),
         "" if annotations is None else annotations.drawn_on,
         config,
+        accept_doubtful,
     )
     writes = (SUMMARY, TRANSFORM, "registration.png", *(OF_POINTS if points is not None else ()))
     stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from, sealed=True)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.labels.registration import (
+    Annotations,
     Registration,
     RegistrationConfig,
     Similarity,
+    Verdict,
     draw_registration,
+    files,
     register_pair,
     register_points,
+    register_to_folder,
 )
+from metaphase.labels.registration.quality import gather_evidence, judge
 from metaphase.labels.registration.tiles import tissue_places
 from metaphase.slides import ArraySlide, Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
@@ -153,6 +161,64 @@ def test_slide_put_in_upside_down_is_turned_back(tissue: Image) -> None:
     assert "180 degrees" in registration.verdict.notes[0]
     there = registration.transform.phh3_to_he([[300.0, 200.0]])[0]
     assert there == pytest.approx([SIZE[0] - 300, SIZE[1] - 200], abs=1)
+
+
+def test_section_turned_and_strongly_warped_is_followed_everywhere(tissue: Image) -> None:
+    """Up to 14 um of warp over 500 um, upside down: more than single tiles bear that are not bent along."""
+    turned = Similarity(1.0, np.pi - 0.05, SIZE[0] * MPP, SIZE[1] * MPP)
+    registration = register_pair(he_slide(tissue), phh3_slide(moved(tissue, turned, 10.0)), QUICK)
+    places = np.random.default_rng(1).uniform(40, 310, (400, 2))
+    there, true = registration.transform.apply(places), true_places(places, turned, 10.0)
+    inside = ((true > 0) & (true < np.array(SIZE) * MPP)).all(axis=1)
+    assert registration.verdict.status == "reliable", registration.verdict
+    assert np.percentile(np.linalg.norm(there - true, axis=1)[inside], 95) < 2
+
+
+def test_verdict_rests_on_what_the_field_leaves_to_fresh_tiles(registration: Registration) -> None:
+    """A transform that is 95 % within 5 um only by its field is reliable with it and doubtful without."""
+    pair, config = registration.pair, registration.config
+    spoilt = replace(registration.transform, field=None)
+    spoilt = replace(spoilt, similarity=replace(spoilt.similarity, shift_x_um=TRUE.shift_x_um + 5))
+    evidence = gather_evidence(pair, spoilt, registration.shape.rough, config)
+    assert evidence.convincing
+    assert evidence.error_um == pytest.approx(6, abs=2)
+    verdict = judge(pair, spoilt.similarity, evidence, 1.0, config)
+    assert verdict.status == "doubtful"
+    assert "points may be more than 5 um off" in verdict.reasons[0]
+    assert registration.verdict.numbers["error_95_um"] < 1
+
+
+def test_tissue_that_hardly_corresponds_failed(registration: Registration) -> None:
+    """7 of 24 by chance is rare, and no ground for a transform: it was called doubtful."""
+    hardly = replace(registration.evidence, tiles=24, agreeing=7, chance=0.05, independent=24.0)
+    assert 1e-6 < hardly.p_value < 1e-3
+    assert judge(registration.pair, Similarity(), hardly, 1.0, registration.config).status == "failed"
+    fewer = replace(hardly, agreeing=24, independent=4.0)
+    assert fewer.p_value == pytest.approx(0.05**4)
+
+
+@pytest.mark.parametrize(("accept", "carried"), [(False, 0), (True, 2)])
+def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
+    registration: Registration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: bool, carried: int
+) -> None:
+    doubtful = replace(registration, verdict=Verdict("doubtful", ("because",)))
+    monkeypatch.setattr(files, "register_pair", lambda *_: doubtful)
+    (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
+    (tmp_path / "shapes.geojson").write_text('{"type": "Point", "coordinates": [300, 250]}')
+    pair = doubtful.pair
+    summary = register_to_folder(
+        pair.he.slide,
+        pair.phh3.slide,
+        tmp_path,
+        points=tmp_path / "points.csv",
+        annotations=Annotations(tmp_path / "shapes.geojson"),
+        accept_doubtful=accept,
+    )
+    table = pd.read_parquet(tmp_path / "points.parquet")
+    assert summary["points_accepted"] == table["accepted"].sum() == table["x"].notna().sum() == carried
+    assert len(json.loads((tmp_path / "points.geojson").read_text())["features"]) == carried
+    assert (tmp_path / "annotations.geojson").exists() == accept
+    assert table["reason"][0] == ("" if accept else "the registration of the pair is doubtful")
 
 
 def test_same_stain_is_doubtful_unless_allowed(tissue: Image) -> None:

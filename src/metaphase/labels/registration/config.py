@@ -22,11 +22,11 @@ class RegistrationConfig:
     """Side of the tiles: 128 um at the finest resolution, more at coarser ones."""
     coarse_px: int = 384
     """Longer side of the overviews with which the search starts."""
-    checks: int = 24
+    checks: int = 100
     """Fresh pairs of tiles that the verdict rests on."""
     controls: int = 400
     """At most so many tiles, spread over the tissue, measure the local field ..."""
-    control_spacing_um: float = 150.0
+    control_spacing_um: float = 75.0
     """... no closer to each other than this."""
     search_px: int = 40
     """How far from the expected place a tile is looked for: 20 um."""

@@ -35,6 +35,7 @@ SHAPES = ("geometry", "nucleusGeometry")
 """Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "registration.metaphase")
 COLOUR = (200, 0, 0)
+NOT_ACCEPTED = "the registration of the pair is doubtful"
 
 
 def map_geojson(content: Any, transform: Transform, *, to: Frame = "he") -> Any:
@@ -127,39 +128,48 @@ def register_to_folder(
     points: str | Path | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
 ) -> dict[str, Any]:
     """Register a pair and write the results into `folder`; returns the summary, as in `summary.json`.
 
     Writes `transform.json`, `registration.png`, `summary.json`, for points `points.parquet`, `points.csv` and
-    `points.geojson` (H&E coordinates), for annotations `annotations.geojson`. After a failed registration
-    no annotations are written and all points are rejected.
+    `points.geojson` (H&E coordinates), for annotations `annotations.geojson`. After a failed registration,
+    or a doubtful one that nobody accepted, no annotations are written and all points are rejected.
     """
     folder = Path(folder)
     given = None if points is None else _read_points(points, phh3)
     shapes = None if annotations is None else load_json(annotations.path)
     registration = register_pair(he, phh3, config)
-    table = None if given is None else mapped_points(registration, given, Path(he.name).stem)
     verdict = registration.verdict
+    trusted = verdict.status == "reliable" or (verdict.status == "doubtful" and accept_doubtful)
+    table = None if given is None else mapped_points(registration, given, Path(he.name).stem, trusted=trusted)
     save_transform(folder / "transform.json", registration.transform, verdict=asdict(verdict))
     if table is not None:
         _write_points(folder, table)
-    if annotations is not None and verdict.status != "failed":
+    if annotations is not None and trusted:
         to: Frame = "he" if annotations.drawn_on == "phh3" else "phh3"
         _write_annotations(folder, shapes, registration, to, annotations.path)
     save_registration_picture(folder / "registration.png", registration, table)
-    summary = summarised(registration, table)
+    summary = summarised(registration, table) | {"accept_doubtful": accept_doubtful}
     write_text(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary
 
 
-def mapped_points(registration: Registration, given: DetectionSet, slide: str) -> pd.DataFrame:
+def mapped_points(
+    registration: Registration, given: DetectionSet, slide: str, *, trusted: bool = True
+) -> pd.DataFrame:
     """A detection table of the PHH3 slide as one of the H&E slide; rejected points have empty `x, y`.
 
-    Columns of `register_points` and of the source follow the usual ones.
+    Columns of `register_points` and of the source follow the usual ones. Of a pair that is not `trusted` all
+    points are rejected; `x_he` and `y_he` tell where they would lie.
     """
     placed = register_points(registration, given.table[["x", "y"]].to_numpy())
+    if not trusted:
+        because = placed["reason"].where(~placed["accepted"], NOT_ACCEPTED)
+        placed = placed.assign(accepted=False, reason=because)
     extra = [name for name in given.table.columns if name not in (*COLUMNS, *placed.columns)]
-    usual = given.table[["probability", "label"]].assign(slide=slide, x=placed["x_he"], y=placed["y_he"])
+    there = placed[["x_he", "y_he"]].where(placed["accepted"]).rename(columns={"x_he": "x", "y_he": "y"})
+    usual = given.table[["probability", "label"]].assign(slide=slide, x=there["x"], y=there["y"])
     return pd.concat([usual[list(COLUMNS)], placed, given.table[extra]], axis=1)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
+from metaphase.base.arrays import Points
 from metaphase.labels.registration.alignment import align, tile_px_for
 from metaphase.labels.registration.coarse import (
     ALL_DEG,
@@ -26,7 +27,9 @@ from metaphase.labels.registration.field import fit_field
 from metaphase.labels.registration.quality import (
     FAILED_SHARE,
     LOOSER,
+    MIN_STRENGTH,
     NOTHING,
+    RELIABLE_UM,
     Evidence,
     Verdict,
     gather_evidence,
@@ -40,6 +43,7 @@ from metaphase.labels.registration.tiles import (
     TileShape,
     detail,
     measure,
+    measure_null,
     overview,
     tissue_places,
     view,
@@ -49,16 +53,16 @@ from metaphase.slides import Slide
 
 FINEST_OVERVIEW_MPP = 2.0
 """Overviews of small slides are no finer than this: single nuclei mislead at a distance."""
-MIN_STRENGTH = 4.0
-"""Standard deviations above the peaks of wrong places from which a control tile counts."""
 NODE_SPACING = 1.2
 """Side of the field's cells, in median distances between control tiles."""
-ROUNDS = 3
-"""Control tiles are measured at most so many times."""
-MIN_GRID = 8
+MIN_GRID = 12
 """Control tiles stand at least this densely along the shorter side."""
+DENSER = 2
+"""Control tiles stand so many times as densely where the field does not follow the tissue otherwise."""
+MIN_STEADY = 0.1
+"""Where a smaller share of the control tiles agrees, the tissue is not the same ..."""
 MIN_CONTROLS = 4
-"""With fewer control tiles that agree there is no local field."""
+"""... and with fewer of them there is no local field."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Registration:
     evidence: Evidence
     controls: Shifts
     """Control tiles that agree with their neighbours, with what the transform leaves to them as shifts."""
+    null: Null
+    """Peaks of tiles of `shape` at wrong places."""
     shape: TileShape
     config: RegistrationConfig
 
@@ -78,24 +84,16 @@ class Registration:
 def register_pair(he: Slide, phh3: Slide, config: RegistrationConfig | None = None) -> Registration:
     """Find the map from the PHH3 slide to the H&E slide of the same section, and judge it.
 
-    A pair that cannot be registered gives a verdict `failed` with the reason; its transform is the best
-    guess and not to be used. Only the tiles compared are read.
+    A pair that cannot be registered gives a verdict `failed` with the reason; its transform means
+    nothing. Only the tiles compared are read.
     """
     config = config or RegistrationConfig()
     pair = SlidePair(view(he), view(phh3))
-    mpp = max(config.mpp, he.mpp, phh3.mpp)
-    shape = TileShape(tile_px_for(pair, mpp, config.tile_px), config.search_px, mpp)
     empty = [name for name, side in (("H&E", pair.he), ("PHH3", pair.phh3)) if side.tissue.is_empty]
     if empty:
         reasons = tuple(f"there is no tissue on the {name} slide" for name in empty)
-        return _unregistered(pair, Verdict("failed", reasons), shape, config)
-    similarity, evidence = _best_hypothesis(pair, shape, config)
-    if not evidence.convincing:
-        verdict = judge(pair, similarity, evidence, 0.0, config)
-        return replace(_unregistered(pair, verdict, shape, config), evidence=evidence)
-    transform, controls, steady = _with_field(pair, similarity, evidence, shape, config)
-    verdict = judge(pair, transform.similarity, evidence, steady, config)
-    return Registration(pair, transform, verdict, evidence, controls, shape, config)
+        return replace(_unregistered(pair, config), verdict=Verdict("failed", reasons))
+    return _best_hypothesis(pair, config, _hypotheses)
 
 
 def same_tissue(he: Slide, phh3: Slide, config: RegistrationConfig | None = None) -> bool:
@@ -104,41 +102,47 @@ def same_tissue(he: Slide, phh3: Slide, config: RegistrationConfig | None = None
     pair = SlidePair(view(he), view(phh3))
     if pair.he.tissue.is_empty or pair.phh3.tissue.is_empty:
         return False
-    mpp = max(config.mpp, he.mpp, phh3.mpp)
+    return _best_hypothesis(pair, config, _as_stained).evidence.convincing
+
+
+def _unregistered(pair: SlidePair, config: RegistrationConfig) -> Registration:
+    mpp = max(config.mpp, pair.he.slide.mpp, pair.phh3.slide.mpp)
     shape = TileShape(tile_px_for(pair, mpp, config.tile_px), config.search_px, mpp)
-    return _best_hypothesis(pair, shape, config, _as_stained)[1].convincing
-
-
-def _unregistered(
-    pair: SlidePair, verdict: Verdict, shape: TileShape, config: RegistrationConfig
-) -> Registration:
     transform = Transform(pair.he.slide.mpp, pair.phh3.slide.mpp, Similarity())
-    nothing = Shifts(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
-    return Registration(pair, transform, verdict, NOTHING, nothing, shape, config)
+    nothing, null = Shifts(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0), np.zeros(0)), Null(np.zeros(0))
+    return Registration(pair, transform, Verdict("failed"), NOTHING, nothing, null, shape, config)
 
 
 def _best_hypothesis(
     pair: SlidePair,
-    shape: TileShape,
     config: RegistrationConfig,
-    hypotheses: Callable[[Image, Image, float], Iterator[Candidate]] | None = None,
-) -> tuple[Similarity, Evidence]:
-    """The first similarity that fresh tiles confirm; else the one they contradict least."""
+    hypotheses: Callable[[Image, Image, float], Iterator[Candidate]],
+) -> Registration:
+    """The first hypothesis that fresh tiles confirm once its field is fitted; else nothing registered."""
+    start = _unregistered(pair, config)
+    rough = start.shape.rough
     longest_um = max(*pair.he.size_um, *pair.phh3.size_um)
-    mpp = max(longest_um / config.coarse_px, FINEST_OVERVIEW_MPP, 2 * shape.mpp)
+    mpp = max(longest_um / config.coarse_px, FINEST_OVERVIEW_MPP, rough.mpp)
     best, best_share = Similarity(), -1.0
-    for candidate in (hypotheses or _hypotheses)(overview(pair.he, mpp), overview(pair.phh3, mpp), mpp):
-        similarity = align(pair, candidate.similarity, mpp, shape.mpp, config)
+    for candidate in hypotheses(overview(pair.he, mpp), overview(pair.phh3, mpp), mpp):
+        similarity = align(pair, candidate.similarity, mpp, rough.mpp, config)
         if similarity is None:
             continue
-        share = glance(pair, similarity, shape, config)
+        share = glance(pair, similarity, rough, config)
         if share >= FAILED_SHARE:
-            evidence = gather_evidence(pair, similarity, shape, config)
+            for denser in (1, DENSER):
+                found, steady = _with_field(start, similarity, denser)
+                compared = steady >= MIN_STEADY or not config.controls
+                evidence = gather_evidence(pair, found.transform, rough, config) if compared else NOTHING
+                if not evidence.convincing or evidence.error_um <= RELIABLE_UM:
+                    break
             if evidence.convincing:
-                return similarity, evidence
+                verdict = judge(pair, found.transform.similarity, evidence, steady, config)
+                return replace(found, evidence=evidence, verdict=verdict)
         if share > best_share:
             best, best_share = similarity, share
-    return best, gather_evidence(pair, best, shape, config)
+    evidence = gather_evidence(pair, best, rough, config)
+    return replace(start, evidence=evidence, verdict=judge(pair, best, evidence, 0.0, config))
 
 
 def _hypotheses(he: Image, phh3: Image, mpp: float) -> Iterator[Candidate]:
@@ -155,31 +159,33 @@ def _as_stained(he: Image, phh3: Image, mpp: float) -> Iterator[Candidate]:
     yield from search(detail(he), detail(phh3), mpp, starts_for(EXPECTED_DEG, [1.0], mirrored=False), 1)
 
 
-def _with_field(
-    pair: SlidePair, similarity: Similarity, evidence: Evidence, shape: TileShape, config: RegistrationConfig
-) -> tuple[Transform, Shifts, float]:
-    """The transform with its local field, the control tiles that agree, and their share of all.
+def _with_field(start: Registration, similarity: Similarity, denser: int) -> tuple[Registration, float]:
+    """The registration with its local field, and the share of the control tiles that agree.
 
-    Where the tissue moved far, control tiles are looked for a second time, from where the first round leads.
+    Control tiles are looked for again from where the field leads, so that they lie straight in their windows.
     """
+    pair, shape, config = start.pair, start.shape, start.config
     rng = np.random.default_rng([config.seed, 2])
     shortest_um = min(*pair.he.size_um, *pair.phh3.size_um)
     spacing = min(config.control_spacing_um * shape.mpp / config.mpp, shortest_um / MIN_GRID)
-    places = tissue_places(pair, similarity, shape.tile_um, config.controls, rng, spacing)
+    count = config.controls * denser**2
+    places = tissue_places(pair, similarity, shape.tile_um, count, rng, spacing / denser)
     tolerance = config.tolerance_px * shape.mpp
-    transform = Transform(pair.he.slide.mpp, pair.phh3.slide.mpp, similarity)
-    for _ in range(ROUNDS):
-        found = measure(pair, transform, places, shape)
-        kept = agreeing(found, evidence.null, tolerance, config.neighbours)
+    transform = replace(start.transform, similarity=similarity)
+    controls, steady, null = start.controls, 0.0, start.null
+    for level in (shape.rough, shape.rough, shape):
+        if level == shape or not controls:
+            null = measure_null(pair, transform, places, level)
+        found = measure(pair, transform, places, level)
+        kept = agreeing(found, null, tolerance, config.neighbours)
+        steady = float(kept.mean()) if len(kept) else 0.0
+        if kept.sum() < MIN_CONTROLS or steady < MIN_STEADY:
+            break
         controls = found.chosen(kept)
-        if len(controls) < MIN_CONTROLS:
-            break
-        far = float(np.percentile(np.linalg.norm(controls.shifts, axis=1), 90))
-        before, transform = transform, _fitted(transform, controls, tolerance)
-        controls = _what_is_left(controls, before, transform)
-        if far < shape.search_um / 2:
-            break
-    return transform, controls, float(kept.mean()) if len(kept) else 0.0
+        target = transform.apply(controls.places + controls.shifts)
+        transform = _fitted(transform, controls, target, tolerance)
+        controls = replace(controls, shifts=transform.invert(target) - controls.places)
+    return replace(start, transform=transform, controls=controls, null=null), steady
 
 
 def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) -> npt.NDArray[np.bool_]:
@@ -191,9 +197,8 @@ def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) ->
     return np.asarray(strong & (miss <= LOOSER * tolerance_um))
 
 
-def _fitted(transform: Transform, controls: Shifts, tolerance_um: float) -> Transform:
-    """Similarity and field through the control tiles, whose shifts were measured with `transform`."""
-    target = transform.apply(controls.places) + controls.shifts @ transform.matrix.T
+def _fitted(transform: Transform, controls: Shifts, target: Points, tolerance_um: float) -> Transform:
+    """Similarity and field that take the control tiles to where they were found."""
     weights = np.clip(controls.heights, 0.05, 1)
     mirrored = transform.similarity.mirrored
     similarity = fit_robustly(controls.places, target, weights, LOOSER * tolerance_um, mirrored=mirrored)
@@ -201,10 +206,3 @@ def _fitted(transform: Transform, controls: Shifts, tolerance_um: float) -> Tran
     left = target - similarity.apply(controls.places)
     field = fit_field(controls.places, left, weights, NODE_SPACING * float(np.median(nearest)), tolerance_um)
     return replace(transform, similarity=similarity, field=field)
-
-
-def _what_is_left(controls: Shifts, before: Transform, after: Transform) -> Shifts:
-    """The control tiles with the shifts that `after` does not explain."""
-    target = before.apply(controls.places) + controls.shifts @ before.matrix.T
-    left = (target - after.apply(controls.places)) @ np.linalg.inv(after.matrix).T
-    return replace(controls, shifts=left)

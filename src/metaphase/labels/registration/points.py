@@ -10,7 +10,8 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Points
 from metaphase.labels.registration.correlation import Consensus, consensus
-from metaphase.labels.registration.pair import MIN_STRENGTH, Registration
+from metaphase.labels.registration.pair import Registration
+from metaphase.labels.registration.quality import MIN_STRENGTH
 from metaphase.labels.registration.tiles import Shifts, View, measure
 
 # ---- how likely a registered point is right to 2 um ----
@@ -101,7 +102,7 @@ def register_points(registration: Registration, points: npt.ArrayLike) -> pd.Dat
     state = _state(registration, places)
     comparable = state == ""
     found = _measured(registration, places, comparable)
-    strength = registration.evidence.null.strength(found.heights)
+    strength = registration.null.strength(found.heights)
     nearby = _neighbourhood(registration, found, comparable & (strength >= MIN_STRENGTH))
     deviation = np.linalg.norm(found.shifts - nearby.shifts, axis=1)
     chosen = _decide(registration, state, strength, deviation, nearby)
@@ -202,7 +203,7 @@ def _table(
     transform = registration.transform
     is_own, is_lent = chosen.method == MEASURED, chosen.method == CONSENSUS
     shift = np.where(is_own[:, None], found.shifts, np.where(is_lent[:, None], nearby.shifts, 0.0))
-    there = (transform.apply(found.places) + shift @ transform.matrix.T) / transform.he_mpp
+    there = transform.apply(found.places + shift) / transform.he_mpp
     scale = registration.shape.mpp / registration.config.mpp
     confidence = np.zeros(len(found))
     spread = nearby.spreads / scale

@@ -1,49 +1,56 @@
 """How far a registration can be trusted: evidence from fresh tiles, and the verdict drawn from it.
 
-Two questions are asked of tiles that had no part in the alignment. Does each match best where it is expected,
-more often than chance would have it? And are the peaks higher than those of the same tiles at wrong places
-of the same slides? No correlation coefficient is good or bad in itself.
+Three questions are asked of tiles that had no part in alignment and field. Does each match best where it is
+expected, more often than chance would have it? Are the peaks higher than those of the same tiles at wrong
+places of the same slides? And how far from their expected place do those lie whose match is clear? No
+correlation coefficient is good or bad in itself.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import bdtrc
 
 from metaphase.labels.registration.coarse import Similarity
 from metaphase.labels.registration.config import RegistrationConfig
 from metaphase.labels.registration.tiles import (
-    Null,
-    Shifts,
+    Mapping,
     SlidePair,
     TileShape,
     View,
     measure,
-    measure_nulls,
+    measure_null,
     tissue_places,
 )
 
 Status = Literal["reliable", "doubtful", "failed"]
 
 WIDER = 2
-"""Fresh tiles are looked for this many times as far as others, so that chance can be told from truth ..."""
+"""Before there is a field, tiles are looked for so many times as far, and agree within as many times more."""
 LOOSER = 2.5
-"""... and agree within this many tolerances, since they are measured without the local field."""
-FAILED_P, RELIABLE_P = 1e-3, 1e-6
-"""Probability of so much agreement by chance: above the first it failed, up to the second it is reliable."""
+"""Fresh tiles agree within this many tolerances."""
+FAILED_P = 1e-6
+"""Probability of so much agreement by chance, above which it failed."""
 FAILED_SHARE, RELIABLE_SHARE = 0.25, 0.6
 """Share of tiles that agree: below the first it failed, from the second on it is reliable."""
+RELIABLE_UM = 2.0
+"""95 % of the clear matches lie this close to their expected place. A tile is an average over its area and
+hardly reaches the edge of the tissue; points are off by up to three times as much, so this vouches for 95 %
+of them within 5 um (`recipes/accuracy/registration_warps.py`)."""
+MIN_STRENGTH = 4.0
+"""Standard deviations above the peaks of wrong places from which a match is clear."""
 RELIABLE_SEPARATION = 0.8
 """Chance that a right place has a higher peak than a wrong one."""
 MIN_STAIN_CONTRAST = 1.0
 """Least difference of the log odds of being H&E: 0.017 of the share that the green channel absorbs."""
 HUGE_SCALE_ERROR = 0.1
 LARGE_TURN_DEG = 10.0
+LARGEST_WARP_UM = 15.0
+"""On a small slide a warp looks like another scale."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,12 @@ class Evidence:
     null_peak: float
     """Median peak at wrong places."""
     separation: float
-    null: Null = field(repr=False)
+    clear: int
+    """Tiles whose peak stands out."""
+    error_um: float
+    """95 % of these lie this close to where they are expected; infinite without any."""
+    independent: float
+    """As many tiles of their own would say as much: on a small slide they overlap."""
 
     @property
     def share(self) -> float:
@@ -68,15 +80,16 @@ class Evidence:
     @property
     def p_value(self) -> float:
         """Probability that as many or more agree by chance."""
-        return float(bdtrc(self.agreeing - 1, self.tiles, self.chance)) if self.tiles else 1.0
+        count = min(self.tiles, round(self.independent))
+        return float(bdtrc(int(self.share * count) - 1, count, self.chance)) if self.tiles else 1.0
 
     @property
     def convincing(self) -> bool:
         """Whether the tissue corresponds, whatever else may be wrong with the pair."""
-        return self.p_value <= RELIABLE_P and self.share >= FAILED_SHARE
+        return self.p_value <= FAILED_P and self.share >= FAILED_SHARE
 
 
-NOTHING = Evidence(0, 0, 1.0, 0.0, 0.0, 0.5, Null(np.zeros(0)))
+NOTHING = Evidence(0, 0, 1.0, 0.0, 0.0, 0.5, 0, math.inf, 0.0)
 
 
 @dataclass(frozen=True)
@@ -92,46 +105,48 @@ class Verdict:
 
 
 def gather_evidence(
-    pair: SlidePair, similarity: Similarity, shape: TileShape, config: RegistrationConfig
+    pair: SlidePair, mapping: Mapping, shape: TileShape, config: RegistrationConfig
 ) -> Evidence:
-    """Look for fresh tiles around where the similarity expects them, and at wrong places."""
+    """Look for fresh tiles around where the mapping expects them, and at wrong places."""
     rng = np.random.default_rng([config.seed, 1])
-    wide = TileShape(shape.tile_px, WIDER * shape.search_px, shape.mpp)
-    places = tissue_places(pair, similarity, wide.tile_um, config.checks, rng)
+    places = tissue_places(pair, mapping, shape.tile_um, config.checks, rng)
     if len(places) < 2:
         return NOTHING
-    found = measure(pair, similarity, places, wide)
-    far, near = measure_nulls(pair, similarity, places, wide, shape)
-    agreeing = _agreeing(found, shape, config)
-    reach = LOOSER * config.tolerance_px
-    chance = min(1.0, math.pi * reach**2 / (2 * wide.search_px + 1) ** 2)
+    found = measure(pair, mapping, places, shape)
+    null = measure_null(pair, mapping, places, shape)
+    clear = null.strength(found.heights) >= MIN_STRENGTH
+    miss = np.linalg.norm(found.shifts, axis=1)
+    reach_px = LOOSER * config.tolerance_px / WIDER
+    chance = min(1.0, math.pi * reach_px**2 / (2 * shape.search_px + 1) ** 2)
     return Evidence(
         len(places),
-        int(agreeing.sum()),
+        int((miss <= reach_px * shape.mpp).sum()),
         chance,
         float(np.median(found.heights)),
-        far.centre,
-        far.separation(found.heights),
-        near,
+        null.centre,
+        null.separation(found.heights),
+        int(clear.sum()),
+        float(np.percentile(miss[clear], 95)) if clear.any() else math.inf,
+        PER_TILE * float(pair.phh3.tissue.mask.sum()) * (pair.phh3.tissue.mpp / shape.tile_um) ** 2,
     )
+
+
+PER_TILE = 2.0
+"""Independent tiles within the area of one."""
 
 
 def glance(pair: SlidePair, similarity: Similarity, shape: TileShape, config: RegistrationConfig) -> float:
     """Share of a few fresh tiles that agree: enough to drop a wrong hypothesis at little cost."""
     rng = np.random.default_rng([config.seed, 3])
-    wide = TileShape(shape.tile_px, WIDER * shape.search_px, shape.mpp)
+    wide = replace(shape, search_px=WIDER * shape.search_px)
     places = tissue_places(pair, similarity, wide.tile_um, GLANCE_TILES, rng)
     if not len(places):
         return 0.0
-    return float(_agreeing(measure(pair, similarity, places, wide), shape, config).mean())
+    found = measure(pair, similarity, places, wide)
+    return float((np.linalg.norm(found.shifts, axis=1) <= LOOSER * config.tolerance_px * shape.mpp).mean())
 
 
 GLANCE_TILES = 8
-
-
-def _agreeing(found: Shifts, shape: TileShape, config: RegistrationConfig) -> npt.NDArray[np.bool_]:
-    reach_um = LOOSER * config.tolerance_px * shape.mpp
-    return np.asarray(np.linalg.norm(found.shifts, axis=1) <= reach_um)
 
 
 def judge(
@@ -159,10 +174,17 @@ def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[st
     )
     if evidence.tiles < MIN_EVIDENCE:
         return [f"only {evidence.tiles} tiles have tissue on both slides"], []
-    if evidence.p_value > FAILED_P or evidence.share < FAILED_SHARE:
+    if not evidence.convincing:
         return [f"the tissue does not correspond: {said}"], []
-    if evidence.p_value > RELIABLE_P or evidence.share < RELIABLE_SHARE:
+    if evidence.share < RELIABLE_SHARE:
         return [], [f"the tissue corresponds in part: {said}"]
+    if evidence.clear < RELIABLE_SHARE * evidence.tiles:
+        return [], [f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"]
+    if evidence.error_um > RELIABLE_UM:
+        return [], [
+            f"points may be more than 5 um off: 95 % of the fresh tiles match within "
+            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}"
+        ]
     if evidence.separation < RELIABLE_SEPARATION:
         return [], [f"peaks are hardly higher than at wrong places (separation {evidence.separation:.2f})"]
     if steady < RELIABLE_SHARE:
@@ -200,12 +222,12 @@ def _about_geometry(
     if similarity.mirrored:
         return ["one slide is a mirror image of the other: it was scanned upside down or flipped"], []
     error = abs(math.log(similarity.scale))
-    if error <= config.max_scale_error:
+    if error <= max(config.max_scale_error, LARGEST_WARP_UM / (max(pair.phh3.size_um) / 2)):
         return [], []
     phh3_mpp = pair.phh3.slide.mpp
     said = (
         f"the stated resolutions contradict each other: with {pair.he.slide.mpp:.4g} um/px in H&E, "
-        f"PHH3 has {phh3_mpp * similarity.scale:.4g} and not {phh3_mpp:.4g}"
+        f"PHH3 has {phh3_mpp * similarity.scale:.3g} and not {phh3_mpp:.4g}"
     )
     return ([said], []) if error > HUGE_SCALE_ERROR else ([], [said])
 
@@ -231,6 +253,8 @@ def _numbers(evidence: Evidence, steady: float) -> dict[str, float]:
     return {
         "tiles": evidence.tiles,
         "tiles_agreeing": evidence.agreeing,
+        "tiles_clear": evidence.clear,
+        **({"error_95_um": evidence.error_um} if evidence.clear else {}),
         "p_by_chance": evidence.p_value,
         "median_peak": evidence.median_peak,
         "median_peak_at_wrong_places": evidence.null_peak,

@@ -120,14 +120,12 @@ MIN_TISSUE = 0.5
 """Random tiles lie where at least this share of the tile is tissue, on both slides."""
 MARGIN_PX = 3
 """Read beyond the window, for the resampling kernel."""
+NODES = 9
+"""The map is exact at so many places along each side of a window, and straight between them."""
 
 
 class Mapping(Protocol):
     """What takes a place of the PHH3 slide to the H&E slide, both in micrometres."""
-
-    @property
-    def matrix(self) -> Points:
-        """The linear part (2, 2)."""
 
     def apply(self, points: Points) -> Points:
         """H&E micrometres (n, 2) of PHH3 micrometres (n, 2)."""
@@ -160,9 +158,9 @@ class TileShape:
         return self.tile_px * self.mpp
 
     @property
-    def search_um(self) -> float:
-        """How far the tile is looked for."""
-        return self.search_px * self.mpp
+    def rough(self) -> TileShape:
+        """Tiles of the same size at half the resolution: cheaper, and found twice as far away."""
+        return TileShape(self.tile_px // 2, self.search_px, 2 * self.mpp)
 
 
 def read_template(pair: SlidePair, place_um: Points, shape: TileShape) -> Image:
@@ -172,17 +170,19 @@ def read_template(pair: SlidePair, place_um: Points, shape: TileShape) -> Image:
 
 
 def read_window(pair: SlidePair, mapping: Mapping, place_um: Points, shape: TileShape) -> Image:
-    """The H&E tissue where `mapping` takes the tile, turned into the PHH3 frame, with room to search."""
-    matrix, mpp, side = mapping.matrix, shape.mpp, shape.window_px
-    centre = mapping.apply(place_um[None])[0]
-    reach = np.abs(matrix).sum(axis=1) * side * mpp / 2 + MARGIN_PX * mpp
-    x, y = centre - reach
-    width, height = (int(v) for v in np.ceil(2 * reach / mpp))
+    """The H&E tissue where `mapping` takes the tile, bent into the PHH3 frame, with room to search."""
+    mpp, side = shape.mpp, shape.window_px
+    steps = np.linspace(0, side - 1, NODES)
+    nodes = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2) - (side - 1) / 2
+    there = mapping.apply(place_um + nodes * mpp) / mpp
+    low, high = there.min(axis=0) - MARGIN_PX, there.max(axis=0) + MARGIN_PX
+    x, y = low * mpp
+    width, height = (int(v) for v in np.ceil(high - low))
     density = pair.he.density(float(x), float(y), width, height, mpp)
-    offset = reach / mpp - 0.5 - matrix @ np.full(2, (side - 1) / 2)
-    affine = np.column_stack([matrix, offset])
-    flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
-    return detail(np.asarray(cv2.warpAffine(density, affine, (side, side), flags=flags), np.float32))
+    between = np.maximum(1 - np.abs(np.arange(side)[:, None] - steps) / steps[1], 0)
+    grid = (there - low - 0.5).reshape(NODES, NODES, 2)
+    columns, rows = (np.asarray(between @ grid[..., k] @ between.T, np.float32) for k in (0, 1))
+    return detail(np.asarray(cv2.remap(density, columns, rows, cv2.INTER_CUBIC), np.float32))
 
 
 def heat_maps(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Iterator[Image]:
@@ -283,7 +283,7 @@ def _apart(points: Points, spacing: float, count: int) -> list[int]:
 
 EXCLUSION_PX = 10.0
 """The second peak lies at least this far from the first: a nucleus's width."""
-NULL_TILES, NULL_ROUNDS = 24, 4
+NULL_TILES, NULL_ROUNDS = 12, 6
 """The null distribution comes from so many tiles, each compared with so many wrong places."""
 
 
@@ -347,17 +347,7 @@ class Null:
 SMALLEST_SPREAD = 0.01
 
 
-def measure_nulls(
-    pair: SlidePair, mapping: Mapping, places_um: Points, wide: TileShape, narrow: TileShape
-) -> tuple[Null, Null]:
-    """Heights of peaks between tiles and windows of different places, for a wide and a narrow search."""
-    margin = wide.search_px - narrow.search_px
-    maps = shuffled_heat_maps(pair, mapping, places_um[:NULL_TILES], wide, NULL_ROUNDS)
-    heights = np.array(
-        [
-            (heat.max(), heat[margin : heat.shape[0] - margin, margin : heat.shape[1] - margin].max())
-            for heat in maps
-        ],
-        float,
-    ).reshape(-1, 2)
-    return Null(heights[:, 0]), Null(heights[:, 1])
+def measure_null(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Null:
+    """Heights of peaks between tiles and windows of different places."""
+    maps = shuffled_heat_maps(pair, mapping, places_um[:NULL_TILES], shape, NULL_ROUNDS)
+    return Null(np.array([heat.max() for heat in maps], float))
