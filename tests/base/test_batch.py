@@ -224,7 +224,7 @@ def test_a_failure_costs_the_same_however_many_came_before(
     assert len(run_batch(items, work, tmp_path).failures) == 40
     assert len(read) <= 3 * 40
     log = (tmp_path / "errors.log").read_text()
-    assert log.count("Traceback") == 40
+    assert len(log.splitlines()) == 40
 
 
 @pytest.mark.parametrize("folder", ["/proc/self/out", "/sys/out", "/proc/1/fd"])

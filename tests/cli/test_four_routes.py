@@ -21,8 +21,8 @@ from metaphase.evaluation.sites import SampleConfig, save_profile
 from metaphase.images.tissue import load_tissue
 from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.jobs.results import SlideResult, load_result
-from metaphase.jobs.reviewing import apply_reviews
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.jobs.reviewing import apply_reviews, log_of
+from metaphase.labels.observers.places import place_name
 from metaphase.networks.points import OperatingPoint
 from metaphase.web.access import Access
 from metaphase.web.viewed import TileMaker, viewed_slides
@@ -128,7 +128,7 @@ def write_profile() -> Path:
 def review(folder: Path) -> None:
     """The two strongest are none, and one was missed."""
     table = load_result(folder).candidates.sort_values("probability", ascending=False)
-    with PlaceLog(folder) as log:
+    with log_of(load_result(folder)) as log:
         for row in table.index[:2]:
             log.record("Anna", place_name(table["x"][row], table["y"][row]), "not")
         log.record("Anna", place_name(300.0, 200.0), "mitosis")
@@ -168,7 +168,9 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
     computed = mp.score(python)
     assert (computed.count, computed.count_interval) == (count.count, count.count_interval)
     (viewed,) = viewed_slides([folder])
-    with Client(viewing_app([viewed], TileMaker(), Access()), "http://127.0.0.1:8502") as client:
+    access = Access()
+    pages = viewing_app([viewed], TileMaker(), access)
+    with Client(pages, "http://127.0.0.1:8502", access.token) as client:
         (listed,) = client.post("/api/slides", json={}).json()["slides"]
         shown = client.post(f"/api/count/{viewed.key}", json={}).json()
     viewed.close()

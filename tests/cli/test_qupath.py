@@ -16,7 +16,7 @@ import metaphase as mp
 from metaphase.base.config import qupath_scripts
 from metaphase.cli.main import app
 from metaphase.detections.formats.contract import NAMES
-from metaphase.detections.table import LOOKALIKE, MITOSIS
+from metaphase.detections.table import BELOW, LOOKALIKE, MITOSIS
 from tests.jobs.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]
@@ -56,7 +56,7 @@ def test_they_call_commands_that_exist(name: str) -> None:
         known = {name for parameter in found.params for name in parameter.opts}
         assert set(re.findall(r'"(-[-\w]+)"', rest)) <= known
     (classes,) = re.findall(r"def classes = (\[.*?\])", script)
-    assert json.loads(classes) == [NAMES[MITOSIS], NAMES[LOOKALIKE]]
+    assert json.loads(classes) == [NAMES[MITOSIS], NAMES[BELOW], NAMES[LOOKALIKE]]
     for opening, closing in ("()", "[]", "{}"):
         assert script.count(opening) == script.count(closing)
 

@@ -23,9 +23,9 @@ from metaphase.jobs.counting import count_cohort, count_points, read_cases, site
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result
-from metaphase.jobs.reviewing import apply_review
+from metaphase.jobs.reviewing import apply_review, log_of
 from metaphase.labels.observers import AnswerStore, load_project
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.places import place_name
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
@@ -154,7 +154,7 @@ def test_a_review_changes_nothing_about_the_calibration(tmp_path: Path, results:
     """The model's own probabilities are asked about, whatever people said of its detections."""
     draw_sample([results], tmp_path / "before", SAMPLED)
     table = load_result(results / "a").candidates
-    with PlaceLog(results / "a") as log:
+    with log_of(load_result(results / "a")) as log:
         for row, said in enumerate(("mitosis", "not", "unsure", "moved 3.0 4.0")):
             log.record("Anna", place_name(table["x"][row], table["y"][row]), said)
         log.record("Anna", place_name(77.0, 99.0), "mitosis")

@@ -50,8 +50,8 @@ from tests.labels.observers.projects import write_project
 from tests.reports.slide_report_samples import Page, count_of, noisy_slide, random_points, result_for
 
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*7 }}"
-PARTS = {"base.html", "tables.html"}
-"""Templates that no page is made of alone."""
+PARTS = {"base.html", "tables.html", "notebook.html"}
+"""Templates that no page is made of alone; a notebook's is tried with `_repr_html_`."""
 ODD = Caution(HOSTILE, HOSTILE, HOSTILE)
 STAGES = (StageRow("simulate", HOSTILE, "kept", 3.0, {HOSTILE: 1234}), StageRow("test", "", "waiting", None))
 TABLES = (TextTable(HOSTILE, ("network", HOSTILE), ((HOSTILE, "0.9"),), HOSTILE),)

@@ -168,7 +168,7 @@ def test_the_index_sorts_by_any_column(tab: Tab, tmp_path: Path) -> None:
         return tab.page.locator("td.name").all_inner_texts()
 
     assert names() == ["a", "c", "b"]
-    tab.page.get_by_role("button", name="Mitoses in 2 mm²").click()
+    tab.page.get_by_role("button", name="Mitotic count").click()
     assert names() == ["b", "c", "a"]
     tab.page.get_by_role("button", name="Slide").click()
     assert names() == ["a", "b", "c"]
