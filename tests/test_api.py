@@ -162,6 +162,7 @@ def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> N
     assert "data:image" not in named._repr_html_()
 
 
+@pytest.mark.slow
 def test_register_is_the_command(pair: Path, tmp_path: Path) -> None:
     he, phh3 = (mp.open_slide(pair / name, mpp=MPP) for name in ("he.png", "phh3.png"))
     done = mp.register(he, phh3, tmp_path, points=pair / "points.csv")
@@ -212,6 +213,7 @@ def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) 
         mp.detect(tmp_path / "a.png", model="absent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 @pytest.mark.filterwarnings("ignore:theirs sees")
 def test_the_examples_of_a_page_run(

@@ -54,6 +54,7 @@ def given(tmp_path: Path, he_slide: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_grand_challenge(tmp_path: Path, given: Path, model: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()

@@ -72,6 +72,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_kill_and_run_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
     options = ["--model", str(model), "--tile", "64", "--device", "cpu"]
     run("detect", he_slide, "-o", tmp_path / "whole", *options)

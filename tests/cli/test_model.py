@@ -89,6 +89,7 @@ def run_without_torch(*arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_export_and_detect_without_torch(tmp_path: Path) -> None:
     """What `metaphase[light]` installs is enough to search a slide with an exported detector."""
     exported = tmp_path / "simulated.onnx"

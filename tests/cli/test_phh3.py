@@ -65,6 +65,7 @@ def test_bad_slides_do_not_stop_the_others_and_finished_ones_are_kept(
     assert all(row["reused"] for row in again)
 
 
+@pytest.mark.slow
 def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: Path) -> None:
     small = ("--epochs", "1", "--batch", "4", "--samples", "4", "--device", "cpu")
     first, second = tmp_path / "p1", tmp_path / "p2"

@@ -30,6 +30,7 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.slow
 def test_simulation_is_reproducible_and_its_slides_are_slides(cohort: Path, tmp_path: Path) -> None:
     settings = tmp_path / "cohort.toml"
     settings.write_text("cases = 2\ncentres = 2\nwidth = 640\nheight = 512\nseed = 9\n")

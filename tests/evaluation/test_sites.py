@@ -85,6 +85,7 @@ def test_all_tissue_may_be_asked_about_and_active_tissue_more_often() -> None:
     assert even == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_laboratory_holds() -> None:
     held = []
     for seed in range(5):

@@ -67,6 +67,7 @@ def network() -> nn.Module:
     return built
 
 
+@pytest.mark.slow
 def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, he_slide: Path) -> None:
     with mp.open_slide(he_slide) as slide:
         np.save(tmp_path / "slide.npy", slide.read(0, 0, 400, 400))

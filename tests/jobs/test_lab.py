@@ -337,8 +337,8 @@ def slides(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_cut_off_slide_and_a_wrong_stain_are_seen(slides: Path, tmp_path: Path) -> None:
-    whole = (slides / "case000_he.tif").read_bytes()
+def test_a_cut_off_slide_and_a_wrong_stain_are_seen(he_slide: Path, tmp_path: Path) -> None:
+    whole = he_slide.read_bytes()
     for share in (0.1, 0.5, 0.95):
         (tmp_path / "x-HE.tif").write_bytes(whole[: int(share * len(whole))])
         assert look_at(tmp_path / "x-HE.tif", tmp_path).problem

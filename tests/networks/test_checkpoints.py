@@ -183,6 +183,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -
         load_model(tmp_path / "m.safetensors")
 
 
+@pytest.mark.slow
 def test_a_model_is_read_without_the_compiler_of_torch(model: Path) -> None:
     """Which takes seconds to load, and is needed for nothing here."""
     code = "import sys; from metaphase.networks.checkpoints import load_model; load_model(sys.argv[1])"

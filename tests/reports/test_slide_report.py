@@ -156,6 +156,7 @@ def test_ids_are_unique_and_links_inside_the_page_arrive() -> None:
     assert {found["for"] for found in page.of("label")} == {found["id"] for found in page.of("input")}
 
 
+@pytest.mark.slow
 def test_however_many_detections_the_page_stays_small_and_is_little_work() -> None:
     slide = noisy_slide()
     some, points = (random_points(count, slide) for count in (2500, 5000))

@@ -38,6 +38,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.slow
 def test_again_and_in_two_processes_the_files_are_identical(written, tmp_path):
     simulate_cohort(tmp_path, dataclasses.replace(SMALL, workers=2))
     assert digests(tmp_path) == digests(written)

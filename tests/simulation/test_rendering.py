@@ -7,6 +7,7 @@ from metaphase.base.geometry import Box
 from metaphase.simulation import Case, CaseRenderer, case_truth, object_patches, render_region, tissue_truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", ["he", "phh3"])
 def test_a_region_alone_equals_the_same_part_of_the_slide(case: Case, renderer: CaseRenderer, frame):
     large = renderer.region(frame, 900, 400, 300, 250)

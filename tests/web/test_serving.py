@@ -40,6 +40,7 @@ def test_impossible_addresses(project: Project) -> None:
         serve_project(project.folder, host="192.0.2.7", token="t" * 20)
 
 
+@pytest.mark.slow
 def test_a_network_gets_a_token_that_outlives_the_server(project: Project) -> None:
     with serving(project.folder, "0.0.0.0") as server:
         first = server.url

@@ -146,6 +146,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     assert done.summary["machine"]["counted"] == counted
 
 
+@pytest.mark.slow
 def test_the_end_of_a_review(tab: Tab, tmp_path: Path) -> None:
     """Answers after the last change nothing, the next slide is a key away, the list follows; back with ←."""
     page, side = tab.page, 1024

@@ -132,15 +132,18 @@ def training_rate(spec: NetworkSpec, batch: int, device: str) -> float:
                 torch.cuda.synchronize()
             yield batch
 
-    return _rate(steps, LEAST_SECONDS / 2)
+    return _rate(steps, 0.5)
 
 
-def _rate(work: Callable[[], Iterator[float]], least_s: float = LEAST_SECONDS) -> float:
-    """Square millimetres, or whatever pieces count, a second, after a first piece that warms caches up."""
+def _rate(work: Callable[[], Iterator[float]], share: float = 1.0) -> float:
+    """Square millimetres, or whatever pieces count, a second, after a first piece that warms caches up.
+
+    Measured for a `share` of `LEAST_SECONDS`.
+    """
     pieces = work()
     next(pieces)
     done, started = 0.0, time.perf_counter()
-    while not done or time.perf_counter() - started < least_s:
+    while not done or time.perf_counter() - started < share * LEAST_SECONDS:
         piece = next(pieces, None)
         if piece is None:
             pieces = work()

@@ -10,6 +10,7 @@ from metaphase.simulation import SimulationConfig, cohort_cases, render_region, 
 from metaphase.slides import ArraySlide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_simulated_slides_of_two_laboratories(index: int) -> None:
     case = cohort_cases(SimulationConfig(cases=2, centres=2, width=2816, height=2304, seed=3))[index]

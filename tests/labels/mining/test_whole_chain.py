@@ -51,6 +51,7 @@ def mining(tmp_path_factory: pytest.TempPathFactory) -> Mining:
     return Mining(folder / "mining", [first], [second], MiningConfig(sets=SETS))
 
 
+@pytest.mark.slow
 def test_from_slides_to_a_distilled_network(mining: Mining) -> None:
     folder, held_out = mining.folder.parent, mining.validation_stores()
     cnn3 = NetworkJudge([trained("cnn3", folder, mining.easy_stores(), held_out)], "cpu")

@@ -207,6 +207,7 @@ def test_bundled_networks_are_known_by_their_names(name: str) -> None:
     assert bundled_model(PHH3_NETWORKS[name]).stat().st_size < 4_500_000
 
 
+@pytest.mark.slow
 def test_bundled_networks_tell_simulated_mitoses_from_artefacts() -> None:
     """On a slide of a laboratory that they have not seen."""
     config = SimulationConfig(cases=1, centres=1, seed=5, width=768, height=768, mitoses_per_mm2=(500, 500))

@@ -59,6 +59,7 @@ def test_a_doubtful_pair_is_taken_only_on_demand(workspace: Path) -> None:
     record.write_bytes(before[1])
 
 
+@pytest.mark.slow
 def test_new_points_are_registered_and_none_is_an_answer(workspace: Path) -> None:
     points = workspace.parent / "01.csv"
     before = points.read_text()

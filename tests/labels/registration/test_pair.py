@@ -75,6 +75,7 @@ def test_numbers_say_what_was_found(registration: Registration) -> None:
     assert numbers["median_peak"] > 3 * numbers["median_peak_at_wrong_places"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_result(registration: Registration, tissue: Image) -> None:
     again = register_pair(he_slide(tissue), phh3_slide(moved(tissue, TRUE, BEND_UM)), QUICK)
     assert again.transform.to_json() == registration.transform.to_json()
@@ -137,9 +138,9 @@ def blank(tissue: Image) -> tuple[Slide, Slide]:
     ("make", "reason"),
     [
         (different, "does not correspond"),
-        (flipped, "mirror image"),
+        pytest.param(flipped, "mirror image", marks=pytest.mark.slow),
         (swapped, "wrong order"),
-        (wrongly_scaled, "PHH3 has 0.5 and not 0.4"),
+        pytest.param(wrongly_scaled, "PHH3 has 0.5 and not 0.4", marks=pytest.mark.slow),
         (blank, "no tissue on the PHH3 slide"),
     ],
 )
@@ -221,6 +222,7 @@ def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     assert table["reason"][0] == ("" if accept else "the registration of the pair is doubtful")
 
 
+@pytest.mark.slow
 def test_same_stain_is_doubtful_unless_allowed(tissue: Image) -> None:
     slides = he_slide(tissue), he_slide(moved(tissue, TRUE))
     doubtful = register_pair(*slides, QUICK).verdict

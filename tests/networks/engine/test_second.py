@@ -71,6 +71,7 @@ def test_tile_size_changes_nothing(tile_px: int) -> None:
     assert_same(tiled, whole)
 
 
+@pytest.mark.slow
 def test_a_higher_floor_asks_less() -> None:
     slide = ArraySlide(texture(240, 240), mpp=0.25)
     config = PeakConfig(floor=0.2, suppress_um=5)
@@ -224,6 +225,7 @@ def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
     assert_same(find_detections(ready.engine, slide, config), expected)
 
 
+@pytest.mark.slow
 def test_exported_it_finds_the_same(tmp_path: Path) -> None:
     model = saved(tmp_path, 0.02, StatedCalibration(scale=0.8, shift=-0.3))
     export_model(model, tmp_path / "graph" / "both")
