@@ -123,6 +123,7 @@ def test_wrong_use_is_told_before_any_work(cohort: Path, tmp_path: Path) -> None
     assert "phh3 classify" in told[0]["reason"]
 
 
+@pytest.mark.slow
 def test_points_come_from_a_folder_or_from_one_table(tmp_path: Path) -> None:
     row = write_pair(tmp_path, "01", drawn_pair(), points="")
     manifest = write_manifest(tmp_path, [{k: v for k, v in row.items() if k != "points"}])

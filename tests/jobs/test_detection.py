@@ -93,7 +93,7 @@ def test_slide_and_model_by_url_come_to_the_same(
     pd.testing.assert_frame_equal(_candidates(outcome), _candidates(whole))
 
 
-@pytest.mark.parametrize("tile_px", [64, 332, None])
+@pytest.mark.parametrize("tile_px", [pytest.param(64, marks=pytest.mark.slow), 332, None])
 def test_tiles_change_nothing(
     tmp_path: Path,
     he_slide: Path,

@@ -351,6 +351,7 @@ def test_each_stage_is_done_again_for_its_own_reasons_only(
     assert all(state.reason for state in planned if state.status != "kept")
 
 
+@pytest.mark.slow
 def test_no_file_of_an_earlier_run_speaks_of_another_operating_point(
     tmp_path: Path, he_slide: Path, model: Path
 ) -> None:

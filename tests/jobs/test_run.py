@@ -94,6 +94,7 @@ def test_a_finished_run_does_nothing(workspace: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in workspace.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_with_the_same_weights(workspace: Path) -> None:
     forget(workspace, "cnn4-2", "soft targets", "cnn5-0p04", "test")
     wanted = checksum(finished_workspace(), "cnn5-0p04")
@@ -132,6 +133,7 @@ def test_a_changed_setting_concerns_the_stages_that_follow(changed: dict[str, An
     assert waiting == list(found)[list(found).index(first) :]
 
 
+@pytest.mark.slow
 def test_a_student_may_ask_its_teachers_about_every_image(workspace: Path) -> None:
     chain = chain_in(workspace, students={"gammas": [0.04], "answers": "augmented"})
     found = statuses(chain)

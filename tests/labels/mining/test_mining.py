@@ -247,6 +247,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path, slides: list[Path]) -> N
     assert (folder / "thesis.docx").exists()
 
 
+@pytest.mark.slow
 def test_stain_standardisation_changes_pixels_not_places(tmp_path: Path, slides: list[Path]) -> None:
     plain = make_mining(tmp_path / "a", slides)
     standard = make_mining(tmp_path / "b", slides, dataclasses.replace(CONFIG, standardise="reinhard"))

@@ -36,6 +36,7 @@ def test_outputs_and_resumption(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_candidates(tmp_path / "case"), first.table)
 
 
+@pytest.mark.slow
 def test_other_settings_or_another_slide_are_searched_anew(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "phh3.tif", draw_slide(900, spread_points(12, 900)))
     search_case(slide, tmp_path / "case", CONFIG, threads=1)

@@ -252,6 +252,7 @@ def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) 
         train(replace(without_labels, teachers=()), tmp_path / "alone", device="cpu")
 
 
+@pytest.mark.slow
 def test_compiled_networks_learn_the_same(
     stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +288,7 @@ def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None
     assert not said.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["stain_mix", "seams"])
 def test_mixing_and_seams_are_part_of_what_is_drawn(
     stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, setting: str
