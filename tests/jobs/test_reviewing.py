@@ -194,7 +194,7 @@ def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Pa
 
 
 @EVERY
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))])
 def test_an_edited_export_gives_its_edits_and_no_more(
     listed: Path, dicom: Path, tmp_path: Path, form: str, seed: int
 ) -> None:
