@@ -61,7 +61,7 @@ def test_flipping_the_slide_flips_the_mask() -> None:
 
 
 @given(
-    level=st.integers(170, 255),
+    level=st.integers(185, 255),
     tint=st.integers(-12, 0),
     noise=st.floats(0, 8),
     quality=st.integers(40, 95),
