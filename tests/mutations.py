@@ -120,8 +120,8 @@ def notices(source: Path, mutant: tuple[str, str, str], options: list[str]) -> s
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), str(ROOT)))}
     near = ROOT / "tests" / Path(name).parent
     try:
-        for places in ([str(near)], []):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *options, *places]
+        for places in (near, ROOT / "tests"):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *options, str(places)]
             done = subprocess.run(
                 command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
             )
