@@ -76,8 +76,8 @@ base/leases.py
 - if path.read_bytes() != lapsed.content:
 + if not path.exists():
 base/leases.py
-- if not self._is_mine(file.read()):
-+ if not file.read():
+- if not self._is_mine(_read(self._path)):
++ if not _read(self._path):
 counting/calibration.py
 - return_length=True) - counted
 + return_length=True)
