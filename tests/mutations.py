@@ -82,8 +82,8 @@ counting/calibration.py
 - return_length=True) - counted
 + return_length=True)
 counting/calibration.py
-- + generator.poisson(chance * missed)
-+ + generator.poisson(0 * missed)
+- chance * missed * unseen
++ chance * 0 * missed * unseen
 labels/registration/transform.py
 - points - self.field.at(guess)
 + points + self.field.at(guess)
@@ -91,7 +91,7 @@ labels/registration/correlation.py
 - > exclusion_px**2
 + < exclusion_px**2
 labels/registration/quality.py
-- return self.p_value <= RELIABLE_P and
+- return self.p_value <= FAILED_P and
 + return
 detections/formats/qupath.py
 - * width / 2
@@ -118,7 +118,8 @@ def notices(source: Path, mutant: tuple[str, str, str], options: list[str]) -> s
         sys.exit(f"{name}: {before!r} is there {text.count(before)} times")
     path.write_text(text.replace(before, after), encoding="utf-8")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join((str(source), str(ROOT)))}
-    near = ROOT / "tests" / Path(name).parent
+    home = ROOT / "tests" / Path(name).parent
+    near = next(folder for folder in (home, *home.parents) if folder.is_dir())
     try:
         for places in (near, ROOT / "tests"):
             command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *options, str(places)]
