@@ -96,7 +96,7 @@ def test_an_item_that_kills_its_workers_is_given_up(crew: Crew, tmp_path: Path) 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GREETING_S", 2)
+    monkeypatch.setattr(crews, "GREETING_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         held = []

@@ -28,7 +28,7 @@ app.command()(register)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    tissue = nuclei(3, 800, 700)
+    tissue = nuclei(3, 620, 560)
     _save(he_slide(tissue), folder / "he.png")
     _save(phh3_slide(moved(tissue, TRUE)), folder / "phh3.png")
     _save(phh3_slide(np.zeros((400, 400), np.float32) - 0.05), folder / "empty.png")

@@ -23,7 +23,7 @@ def test_what_a_slide_waits_for() -> None:
     assert Rates(0.5, 4.0, 0.4, "float16", "cuda").limit == "decoding"
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_command_measures_a_slide_or_a_simulated_one(
     he_slide: Path, model: Path, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,7 @@ def _others(url: str, study: str) -> list[pydicom.Dataset]:
         ("page", "gave an answer that cannot be used"),
         ("garbage", "gave an answer that cannot be used"),
         ("cut", "gave an answer that cannot be used"),
-        ("silent", "did not answer within 0.5 s"),
+        ("silent", "did not answer within 0.1 s"),
         ("huge", "sends more than can be taken"),
     ],
 )
@@ -127,7 +127,7 @@ def test_bad_answers_are_told_in_one_line(
     slide = open_slide(path)
     server.fault = fault
     if fault == "silent":
-        monkeypatch.setattr(archives, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(archives, "TIMEOUT_S", 0.1)
     asked: list[Callable[[], object]] = [
         lambda: find_slides(server.url, tmp_path),
         lambda: open_slide(path),

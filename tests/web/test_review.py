@@ -33,7 +33,7 @@ TOKEN = "a-token-for-the-tests"
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_workspace(tmp_path_factory.mktemp("review"))[0]
+    return built_workspace(tmp_path_factory.mktemp("review"))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ serve_review(sys.argv[1], port=0, ready=lambda running: print(running.url, flush
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_workspace(tmp_path_factory.mktemp("review"))[0]
+    return built_workspace(tmp_path_factory.mktemp("review"))
 
 
 @pytest.fixture

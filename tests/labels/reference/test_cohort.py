@@ -31,7 +31,7 @@ CONFIG = BuildConfig(registration=REGISTRATION)
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_workspace(tmp_path_factory.mktemp("cohort"))[0]
+    return built_workspace(tmp_path_factory.mktemp("cohort"))
 
 
 def rebuilt(workspace: Path, config: BuildConfig = CONFIG) -> Built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from metaphase.jobs.reference import BuildConfig, Built, build_cohort, given_points
 from tests.labels.reference.pairs import QUICK, REGISTRATION, DrawnPair, drawn_pair, save
 from tests.labels.registration.slides import MPP
+from tests.sharing import made_once
 
 
 def write_pair(folder: Path, case: str, pair: DrawnPair, **changes: object) -> dict[str, object]:
@@ -39,8 +41,14 @@ def write_settings(folder: Path) -> Path:
     return folder / "quick.toml"
 
 
-def built_workspace(folder: Path) -> tuple[Path, Built]:
-    """A workspace with one good case `01`."""
+def built_workspace(folder: Path) -> Path:
+    """A workspace with one good case `01`, of one's own."""
+    shutil.copytree(made_once("reference", _build), folder, dirs_exist_ok=True)
+    return folder / "workspace"
+
+
+def _build(folder: Path) -> Built:
     manifest = write_manifest(folder, [write_pair(folder, "01", drawn_pair())])
-    workspace = folder / "workspace"
-    return workspace, build_cohort(manifest, workspace, given_points, BuildConfig(registration=REGISTRATION))
+    return build_cohort(
+        manifest, folder / "workspace", given_points, BuildConfig(registration=REGISTRATION)
+    )

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.ndimage import gaussian_filter
+from scipy.stats import norm
 
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
 from metaphase.networks.engine.places import smoothing_reach
@@ -66,6 +67,13 @@ def test_smoothing_is_the_gaussian_mean_of_probabilities(logits: np.ndarray, sig
     probabilities = 1 / (1 + np.exp(-logits[0].astype(np.float64)))
     expected = gaussian_filter(probabilities, sigma, radius=reach)[reach:-reach, reach:-reach]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.0, 1.75, 2.5])
+def test_smoothing_reaches_as_far_as_a_gaussian_matters(sigma: float) -> None:
+    reach = smoothing_reach(sigma)
+    kernel = norm.pdf(np.arange(-reach, reach + 1), scale=sigma)
+    assert 0.997 < kernel.sum() < 1.003
 
 
 def test_no_smoothing_leaves_the_map_as_it_is() -> None:
