@@ -49,6 +49,4 @@ def built_workspace(folder: Path) -> Path:
 
 def _build(folder: Path) -> Built:
     manifest = write_manifest(folder, [write_pair(folder, "01", drawn_pair())])
-    return build_cohort(
-        manifest, folder / "workspace", given_points, BuildConfig(registration=REGISTRATION)
-    )
+    return build_cohort(manifest, folder / "workspace", given_points, BuildConfig(registration=REGISTRATION))
