@@ -130,10 +130,12 @@ class Engine:
 
     def _wide(self, folded: FoldedDetector) -> tuple[Detector, str]:
         """A network with a wide convolution: its fastest form with its arithmetic in words."""
-        exact, precision = PortableDetector(folded, self.device), self.config.precision
+        precision = self.config.precision
         if not folded.chain:
-            ways = rounded(partial(PlainDetector, folded, self.device), self.device)
-            return fastest(ways, exact, self.device, precision)
+            plain = PlainDetector(folded, self.device, torch.float32)
+            ways = rounded(partial(PlainDetector, folded, self.device, rounded=True), self.device)
+            return fastest(ways, plain, self.device, precision)
+        exact = PortableDetector(folded, self.device)
         if self.device.type != "cuda" or importlib.util.find_spec("triton") is None:
             return exact, "float32"
         from metaphase.networks.engine.gpu import GpuDetector  # kernels made for the paper's detector

@@ -157,21 +157,24 @@ SUMMED = 30_000_000
 class PlainDetector:
     """One network, ready to compute logits of batches of tiles.
 
-    `dtype` is that of weights and features; float32 products are rounded to TensorFloat-32 on a GPU.
+    `dtype` is that of weights and features; where products may be `rounded`, those of float32 are to
+    TensorFloat-32 on a GPU.
     """
 
-    def __init__(self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
+    ) -> None:
         first, *rest = detector.small
         if not isinstance(first, FoldedConv):
             raise TypeError("a detector begins with a convolution")
         layers = [centred(first), *rest, detector.wide]
-        self._dtype = dtype
+        self._dtype, self._rounded = dtype, rounded
         self._layers = SmallLayers(layers, detector.slope, device, dtype)
         self._head, self._head_bias = detector.head.to(device, torch.float32), detector.head_bias
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        with tensor_float(True):
+        with tensor_float(self._rounded):
             pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
             values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
         with tensor_float(False):
