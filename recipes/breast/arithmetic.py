@@ -7,6 +7,11 @@ times: in float32 with both networks everywhere, in float32 with the second look
 does it. A line a source and operating point: the share of the long way's detections that is kept, the largest
 move of a probability, and both F1. Then, a line a source, how many windows of which size the second network
 saw in float32 (on a GPU with those by which their number is filled up).
+
+python recipes/breast/arithmetic.py --data FOLDER --eight-bits src/metaphase/models/breast.json ...
+
+measures what the search in 8 bits needs and writes it into cards: the ranges of feature maps on images that
+were learnt from, of all laboratories, and the error on those left out.
 """
 
 from __future__ import annotations
@@ -15,23 +20,32 @@ import argparse
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from dense_accuracy import NONE, Found, marked
-from pictures import MITOSIS, MPP, TRAIN, VALIDATION, Picture, read_pictures
+from pictures import LOOK, MITOSIS, MPP, TRAIN, VALIDATION, Picture, Pixels, read_pictures
+from scipy.special import expit
 from torch import Tensor
 
+from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.tables import read_manifest
 from metaphase.evaluation.metrics import detection_metrics
+from metaphase.networks.cards import EightBits
+from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
-from metaphase.networks.engine.arithmetic import Detector
+from metaphase.networks.engine.onnx import LOGIT, OnnxEngine, run_all
+from metaphase.networks.engine.places import smoothed
+from metaphase.networks.exporting import detector_graph, measured_ranges
 from metaphase.slides import ArraySlide, open_slide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
 SAME_PX = 8.0
 """Detections nearer than this are the same."""
+WINDOW_PX, WINDOWS_EACH, SIGMA = 321, 12, 1.75
+"""Windows by which 8 bits are measured, of each folder and role, and the smoothing of their logits."""
 
 
 def simulated_pictures(cohort: Path) -> list[Picture]:
@@ -50,22 +64,30 @@ def simulated_pictures(cohort: Path) -> list[Picture]:
 
 
 class Watched:
-    """A network of windows; how many of which side it sees."""
+    """A network of windows, PyTorch's or ONNX Runtime's; how many of which side it sees."""
 
-    def __init__(self, network: Detector) -> None:
+    def __init__(self, network: Any) -> None:
         self.network = network
         self.sides: Counter[int] = Counter()
 
     def logits(self, image: Tensor) -> Tensor:
-        """What the network says."""
+        """What a network of PyTorch says."""
         self.sides[image.shape[1]] += len(image)
-        return self.network.logits(image)
+        logits: Tensor = self.network.logits(image)
+        return logits
+
+    def run(self, names: list[str], given: dict[str, Pixels], options: object) -> list[Floats32]:
+        """What a session of ONNX Runtime says."""
+        for image in given.values():
+            self.sides[image.shape[1]] += len(image)
+        answers: list[Floats32] = self.network.run(names, given, options)
+        return answers
 
 
 def watched(ready: ReadyDetector) -> Watched:
     """Its second network, from now on counted."""
     engine = ready.engine
-    assert isinstance(engine, Engine)
+    assert isinstance(engine, Engine | OnnxEngine)
     assert engine.second is not None
     watch = Watched(engine.second.network)
     engine.second = replace(engine.second, network=watch)
@@ -81,6 +103,36 @@ def found_by(ready: ReadyDetector, pictures: list[Picture]) -> Found:
         here = find_detections(ready.engine, ArraySlide(one.pixels, mpp=MPP), peaks)
         found[f"{one.folder}|{one.name}"] = np.column_stack([here.x, here.y, here.probability])
     return found
+
+
+def state_eight_bits(card_path: Path, pictures: list[Picture]) -> None:
+    """Measure ranges and error of a network, and write them into its card."""
+    network, card = load_model(card_path.with_suffix(".safetensors"))
+    by_laboratory: dict[str, list[Picture]] = {}
+    for one in pictures:
+        if min(one.pixels.shape[:2]) >= WINDOW_PX and one.role != LOOK:
+            by_laboratory.setdefault(f"{one.folder} {one.role}", []).append(one)
+    rng, windows = np.random.default_rng(0), dict[str, list[RGB]]()
+    for some in by_laboratory.values():
+        for number in rng.choice(len(some), WINDOWS_EACH):
+            one = some[number]
+            y, x = (int(rng.integers(side - WINDOW_PX + 1)) for side in one.pixels.shape[:2])
+            cut = one.pixels[y : y + WINDOW_PX, x : x + WINDOW_PX]
+            windows.setdefault(one.role, []).append(np.ascontiguousarray(cut))
+    ranges = tuple(
+        (round(low, 4), round(high, 4)) for low, high in measured_ranges(network, card, windows[TRAIN])
+    )
+    exact, rounded = (
+        smoothed(
+            np.concatenate([logits for (logits,) in run_all(graph, [LOGIT], windows[VALIDATION])]), SIGMA
+        )
+        for graph in (detector_graph(network, card), detector_graph(network, card, ranges))
+    )
+    unsure = (expit(exact) > 0.1) & (expit(exact) < 0.9)
+    error = round(float(np.quantile((exact - rounded)[unsure], 0.999)), 2)
+    print(f"{card_path.stem}: {len(ranges)} ranges, error {error} on {len(windows[VALIDATION])} windows")
+    changed = card.model_copy(update={"eight_bits": EightBits(ranges=ranges, error=error)})
+    card_path.write_text(changed.model_dump_json(indent=2) + "\n")
 
 
 def kept(long: Found, short: Found, pictures: list[Picture], threshold: float) -> tuple[int, int, float]:
@@ -110,8 +162,14 @@ def main() -> None:
     parser.add_argument("--precision", default="auto", help="of the third way; fast: bfloat16 on any CPU")
     parser.add_argument("--most", type=int, default=1_000_000, help="images a source")
     parser.add_argument("--simulated", type=Path, help="a cohort of `metaphase simulate`")
+    parser.add_argument("--eight-bits", type=Path, nargs="+", default=[], help="cards to be completed")
     options = parser.parse_args()
-    left_out = [one for one in read_pictures(options.data) if one.role != TRAIN]
+    pictures = read_pictures(options.data)
+    for card in options.eight_bits:
+        state_eight_bits(card, pictures)
+    if options.eight_bits:
+        return
+    left_out = [one for one in pictures if one.role != TRAIN]
     by_source = {name: [one for one in left_out if one.folder == name][: options.most] for name in FOLDERS}
     by_source = {name: pictures for name, pictures in by_source.items() if pictures}
     if options.simulated:
