@@ -207,9 +207,15 @@ class DenseChain(Chain):
         """Where networks learn."""
         return choose_device(self.device)
 
+    @cached_property
+    def _windows(self) -> Windows:
+        return Windows(self.learnt, self.torch_device, 0, self.dense.collage)
+
     def windows(self, seed: int) -> Windows:
-        """Windows of the training images."""
-        return Windows(self.learnt, self.torch_device, seed, self.dense.collage)
+        """Windows of the training images, drawn anew; no errors are known yet."""
+        self._windows.seed, self._windows.answers = seed, None
+        self._windows.forget()
+        return self._windows
 
     @property
     def published(self) -> list[str]:

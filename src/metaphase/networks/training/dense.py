@@ -153,9 +153,12 @@ def with_published(student: nn.Sequential, weights: Mapping[str, Tensor]) -> nn.
 # ---- answers ----
 
 
-def dense_logits(network: nn.Module, images: Tensor) -> Tensor:
-    """Logits (n, rows, columns); a detector's are as many as windows of 97 px, the first means pixel 50."""
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+def dense_logits(network: nn.Module, images: Tensor, numbers: torch.dtype = torch.bfloat16) -> Tensor:
+    """Logits (n, rows, columns); a detector's are as many as windows of 97 px, the first means pixel 50.
+
+    `numbers` are those of a GPU.
+    """
+    with torch.autocast(images.device.type, numbers, enabled=images.is_cuda):
         logits: Tensor = network(images)
     if logits.ndim == 3:
         return logits.float()
@@ -180,7 +183,7 @@ def image_maps(network: nn.Module, pixels: Sequence[RGB], device: torch.device) 
         count = min(SEARCH_ROWS, rows - first)
         end = (first + count - 1) * CELL_PX + 2 * lead + 1
         band = images[:, :, first * CELL_PX : end, : (columns - 1) * CELL_PX + 2 * lead + 1]
-        parts.append(dense_logits(network, band)[:, :count, :columns])
+        parts.append(dense_logits(network, band, torch.float16)[:, :count, :columns])
     return torch.cat(parts, 1)
 
 
@@ -249,16 +252,15 @@ def errors_of(network: nn.Module, images: Sequence[LabelledImage], device: torch
 
 @torch.no_grad()
 def teachers_answer(teachers: Sequence[nn.Module], images: Tensor) -> Tensor:
-    """Mean probability at every cell; a detector has its say where it sees enough."""
-    full = images.shape[2] // CELL_PX
+    """Mean probability at the cells that some teacher answers; a detector does where it sees enough."""
+    answers = [torch.sigmoid(dense_logits(teacher, images)) for teacher in teachers]
+    full = max(said.shape[1] for said in answers)
     total = torch.zeros((len(images), full, full), device=images.device)
-    count = torch.zeros((full, full), device=images.device)
-    for teacher in teachers:
-        said = torch.sigmoid(dense_logits(teacher, images))
-        inner = slice((full - said.shape[1]) // 2, (full - said.shape[1]) // 2 + said.shape[1])
-        total[:, inner, inner] += said
-        count[inner, inner] += 1
-    return total / count.clamp(min=1)
+    count = torch.zeros((1, full, full), device=images.device)
+    for said in answers:
+        _middle(total, said.shape[1]).add_(said)
+        _middle(count, said.shape[1]).add_(1)
+    return total / count
 
 
 # ---- learning ----
