@@ -389,8 +389,6 @@ BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
 PAPER_MODEL = "paper"
 """The detector of the paper's kind, by its method from real fields: what the paper's way takes by default."""
-TO_START_FROM = "breast-second"
-"""The network of the default detector that looks again: what a laboratory's own training starts from."""
 
 PHH3_NETWORKS = {"cnn1": "phh3-cnn1", "cnn2": "phh3-cnn2"}
 """The bundled CNN1 and CNN2: they suggest what people label, and a laboratory's own start from them."""
