@@ -117,7 +117,8 @@ def compare(name: str, network: nn.Sequential, card: ModelCard, pixels: RGB, rou
     ranges = measured_ranges(network, card, pixels[:1]) if stated is None else stated.ranges
     ways = ways_of(network, card, ranges, pixels.shape)
     mm2 = pixels[..., 0].size / 1e6 / MPX_PER_MM2
-    exact, wall, processor = ways["ONNX Runtime, float32"](pixels), {}, {}
+    exact = ways["ONNX Runtime, float32"](pixels)
+    wall, processor = dict[str, float](), dict[str, float]()
     off = {way: float(np.abs(work(pixels) - exact).max()) for way, work in ways.items()}
     for _ in range(rounds):
         for way, work in ways.items():
