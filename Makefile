@@ -81,7 +81,7 @@ locks: $(TOOLS)/.ready  ## what containers install, by hash: deploy/cpu.lock and
 wheel-check: wheel  ## the wheel in a fresh environment, and every code block of the documentation run there
 	$(PYTHON) -m venv --clear build/wheel-check
 	build/wheel-check/bin/python -m pip install --quiet --constraint constraints.txt \
-		"$$(ls dist/metaphase-*.whl)[onnx,train,dicom,czi,zarr]" pytest hypothesis
+		"$$(ls dist/metaphase-*.whl)[train,dicom,czi,zarr]" pytest hypothesis
 	METAPHASE_BLOCKS=all build/wheel-check/bin/python -m pytest -p no:cacheprovider tests/docs --durations=10
 
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them

@@ -40,6 +40,7 @@ from metaphase.networks.engine import (
     detect_tiles,
     plan_detection,
 )
+from metaphase.networks.engine.arithmetic import tissue_like
 from metaphase.networks.engine.layers import CellDetector, PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.onnx import LOGIT, PIXELS
 from metaphase.networks.exporting import Ranges, detector_graph, measured_ranges
@@ -48,6 +49,8 @@ from metaphase.slides import open_slide
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = ("engine", "float32", "torch")
+PAPER_OUTPUTS = 128
+"""Outputs a side of the tile that the paper's network sees."""
 Way = Callable[[RGB], Floats32]
 """Logits of uint8 pixels (n, rows, columns, 3)."""
 
@@ -115,8 +118,7 @@ def compare(name: str, network: nn.Sequential, card: ModelCard, pixels: RGB, rou
     ways = ways_of(network, card, ranges, pixels.shape)
     mm2 = pixels[..., 0].size / 1e6 / MPX_PER_MM2
     exact = ways["ONNX Runtime, float32"](pixels)
-    wall: dict[str, float] = {}
-    processor: dict[str, float] = {}
+    wall, processor = dict[str, float](), dict[str, float]()
     off = {way: float(np.abs(work(pixels) - exact).max()) for way, work in ways.items()}
     for _ in range(rounds):
         for way, work in ways.items():
@@ -195,7 +197,7 @@ def main() -> None:
         compare(name, network, card, np.ascontiguousarray(shown), options.rounds)
     _, card = load_model(named_model("paper"))
     for gamma in options.gamma:
-        tile = np.ascontiguousarray(squares[:1, : side_px(100), : side_px(100)])
+        tile = tissue_like(side_px(PAPER_OUTPUTS))[None]
         compare(f"the paper's, gamma {gamma:g}", spread_network(gamma, "none"), card, tile, options.rounds)
 
 

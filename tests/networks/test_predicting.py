@@ -44,7 +44,7 @@ def test_a_map_has_a_value_every_four_pixels_from_the_first_on() -> None:
 
 def test_a_map_says_what_a_search_says() -> None:
     """Both networks, smoothed, at the places that a search finds."""
-    image, model = texture(200, 220), ready(second=True)
+    image, model = texture(240, 260), ready(second=True)
     peaks = PeakConfig(floor=0.6, smooth_um=1.5, suppress_um=5)
     points = find_detections(model.engine, ArraySlide(image, 0.25), peaks)
     found = model.predict(image, smooth_um=1.5)

@@ -54,7 +54,9 @@ Mpp = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda or cuda:N; by default a GPU if there is one."),
+    typer.Option(
+        "--device", help="cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."
+    ),
 ]
 
 

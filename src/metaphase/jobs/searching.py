@@ -60,7 +60,7 @@ MAP_ROWS = 512
 
 
 @dataclass(frozen=True)
-class SlideSearched(Ingredients, stage="search", schema=4):
+class SlideSearched(Ingredients, stage="search", schema=5):
     """What decides the detections of a slide, whoever searches it."""
 
     slide: SlideSource

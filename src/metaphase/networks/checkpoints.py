@@ -101,9 +101,15 @@ def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise UsageError(f"there is no device {device!r}", next_step="give cpu, cuda or cuda:N") from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda or cuda:N")
+        raise UsageError(
+            f"there is no device {device!r}", next_step="give cpu, cuda, cuda:N or mps"
+        ) from error
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda, cuda:N or mps")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError(
+            "this machine has no device mps", next_step="take --device cpu; mps needs a Mac with Apple's chip"
+        )
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"this machine has no device {device}",

@@ -110,9 +110,16 @@ def test_no_network_and_unknown_settings_are_refused() -> None:
         EngineConfig(precision="double")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers"):
         EngineConfig(workers=0)
-    for name in ("cuda:99", "abacus"):
+    missing = () if torch.backends.mps.is_available() else ("mps",)
+    for name in ("cuda:99", "abacus", "xpu", *missing):
         with pytest.raises(UsageError, match="device"):
             choose_device(name)
+
+
+def test_a_device_without_an_exact_form_is_compared_with_the_cpu(engine: Engine) -> None:
+    engine._compare_with_cpu([random_network()])
+    with pytest.raises(DeviceError, match="differs from the CPU by"):
+        engine._compare_with_cpu([random_network(3)])
 
 
 class _Crowded:

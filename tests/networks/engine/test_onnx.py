@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -250,6 +252,21 @@ def test_small_tiles_are_refused(pair: tuple[nn.Sequential, Path]) -> None:
     engine = OnnxEngine([load_onnx(pair[1])[0]], CPU)
     with pytest.raises(UsageError, match="97 px or more"):
         engine.probability_map(texture(96, 200))
+
+
+WITHOUT = """
+import sys
+sys.modules["torch"] = sys.modules["onnx"] = None
+import numpy as np
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine import EngineConfig
+ready = ReadyDetector(load_detector([sys.argv[1]]), EngineConfig(device="cpu", workers=1))
+assert ready.engine.probability_map(np.zeros((97, 97, 3), np.uint8)).shape == (1, 1)
+"""
+
+
+def test_graphs_need_neither_torch_nor_onnx(graph: Path) -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT, str(graph)], check=True)
 
 
 def test_classifiers_are_refused(tmp_path: Path) -> None:

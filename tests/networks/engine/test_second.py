@@ -10,20 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit, logit
 from torch import nn
 
 from metaphase.base.arrays import Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.networks.cards import ModelCard, SecondModel, StatedCalibration, TrainingData
+from metaphase.networks.cards import EightBits, ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import FAR, MARGIN, NARROW_OUTPUTS, NEAR, Windows, cut, look_again
 from metaphase.networks.engine.settings import Calibration, Second
-from metaphase.networks.exporting import export_model
+from metaphase.networks.exporting import export_model, measured_ranges
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import (
     GAMMA,
@@ -191,17 +193,22 @@ def test_calibration_moves_probabilities_and_no_place(second: Second[nn.Sequenti
 # ---- as a model on disk ----
 
 
-def saved(folder: Path, floor: float = 0.05, calibration: StatedCalibration | None = None) -> Path:
-    """A model whose card asks for a second look."""
+def saved(
+    folder: Path,
+    floor: float = 0.05,
+    calibration: StatedCalibration | None = None,
+    error: float | None = None,
+) -> Path:
+    """A model whose card asks for a second look; with an error it has a form in 8 bits."""
     about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
     data = (TrainingData(name="none", terms="none"),)
     card = ModelCard(name="other", family="residual", gamma=GAMMA, data=data, **about)
-    other = save_model(folder / "other", residual_network(), card)
+    other = save_model(folder / "other", residual_network(), with_8_bits(card, residual_network(), error))
     second = SecondModel(model="other", weights_sha256=other.weights_sha256, floor=floor)
     card = ModelCard(
         name="both", family="lite", gamma=0.3, second=second, data=data, calibration=calibration, **about
     )
-    save_model(folder / "both", lite_network(), card)
+    save_model(folder / "both", lite_network(), with_8_bits(card, lite_network(), error))
     return folder / "both.safetensors"
 
 
@@ -219,6 +226,81 @@ def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
     ready = ReadyDetector(load_detector([saved(tmp_path)]), CPU)
     expected = find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.05)), slide, config)
     assert_same(find_detections(ready.engine, slide, config), expected)
+
+
+def with_8_bits(card: ModelCard, network: nn.Sequential, error: float | None) -> ModelCard:
+    """The card with ranges of what the tests show."""
+    if error is None:
+        return card
+    ranges = measured_ranges(network, card, [texture(220, 220, seed) for seed in range(3)])
+    return card.model_copy(update={"eight_bits": EightBits(ranges=tuple(ranges), error=error)})
+
+
+def test_8_bits_point_and_float32_answers(tmp_path: Path) -> None:
+    slide, config = ArraySlide(texture(270, 240), mpp=0.25), PeakConfig(floor=0.4, suppress_um=5, smooth_um=1)
+    detector = load_detector([saved(tmp_path, error=2.0)])
+    auto, exact = (
+        ReadyDetector(detector, replace(CPU, precision=each)).engine for each in ("auto", "float32")
+    )
+    assert isinstance(auto, OnnxEngine)
+    assert auto.quick is not None
+    assert auto.arithmetic.startswith("8 bits")
+    assert auto.second is not None
+    assert auto.second.floor < 0.05
+    found, expected = (find_detections(each, slide, config) for each in (auto, exact))
+    assert len(expected.x) > 5
+    apart = np.hypot(expected.x[:, None] - found.x, expected.y[:, None] - found.y)
+    same = apart.min(1) < 0.05
+    assert same.mean() > 0.6  # untrained networks have other maxima in 8 bits
+    np.testing.assert_allclose(
+        expected.probability[same], found.probability[apart.argmin(1)[same]], atol=1e-4
+    )
+
+
+def test_8_bits_find_the_same_in_a_real_field(real_data: Path) -> None:
+    with Image.open(real_data / "mitos-atypia14-hamamatsu" / "H05_03Aa.jpg") as field:
+        slide = ArraySlide(np.asarray(field.convert("RGB")), mpp=0.2273)
+    detector = load_detector(["breast"])
+    config = PeakConfig(smooth_um=detector.points.smooth_um, suppress_um=detector.points.suppress_um)
+    engines = [ReadyDetector(detector, replace(CPU, precision=each)).engine for each in ("auto", "float32")]
+    found, expected = (find_detections(each, slide, config) for each in engines)
+    assert engines[0].arithmetic.startswith("8 bits")
+    assert len(expected.x) > 3
+    assert_same(found, expected)
+
+
+def test_in_windows_the_first_network_has_the_cells_of_the_tile(tmp_path: Path) -> None:
+    engine = ReadyDetector(load_detector([saved(tmp_path)]), CPU).engine
+    assert isinstance(engine, OnnxEngine)
+    tiles = texture(97 + 4 * 19, 97 + 4 * 23)[None]
+    windows = Windows(np.zeros(4, np.int64), np.array([(0, 0), (3, 4), (6, 7), (9, 13)]), 7)
+    np.testing.assert_allclose(
+        engine.around(tiles, windows), cut(engine.logits(tiles), windows, 1, 7), atol=1e-4
+    )
+
+
+def test_8_bits_that_are_wrong_here_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = ReadyDetector(
+        load_detector([saved(tmp_path, error=1e-4)]), replace(CPU, precision="auto")
+    ).engine
+    assert isinstance(engine, OnnxEngine)
+    assert engine.quick is None
+    assert "8 bits on this machine are off by" in caplog.text
+    assert engine.second is not None
+    assert engine.second.floor == 0.05
+
+
+def test_8_bits_are_exported_and_vouched_for(tmp_path: Path) -> None:
+    export_model(saved(tmp_path, error=2.0), tmp_path / "graph" / "both")
+    network = load_detector([tmp_path / "graph" / "both.onnx"]).networks[0]
+    assert isinstance(network, OnnxNetwork)
+    assert network.quick is not None
+    assert network.quick.error == 2.0
+    assert len(network.quick.data) < len(network.data)
+    quick = tmp_path / "graph" / "both.8bit.onnx"
+    quick.write_bytes(quick.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="graph in 8 bits is not what the card describes"):
+        load_detector([tmp_path / "graph" / "both.onnx"])
 
 
 @pytest.mark.slow

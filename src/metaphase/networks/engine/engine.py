@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -22,6 +23,7 @@ from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.arithmetic import TOLERANCE, Detector, fastest, largest_difference, rounded
 from metaphase.networks.engine.layers import (
+    BLOCK_OUTPUTS,
     CELL_PX,
     CellDetector,
     FoldedDetector,
@@ -47,14 +49,15 @@ from metaphase.networks.engine.settings import (
     not_finite,
 )
 
-CPU_TILE_OUTPUTS = 240
-"""Outputs a side of a tile."""
+CPU_TILE_OUTPUTS = 8 * BLOCK_OUTPUTS
+"""Outputs a side of a tile: whole blocks."""
 GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
 """Memory that a tile takes on a GPU, about; the share of the free memory to use; tiles at once at most."""
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -114,13 +117,14 @@ class Engine:
         """Refuse a device that computes something else than the CPU."""
         second = [] if self.second is None else [self.second.network]
         for detector, network in zip([*self._detectors, *second], networks, strict=True):
-            exact, _ = Engine([network], EngineConfig(device="cpu"))._prepared(network)
+            (exact,) = Engine([network], EngineConfig(device="cpu"))._detectors
             difference = largest_difference(detector, exact, self.device, torch.device("cpu"))
             if not difference <= TOLERANCE["auto"]:
                 raise DeviceError(
                     f"the device {self.device} differs from the CPU by {difference:.2g} in logits",
                     next_step="use --device cpu",
                 )
+        _log.warning("the device %s agrees with the CPU here, but nobody tested it", self.device)
 
     def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
         """A network that is not ours, as it is."""
