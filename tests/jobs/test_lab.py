@@ -410,13 +410,11 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     assert "metaphase detect SLIDE" in page
     result = CliRunner().invoke(commands, ["--lab", str(lab.root), "--json"])
     assert json.loads(result.stdout)["next"] == ""
-    (lab.root / "lab.toml").write_text(
-        settings + TINY_LAB.replace("epochs = 1\nsamples_per_epoch = 32", "epochs = 2")
-    )
+    (lab.root / "lab.toml").write_text(settings + TINY_LAB.replace("student_steps = 2", "student_steps = 3"))
     changed = {one.step.name: one for one in standings(Lab(lab.root, "cpu"))}
     assert changed["cnn2"].status == "done"
     assert changed["detector"].status == "out of date"
-    assert "epochs" in changed["detector"].what
+    assert "student_steps" in changed["detector"].what
     assert lab_page(Lab(lab.root)).command == "metaphase lab next"
     assert replace(changed["detector"].state).status == "waiting"
 
