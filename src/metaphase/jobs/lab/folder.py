@@ -291,7 +291,7 @@ OWN_TRAINING: dict[str, Any] = {
     },
 }  # fmt: skip
 """How both networks go on: at a low rate, with the bundled pair's own augmentation."""
-OWN_STEPS, STEPS_FROM_NOTHING = 200, 3000
+OWN_STEPS, STEPS_FROM_NOTHING = 300, 3000
 FOLLOWED = 0.3
 """How far the bundled pair's answers away from labels are followed: PHH3 labels all of the tissue."""
 
