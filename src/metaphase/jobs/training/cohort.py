@@ -206,7 +206,8 @@ def _not_answered(source: ImageSource, answers: pd.DataFrame) -> pd.DataFrame:
         reach = REPLACED_UM / slide.mpp
     tree = cKDTree(answers[["x", "y"]].to_numpy(np.float64))
     distance, _ = tree.query(source.points[["x", "y"]].to_numpy(np.float64))
-    return source.points[distance > reach]
+    left: pd.DataFrame = source.points[distance > reach]
+    return left
 
 
 def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
