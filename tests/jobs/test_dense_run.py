@@ -160,6 +160,13 @@ def test_only_a_pair_can_be_gone_on_from(tmp_path: Path) -> None:
         run_table(chain_of(config(tmp_path, start="simulated"), tmp_path / "work"))
 
 
+def test_missing_weights_are_told_before_any_work(tmp_path: Path) -> None:
+    write_cohort(tmp_path)
+    with pytest.raises(UsageError, match="published weights") as raised:
+        run_table(chain_of(config(tmp_path, teachers=["lite0.pth"]), tmp_path / "work"))
+    assert str(tmp_path / "lite0.pth") in str(raised.value.path)
+
+
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     write_cohort(tmp_path)
     table = pd.read_csv(tmp_path / "manifest.csv").assign(kind="picture")

