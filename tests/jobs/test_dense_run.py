@@ -139,10 +139,32 @@ def test_teachers_begin_with_published_weights(tmp_path: Path) -> None:
     assert next(state for state in states if state.stage.name == "students").facts["teachers"] == 1
 
 
+def test_a_slide_without_a_brown_nucleus_is_a_certain_negative(tmp_path: Path) -> None:
+    write_cohort(tmp_path)
+    table = pd.read_csv(tmp_path / "manifest.csv").assign(kind="")
+    table.to_csv(tmp_path / "manifest.csv", index=False)
+    settings = config(tmp_path)
+    phh3 = replace(settings, reference=replace(settings.reference, source="phh3"))
+    kinds = []
+    for each in (settings, phh3):
+        chain = chain_of(each, tmp_path / each.reference.source, "cpu")
+        assert isinstance(chain, DenseChain)
+        run_stages(run_table(chain)[:2], chain.workspace)
+        kinds.append([one.kind for one in chain.images])
+    assert kinds == [["field"] * 6, ["field"] * 4 + ["negatives", "field"]]
+
+
 def test_only_a_pair_can_be_gone_on_from(tmp_path: Path) -> None:
     write_cohort(tmp_path)
     with pytest.raises(UsageError, match="no pair"):
         run_table(chain_of(config(tmp_path, start="simulated"), tmp_path / "work"))
+
+
+def test_missing_weights_are_told_before_any_work(tmp_path: Path) -> None:
+    write_cohort(tmp_path)
+    with pytest.raises(UsageError, match="published weights") as raised:
+        run_table(chain_of(config(tmp_path, teachers=["lite0.pth"]), tmp_path / "work"))
+    assert str(tmp_path / "lite0.pth") in str(raised.value.path)
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:

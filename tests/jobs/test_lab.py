@@ -20,7 +20,7 @@ from metaphase.base.provenance import Ingredients
 from metaphase.cli.console import progress_bar
 from metaphase.cli.lab import _shower
 from metaphase.cli.lab import lab as commands
-from metaphase.jobs.lab import pairing, running
+from metaphase.jobs.lab import pairing, parts, running
 from metaphase.jobs.lab.answers import Asked, asked_round, say_enough
 from metaphase.jobs.lab.folder import Lab, find_lab, write_settings
 from metaphase.jobs.lab.pairing import (
@@ -37,11 +37,11 @@ from metaphase.jobs.lab.pairing import (
     splits_of,
     stated_facts,
 )
-from metaphase.jobs.lab.parts import Pacer, Reporting, Step, in_parts
+from metaphase.jobs.lab.parts import Pacer, Reporting, Step, in_parts, measure_rate, measured_rates
 from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.jobs.lab.steps import steps_of
+from metaphase.jobs.lab.steps import expected_seconds, steps_of
 from metaphase.jobs.stages import Facts, Report, Stage, run_stages
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
@@ -410,13 +410,11 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     assert "metaphase detect SLIDE" in page
     result = CliRunner().invoke(commands, ["--lab", str(lab.root), "--json"])
     assert json.loads(result.stdout)["next"] == ""
-    (lab.root / "lab.toml").write_text(
-        settings + TINY_LAB.replace("epochs = 1\nsamples_per_epoch = 32", "epochs = 2")
-    )
+    (lab.root / "lab.toml").write_text(settings + TINY_LAB.replace("student_steps = 2", "student_steps = 3"))
     changed = {one.step.name: one for one in standings(Lab(lab.root, "cpu"))}
     assert changed["cnn2"].status == "done"
     assert changed["detector"].status == "out of date"
-    assert "epochs" in changed["detector"].what
+    assert "student_steps" in changed["detector"].what
     assert lab_page(Lab(lab.root)).command == "metaphase lab next"
     assert replace(changed["detector"].state).status == "waiting"
 
@@ -437,3 +435,20 @@ def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp
     assert states[2].facts["mitoses"] == sum(len(read_mitoses(place)) for place in lab.cases.glob("case*"))
     assert skipped_rounds(lab) == ["artefacts", "mitoses"]
     assert load_model(lab.network("cnn2") / "cnn2.safetensors")[1].name == "phh3-cnn2"
+
+
+def test_the_detector_goes_on_from_the_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_settings(tmp_path, "ours", tmp_path, "breast")
+    pd.DataFrame({"case": [], "he": [], "phh3": [], "centre": [], "split": []}).to_csv(
+        tmp_path / "manifest.csv"
+    )
+    lab = Lab(tmp_path, "cpu")
+    assert [spec.family for spec in lab.specs] == ["lite", "residual"]
+    assert lab.chain.candidates == ("new", "mean", "start")
+    assert lab.run_config.card.name == "ours"
+    first = sum(expected_seconds(lab).values())
+    name = next(iter(lab.specs)).family
+    monkeypatch.setattr(parts, "training_rate", lambda *_: 4.0)
+    measure_rate(lab, lab.specs, print)
+    assert any(name in known for known in measured_rates(lab))
+    assert sum(expected_seconds(lab).values()) < 0.6 * first, "the times left are those of this machine"

@@ -47,6 +47,10 @@ def run(
     method: Annotated[
         str | None, typer.Option("--method", help="paper or dense; by default what the file says.")
     ] = None,
+    corrections: Annotated[
+        list[Path] | None,
+        typer.Option(help="Reviewed results, or a calibration: what people answered is learnt (dense)."),
+    ] = None,
     seed: Seed = 0,
     status: Annotated[
         bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
@@ -65,7 +69,7 @@ def run(
     from metaphase.networks.cards import doubts_about, parse_card
     from metaphase.reports.run import write_run_page
 
-    settings = read_run_config(config, method).with_seed(seed)
+    settings = read_run_config(config, method, corrections or ()).with_seed(seed)
     workspace = output or Path("out") / config.stem
     chain = chain_of(settings, workspace.resolve(), device)
     if status:

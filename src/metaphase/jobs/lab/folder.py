@@ -84,6 +84,9 @@ class LabSettings:
     """Folder in which the slides were found."""
     start: str = BUNDLED
     """Pair of networks from which the detector goes on, a bundled one by name; empty starts from nothing."""
+    corrections: tuple[str, ...] = ()
+    """Results that people reviewed, and calibrations, whose answers the detector learns as well; relative to
+    the folder."""
     bundled_phh3: bool = True
     """Whether the bundled CNN1 and CNN2 have a say in what is labelled, and start the own ones."""
     rounds: RoundSettings = field(default_factory=RoundSettings)
@@ -252,7 +255,8 @@ class Lab:
         tables = _merged(_run_defaults(self.settings.start), self.settings.run)
         tables["card"] = {"name": self.settings.name}
         tables["cohort"] = {"manifest": str((self.cases / "manifest.csv").resolve())}
-        tables["reference"] = {"source": "phh3", "table": str((self.cases / "reference.parquet").resolve())}
+        table = str((self.cases / "reference.parquet").resolve())
+        tables["reference"] = {"source": "phh3", "table": table, "corrections": self.settings.corrections}
         with blamed(self.root / SETTINGS):
             return run_config(tables, self.root)
 
@@ -287,7 +291,7 @@ OWN_TRAINING: dict[str, Any] = {
     },
 }  # fmt: skip
 """How both networks go on: at a low rate, with the bundled pair's own augmentation."""
-OWN_STEPS, STEPS_FROM_NOTHING = 200, 3000
+OWN_STEPS, STEPS_FROM_NOTHING = 300, 3000
 FOLLOWED = 0.3
 """How far the bundled pair's answers away from labels are followed: PHH3 labels all of the tissue."""
 

@@ -51,6 +51,7 @@ from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
 from metaphase.jobs.review import collect_decisions
 from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
+from metaphase.jobs.training.cohort import corrected_points
 from metaphase.jobs.training.config import DenseSection, EvaluationSection
 from metaphase.jobs.training.dense import OLD, Protocol
 from metaphase.jobs.training.run import read_results, run_chain, run_table
@@ -93,7 +94,7 @@ class ReferenceReviewed(Ingredients, stage="review"):
     answers: pd.DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DetectorTaught(Ingredients, stage="detector"):
     """The pair of `metaphase run`, and its test."""
 
@@ -101,6 +102,7 @@ class DetectorTaught(Ingredients, stage="detector"):
     dense: DenseSection
     test: EvaluationSection
     start: tuple[NetworkIdentity, ...]
+    corrections: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def steps_of(lab: Lab) -> list[Step]:
     pairs, settings = pairs_of(lab), lab.settings
     config = lab.run_config
     start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
-    detector = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start)
+    corrections = corrected_points(config.reference.corrections)
+    detector = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start, corrections)
     return [
         *phh3_steps(lab),
         Step(Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.spatial import cKDTree
 
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
@@ -24,9 +26,14 @@ from metaphase.base.tables import (
 )
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue import TissueSource
+from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
 from metaphase.jobs.cohort import cohort_slide
+from metaphase.jobs.results import load_results
+from metaphase.jobs.reviewing import answers_of, reviewed_truth
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining import TrainingSlide
+from metaphase.labels.observers.project import UNSURE, load_project
+from metaphase.labels.observers.store import AnswerStore
 from metaphase.networks.training.images import KINDS, ImageSource, Kind
 from metaphase.slides import SlideSource
 
@@ -104,6 +111,103 @@ def image_sources(cohort: pd.DataFrame, reference: pd.DataFrame) -> list[ImageSo
             )
         )
     return sources
+
+
+# ---- what people answered about detections ----
+
+CORRECTED = ("slide", "mpp", "x", "y", "label")
+REPLACED_UM = 8.0
+"""Labels of the reference standard this near to an answer give way to it."""
+
+
+def corrected_points(folders: Sequence[str | Path]) -> pd.DataFrame:
+    """Positions that people answered, with the slide's file: of reviewed results and of calibrations."""
+    parts = [pd.DataFrame(columns=list(CORRECTED))]
+    for folder in map(Path, folders):
+        found = _calibrated(folder) if (folder / SAMPLE).is_file() else _reviewed(folder)
+        if found.empty:
+            raise UsageError(
+                "nobody has answered anything there",
+                path=folder,
+                next_step="review it with metaphase view, or leave it out of the corrections",
+            )
+        parts.append(found)
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+
+
+def _reviewed(folder: Path) -> pd.DataFrame:
+    parts = [pd.DataFrame(columns=list(CORRECTED))]
+    for result in load_results([folder]):
+        if answers_of(result):
+            table = reviewed_truth([result]).table
+            decided = table.loc[table["label"] != IGNORE, ["x", "y", "label"]]
+            source = result.source
+            parts.append(decided.assign(slide=str(source.path.resolve()), mpp=source.mpp))
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+
+
+def _calibrated(folder: Path) -> pd.DataFrame:
+    project = load_project(folder / DETECTIONS)
+    with AnswerStore(project) as store:
+        given = pd.DataFrame(
+            [(one.item, VALUES[one.answer]) for one in store.current()], columns=["item", "value"]
+        )
+    mean = given.groupby("item")["value"].mean()
+    rows = []
+    for item in project.items:
+        value = float(mean.get(item.name, VALUES[UNSURE]))
+        if value != VALUES[UNSURE]:
+            label = MITOSIS if value > VALUES[UNSURE] else LOOKALIKE
+            rows.append((str(Path(item.slide).resolve()), item.mpp, item.x, item.y, label))
+    return pd.DataFrame(rows, columns=list(CORRECTED))
+
+
+def trained_by_corrections(cohort: pd.DataFrame, corrections: pd.DataFrame) -> pd.DataFrame:
+    """The cohort with all slides of corrected patients in the split train: nobody is tested on answers."""
+    files = set(corrections["slide"])
+    corrected = cohort["he"].map(lambda he: str(Path(he).resolve()) in files)
+    moved = cohort["patient"].isin(set(cohort.loc[corrected, "patient"]))
+    cohort = cohort.assign(split=cohort["split"].mask(moved, "train"))
+    absent = [split for split in SPLITS if split not in set(cohort["split"])]
+    if absent:
+        raise UsageError(
+            f"every slide of the split {absent[0]} was corrected, and a corrected slide only trains",
+            next_step=f"add slides that nobody corrected with the split {absent[0]}",
+        )
+    return cohort
+
+
+def correction_sources(sources: Sequence[ImageSource], corrections: pd.DataFrame) -> list[ImageSource]:
+    """All images, with the answered positions as images of their own, which replace labels near them."""
+    by_file = {str(source.slide.path.resolve()): source for source in sources}
+    kept, added = list(sources), []
+    for number, (file, points) in enumerate(corrections.groupby("slide")):
+        known = by_file.get(str(file))
+        mpp = points["mpp"].iloc[0]
+        slide = (
+            known.slide if known is not None else SlideSource(Path(str(file)), None if pd.isna(mpp) else mpp)
+        )
+        name = known.name if known is not None else f"{Path(str(file)).stem}-{number}"
+        laboratory = known.laboratory if known is not None else "corrections"
+        patient = known.patient if known is not None else name
+        added.append(
+            ImageSource(
+                f"{name}, corrected", slide, laboratory, patient, "train", points, "corrected",
+                1.0 if known is None else known.weight, TissueSource(whole=True),
+            )
+        )  # fmt: skip
+        if known is not None:
+            kept[kept.index(known)] = replace(known, points=_not_answered(known, points))
+    return [*kept, *added]
+
+
+def _not_answered(source: ImageSource, answers: pd.DataFrame) -> pd.DataFrame:
+    with source.slide.open() as slide:
+        reach = REPLACED_UM / slide.mpp
+    tree = cKDTree(answers[["x", "y"]].to_numpy(np.float64))
+    distance, _ = tree.query(source.points[["x", "y"]].to_numpy(np.float64))
+    left: pd.DataFrame = source.points[distance > reach]
+    return left
 
 
 def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:

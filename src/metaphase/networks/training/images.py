@@ -6,6 +6,7 @@ crops and images without mitoses are read whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +23,12 @@ from metaphase.images.tissue import TissueMask, TissueSource
 from metaphase.slides import Slide, SlideSource
 from metaphase.slides.contract import WORKING_MPP
 
-Kind = Literal["", "slide", "field", "crop", "negatives"]
+Kind = Literal["", "slide", "field", "crop", "negatives", "corrected"]
 KINDS: tuple[Kind, ...] = ("", "slide", "field", "crop", "negatives")
 """What an image shows: `slide`, tissue with all its mitoses labelled, of which pieces are taken; `field`, the
 same as a whole; `crop`, little more than one figure; `negatives`, tissue without any mitosis but those to
-ignore. Where nothing is said, large images are slides and others fields."""
+ignore. Where nothing is said, large images are slides and others fields. Of a `corrected` slide only the
+positions that somebody answered are labelled."""
 MPP = WORKING_MPP
 PIECE_PX, FIELD_PX = 1024, 4096
 """Side of the pieces of a slide; images up to the second are read whole."""
@@ -113,7 +115,7 @@ def _whole(source: ImageSource) -> list[LabelledImage]:
         box, scale = slide.bounds, MPP / slide.mpp
         width, height = (max(1, int(side / scale + 1e-6)) for side in (box.width, box.height))
         large = source.kind in ("", "negatives") and width * height > FIELD_PX**2
-        if source.kind == "slide" or large:
+        if source.kind in ("slide", "corrected") or large:
             return []
         return [_image(source, slide.read(box.x, box.y, width, height, MPP), (box.x, box.y), scale)]
 
@@ -131,7 +133,7 @@ def _corners(slide: Slide, source: ImageSource, most: int, seed: int) -> Points:
     """Level-0 corners of pieces: those that hold labels, then others on tissue in random order."""
     side = PIECE_PX * MPP / slide.mpp
     box = slide.bounds
-    columns, rows = (max(1, int(length / side)) for length in (box.width, box.height))
+    columns, rows = (math.ceil(length / side) for length in (box.width, box.height))
     grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1).reshape(-1, 2)
     corners = np.array([box.x, box.y]) + side * grid
     tissue: TissueMask = source.tissue.of(slide)
@@ -139,7 +141,7 @@ def _corners(slide: Slide, source: ImageSource, most: int, seed: int) -> Points:
     cells = (source.points[["x", "y"]].to_numpy(np.float64) - (box.x, box.y)) // side
     labelled = (grid[:, None] == cells[None]).all(axis=2).any(axis=1)
     order = np.random.default_rng(seed).permutation(len(grid))
-    others = order[(on_tissue & ~labelled)[order]]
+    others = order[(on_tissue & ~labelled & (source.kind != "corrected"))[order]]
     own = np.flatnonzero(labelled)
     if len(own) > most:
         raise TrainingError(
@@ -166,7 +168,7 @@ def _image(
         laboratory=source.laboratory,
         patient=source.patient,
         split=source.split,
-        kind=source.kind if source.kind in ("crop", "negatives") else "field",
+        kind=source.kind if source.kind in ("crop", "negatives", "corrected") else "field",
         pixels=pixels,
         points=points,
         atypical=atypical[near & (label == MITOSIS)],

@@ -46,7 +46,11 @@ def label_cells(image: LabelledImage) -> Cells:
     """What each cell of an image should say: no, yes, or anything."""
     rows, columns = (-(-side // CELL_PX) for side in image.pixels.shape[:2])
     y, x = np.mgrid[:rows, :columns] * CELL_PX + (CELL_PX - 1) / 2
-    cells = np.zeros((rows, columns), np.uint8)
+    cells = np.full((rows, columns), ANY if image.kind == "corrected" else NO, np.uint8)
+    if image.kind == "corrected":
+        for column, row in (image.of(LOOKALIKE) // CELL_PX).astype(np.int64):
+            reach = round(IGNORE_UM / MPP / CELL_PX)
+            cells[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1] = NO
     for label, near, far in ((IGNORE, 0.0, PAINTED_UM), (MITOSIS, POSITIVE_UM, IGNORE_UM)):
         for point in image.of(label):
             top, left = (max(0, int((place - far / MPP) // CELL_PX)) for place in point[::-1])
@@ -101,6 +105,7 @@ class Windows:
         ]
         self.appearances = [appearance_of(pixels) for pixels in groups]
         self.is_crop = np.array([one.is_crop for one in self.images])
+        self.is_corrected = np.array([one.kind == "corrected" for one in self.images])
         self.is_sure = np.array([one.kind == "negatives" for one in self.images])
         self.forget()
 
@@ -115,7 +120,7 @@ class Windows:
         held = {
             "mitoses": np.array([len(one.of(MITOSIS)) for one in self.images], float),
             "hard": np.array([len(points) for points in hard], float) + self.is_crop,
-            "anywhere": area * ~self.is_crop,
+            "anywhere": area * ~self.is_crop * ~self.is_corrected,
         }
         self.odds = {kind: np.cumsum(self._balanced(amount)) for kind, amount in held.items() if amount.any()}
 
