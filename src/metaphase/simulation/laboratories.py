@@ -1,10 +1,10 @@
 """Virtual laboratories: how each stains, and how its scanner sees.
 
-The stain vectors and whites follow the Macenko-style fits printed by
-`recipes/calibration/laboratory_stains.py` (MiDeSeC, which mixes several stains, is moved towards its mean
-colour); gains, blur and sharpening are set so that the spread of concentrations and the contrast
-spectrum agree in `recipes/accuracy/simulation_statistics.py`. The first laboratory is the one to train on;
-the others differ from it clearly.
+The stain vectors and whites follow Macenko-style fits (`recipes/calibration/laboratory_stains.py`, commit
+fe38706; MiDeSeC, which mixes several stains, is moved towards its mean colour); gains, blur and sharpening
+are set so that the spread of concentrations and the contrast spectrum agree with real fields
+(`recipes/accuracy/simulation_statistics.py`, same commit). The first laboratory is the one to train on; the
+others differ from it clearly.
 """
 
 from __future__ import annotations

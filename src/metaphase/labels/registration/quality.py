@@ -40,7 +40,7 @@ FAILED_SHARE, RELIABLE_SHARE = 0.25, 0.6
 RELIABLE_UM = 2.0
 """95 % of the clear matches lie this close to their expected place. A tile is an average over its area and
 hardly reaches the edge of the tissue; points are off by up to three times as much, so this vouches for 95 %
-of them within 5 um (`recipes/accuracy/registration_warps.py`)."""
+of them within 5 um (`recipes/accuracy/registration_warps.py`, commit fe38706)."""
 MIN_STRENGTH = 4.0
 """Standard deviations above the peaks of wrong places from which a match is clear."""
 RELIABLE_SEPARATION = 0.8
