@@ -41,7 +41,7 @@ from metaphase.detections.suppression import suppress
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import detection_metrics, slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
-from metaphase.images.stain.pixels import stained_density
+from metaphase.images.stain.deconvolution import stained_density
 from metaphase.networks.cards import (
     PATCH_PX,
     AtypicalModel,

@@ -13,8 +13,14 @@ from pictures import IGNORE, LOOKALIKE, MITOSIS, MPP, Picture, Points
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.images.stain.augmentation import Augmentation, AugmentationConfig, StainMixer, appearance_of
-from metaphase.images.stain.augmentation.letters import displacement, resample
+from metaphase.images.stain.augmentation import (
+    Augmentation,
+    AugmentationConfig,
+    StainMixer,
+    appearance_of,
+    displacement,
+    resample,
+)
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
 
 CELL_PX = OUTPUT_STRIDE_PX

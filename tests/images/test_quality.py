@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, sharpness, slide_quality
-from metaphase.images.stain.pixels import stained_density
+from metaphase.images.stain.deconvolution import stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import ArraySlide
 

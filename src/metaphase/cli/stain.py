@@ -73,7 +73,7 @@ def augment(
     mpp: Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
-    from metaphase.images.stain.augmentation.gallery import GalleryConfig, write_gallery
+    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides import open_slide
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)

@@ -47,6 +47,7 @@ from metaphase.detections.files import known_formats
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.phh3.config import BrownConfig
 from metaphase.labels.reference import (
+    DECISION_COLUMNS,
     Applied,
     Placement,
     ReferenceConfig,
@@ -54,13 +55,12 @@ from metaphase.labels.reference import (
     VisibilityConfig,
     apply_decisions,
     decide,
+    empty_reference,
     place_points,
     read_decisions,
     read_reference,
     write_reference,
 )
-from metaphase.labels.reference.decisions import DECISION_COLUMNS
-from metaphase.labels.reference.table import empty_reference
 from metaphase.labels.registration import RegistrationConfig, save_registration_picture, save_transform
 from metaphase.slides import SlideSource, open_slide
 

@@ -26,8 +26,17 @@ from metaphase.base.tables import named, read_table, write_table
 from metaphase.jobs.reference import DECISIONS, REVIEW, Pair, read_pairs
 from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
-from metaphase.labels.reference import ReferenceStandardError, read_decisions, read_reference, write_decisions
-from metaphase.labels.reference.decisions import ACCEPT, DECISION_COLUMNS, PLACES, REJECT, rows_of
+from metaphase.labels.reference import (
+    ACCEPT,
+    DECISION_COLUMNS,
+    PLACES,
+    REJECT,
+    ReferenceStandardError,
+    read_decisions,
+    read_reference,
+    rows_of,
+    write_decisions,
+)
 
 # ---- what there is to review ----
 

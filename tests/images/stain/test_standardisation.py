@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix
-from metaphase.images.stain.pixels import StainFileError, TooLittleTissueError, rgb_uint8
+from metaphase.images.stain.deconvolution import (
+    HE_RESIDUAL,
+    StainFileError,
+    StainMatrix,
+    TooLittleTissueError,
+    rgb_uint8,
+)
 from metaphase.images.stain.standardisation import (
     METHODS,
     LookupTable,

@@ -16,7 +16,7 @@ from metaphase.jobs.review import load_review
 from metaphase.labels.observers.project import MITOSIS, NOT, load_project, read_items
 from metaphase.labels.observers.rehearsal import RADIUS_UM, Observer, simulate_answers, true_labels
 from metaphase.labels.observers.store import AnswerStore, Entry
-from metaphase.labels.reference.decisions import ACCEPT, REJECT
+from metaphase.labels.reference import ACCEPT, REJECT
 
 Truths = Mapping[str, pd.DataFrame]
 """The simulator's table of truth of each case."""

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from metaphase.base.arrays import RGB
 from metaphase.base.geometry import Box
 from metaphase.base.parallel import ordered_map
+from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
-from metaphase.images.stain.guess import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.tissue import TissueMask, find_tissue
 from metaphase.labels.phh3.config import BrownConfig
 from metaphase.slides import MaskGrid, Slide, TilePlan, plan_tiles

@@ -23,7 +23,7 @@ from metaphase.base.arrays import Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
 from metaphase.images.stain.augmentation import Augmentation
-from metaphase.images.stain.pixels import stained_density
+from metaphase.images.stain.deconvolution import stained_density
 from metaphase.networks.architectures import build_network, centre_crop, parameter_count, patch_probability
 from metaphase.networks.cards import (
     PATCH_PX,

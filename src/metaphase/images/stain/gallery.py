@@ -13,10 +13,9 @@ from PIL import Image, ImageDraw, ImageFont
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import UsageError
 from metaphase.base.geometry import Box
-from metaphase.images.stain.augmentation.augment import Augmentation
-from metaphase.images.stain.augmentation.config import LETTERS, AugmentationConfig
+from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
+from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.pictures import write_picture
-from metaphase.images.stain.pixels import WHITE, rgb_uint8, to_uint8
 from metaphase.slides import WORKING_MPP, Slide
 
 GAP_PX = 4
