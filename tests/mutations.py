@@ -36,13 +36,13 @@ networks/engine/streaming.py
 networks/engine/streaming.py
 - first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX
 + first_px = PATCH_PX + OUTPUT_STRIDE_PX
-detections/suppression.py
+detections/matching.py
 - (square >= distance**2) & (point != near)
 + (square > distance**2) & (point != near)
-detections/suppression.py
+detections/matching.py
 - order = np.lexsort((x, y, -score))
 + order = np.lexsort((y, x, -score))
-detections/suppression.py
+detections/matching.py
 - TOUCHING = 1.5
 + TOUCHING = 1.2
 detections/matching.py
@@ -90,7 +90,7 @@ labels/registration/transform.py
 labels/registration/correlation.py
 - > exclusion_px**2
 + < exclusion_px**2
-labels/registration/quality.py
+labels/registration/pair.py
 - return self.p_value <= FAILED_P and
 + return
 detections/formats/qupath.py

@@ -27,8 +27,7 @@ from metaphase.counting import CountConfig, count_slide
 from metaphase.counting.calibration import Calibration, evidence
 from metaphase.counting.clinical import find_hotspot, mitotic_count
 from metaphase.counting.populations import ReviewerError
-from metaphase.counting.specimen import Specimen, specimen
-from metaphase.evaluation.sites import (
+from metaphase.counting.sites import (
     Answered,
     Fitted,
     SampleConfig,
@@ -38,6 +37,7 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
+from metaphase.counting.specimen import Specimen, specimen
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

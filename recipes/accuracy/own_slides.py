@@ -31,7 +31,7 @@ from metaphase.base.tables import write_table
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
 from metaphase.jobs.cohort import cohort_slides
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of

@@ -22,7 +22,6 @@ import pandas as pd
 from metaphase.base.tables import case_folder, read_manifest, write_table
 from metaphase.detections import match
 from metaphase.jobs.labelling import merge_project
-from metaphase.labels.observers.exchange import import_answers
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, item_name, read_items, read_labels
 from metaphase.labels.observers.rehearsal import (
     FOUR_OBSERVERS,
@@ -31,11 +30,24 @@ from metaphase.labels.observers.rehearsal import (
     simulate_answers,
     true_labels,
 )
-from metaphase.labels.phh3.cases import MITOSES, read_candidates, read_classified, search_case
-from metaphase.labels.phh3.classification import classify_case, load_classifier
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.sampling import Purpose, SampleConfig, draw_project
-from metaphase.labels.phh3.training import LearningConfig, train_cnn1, train_cnn2
+from metaphase.labels.observers.store import import_answers
+from metaphase.labels.phh3.cases import (
+    MITOSES,
+    Purpose,
+    SampleConfig,
+    draw_project,
+    read_candidates,
+    read_classified,
+    search_case,
+)
+from metaphase.labels.phh3.networks import (
+    LearningConfig,
+    classify_case,
+    load_classifier,
+    train_cnn1,
+    train_cnn2,
+)
+from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.simulation import SimulationConfig, simulate_cohort
 
 MPP = 0.25

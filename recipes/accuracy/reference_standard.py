@@ -38,7 +38,7 @@ from metaphase.jobs.reference import (
     given_points,
     network_points,
 )
-from metaphase.jobs.review import load_review
+from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
 from metaphase.simulation import SimulationConfig, simulate_cohort
 from metaphase.slides import open_slide
@@ -237,7 +237,7 @@ def source_of(options: argparse.Namespace) -> PointSource:
     """Simulated points from files, or networks."""
     if options.cnn2 is None:
         return given_points
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     models = {"cnn1": options.cnn1, "cnn2": options.cnn2}
     return network_points([load_classifier(name, p, options.device) for name, p in models.items() if p])

@@ -21,8 +21,8 @@ from breast_cohort import VALIDATION_PATIENT, held_out_slides
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.detections import MITOSIS
+from metaphase.detections.points import OperatingPoint
 from metaphase.networks.cards import CardAdditions, TrainingData
-from metaphase.networks.points import OperatingPoint
 
 CONTEST = "contest data, research use"
 SOURCES = {

@@ -33,7 +33,7 @@ from torch.nn import functional
 from windows import ANY, CELL_PX, IGNORE_UM, PAINTED_UM, YES, Crops, Views, Windows
 
 from metaphase.base.files import atomic_path
-from metaphase.detections.suppression import suppress
+from metaphase.detections.matching import suppress
 from metaphase.networks.cards import PATCH_PX, named_model
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed

@@ -37,7 +37,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from windows import CELL_PX, sample
 
-from metaphase.detections.suppression import suppress
+from metaphase.detections.matching import suppress
+from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import detection_metrics, slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
@@ -60,7 +61,6 @@ from metaphase.networks.engine.peaks import collect, is_peak, smoothed
 from metaphase.networks.engine.places import smoothing_reach
 from metaphase.networks.engine.second import FAR
 from metaphase.networks.engine.settings import Calibration
-from metaphase.networks.points import PAPER_POINTS, OperatingPoint, PointName
 
 SMOOTH_UM = (0.0, 1.0, 1.75, 2.5)
 FLOOR, LEAST_FLOOR = 0.02, 0.001

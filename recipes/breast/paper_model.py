@@ -23,6 +23,7 @@ from metaphase.base.config import config_files, read_toml
 from metaphase.base.files import write_text
 from metaphase.cli.run import watched
 from metaphase.detections import MITOSIS
+from metaphase.detections.points import OperatingPoint
 from metaphase.detections.table import PAPER_SUPPRESS_UM
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import bench_of
@@ -36,7 +37,6 @@ from metaphase.jobs.training.run import run_chain
 from metaphase.networks.cards import CardAdditions, TrainingData, parse_card
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.detector import PAPER_PEAKS
-from metaphase.networks.points import OperatingPoint
 
 VALIDATION = "validation"
 SOURCES = {

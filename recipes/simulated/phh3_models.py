@@ -31,10 +31,15 @@ from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
 from metaphase.labels.observers.rehearsal import RADIUS_UM, true_labels
 from metaphase.labels.phh3.candidates import find_brown_candidates
-from metaphase.labels.phh3.classification import Classifier, load_classifier
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.survey import survey_slide
-from metaphase.labels.phh3.training import SIDE_PX, TRAIN, VALIDATION, LearningConfig
+from metaphase.labels.phh3.networks import (
+    SIDE_PX,
+    TRAIN,
+    VALIDATION,
+    Classifier,
+    LearningConfig,
+    load_classifier,
+)
+from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.networks.cards import CardAdditions, TrainingData
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import REPEAT, open_set
@@ -49,7 +54,7 @@ from metaphase.simulation import (
     cohort_cases,
     render_region,
 )
-from metaphase.simulation.laboratories import Scanner, Triple
+from metaphase.simulation.config import Scanner, Triple
 from metaphase.slides import ArraySlide, Slide, cut_squares
 
 TEST = "test"

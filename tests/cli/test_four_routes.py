@@ -16,14 +16,14 @@ import metaphase as mp
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.counting import count_slide
+from metaphase.counting.sites import SampleConfig, save_profile
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
-from metaphase.evaluation.sites import SampleConfig, save_profile
 from metaphase.images.tissue import load_tissue
 from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.jobs.results import SlideResult, load_result
-from metaphase.jobs.reviewing import apply_reviews, log_of
+from metaphase.jobs.slide_review import apply_reviews, log_of
 from metaphase.labels.observers.places import place_name
-from metaphase.networks.points import OperatingPoint
 from metaphase.web.access import Access
 from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app

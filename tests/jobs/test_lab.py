@@ -48,7 +48,7 @@ from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
-from metaphase.reports.lab import LabPage, LabRow
+from metaphase.reports.run import LabPage, LabRow
 from metaphase.simulation import SimulationConfig, simulate_cohort
 from tests.jobs.run_samples import TINY_LAB
 from tests.labels.observers.projects import write_project

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.simulation import Case, cohort_cases
 from metaphase.simulation.architecture import Architecture
+from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import SimulationConfig
 from metaphase.simulation.placement import (
     ARTEFACTS,
@@ -16,7 +17,6 @@ from metaphase.simulation.placement import (
     Thing,
     reach_px,
 )
-from metaphase.simulation.truth import case_truth
 
 
 @pytest.fixture(scope="module")

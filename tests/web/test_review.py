@@ -17,14 +17,20 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.jobs.reference import finish_cohort
-from metaphase.jobs.review import SETTINGS_OF_REVIEW, Review, collect_decisions, load_review, sureness
+from metaphase.jobs.reference_review import (
+    SETTINGS_OF_REVIEW,
+    Review,
+    collect_decisions,
+    load_review,
+    sureness,
+)
 from metaphase.labels.observers.project import DEFAULT_ANSWERS
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.labels.reference import read_reference
 from metaphase.slides import ArraySlide
 from metaphase.web.access import Access
 from metaphase.web.pictures import ReviewCrops, turned_crop
-from metaphase.web.review import review_app
+from metaphase.web.reference_review import review_app
 from tests.labels.reference.workspaces import built_workspace
 from tests.web.asgi import Client
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from metaphase.cli.console import Folder, Json, print_json, stdout
 
 if TYPE_CHECKING:
-    from metaphase.evaluation.sites import SiteProfile
+    from metaphase.counting.sites import SiteProfile
 
 calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def draw(
     seed: Annotated[int, typer.Option(help="The same seed draws the same sample.")] = 0,
 ) -> None:
     """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
-    from metaphase.evaluation.sites import SampleConfig
+    from metaphase.counting.sites import SampleConfig
     from metaphase.jobs.calibration import DETECTIONS, SQUARES, draw_sample
 
     drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
@@ -69,7 +69,7 @@ def fit(
 ) -> None:
     """Make the site profile of the answers, for `metaphase detect --site`."""
     from metaphase.counting.populations import ReviewerError
-    from metaphase.evaluation.sites import save_profile
+    from metaphase.counting.sites import save_profile
     from metaphase.jobs.calibration import fit_profile
 
     profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))

@@ -130,10 +130,9 @@ def detect(
     """
     from metaphase.base.batch import shard_of
     from metaphase.base.crews import hired
-    from metaphase.evaluation.sites import load_profile
+    from metaphase.counting.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
-    from metaphase.jobs.detection import slide_states
-    from metaphase.jobs.detection_cohort import detect_cohort
+    from metaphase.jobs.detection import detect_cohort, slide_states
     from metaphase.jobs.detection_config import DetectionConfig
     from metaphase.jobs.results import INDEX
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.base.cautions import Cautions
+    from metaphase.detections.points import OperatingPoint
     from metaphase.evaluation.grades import AgreementResult
     from metaphase.evaluation.tuning import CountPart
-    from metaphase.networks.points import OperatingPoint
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 

@@ -179,8 +179,8 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
 def _serve(found: LabFolder, asked: Asked) -> None:
     """Show a page until everything on it is answered, or Ctrl-C."""
     from metaphase.web.labelling import Running, serve_project
-    from metaphase.web.review import Running as ReviewRunning
-    from metaphase.web.review import serve_review
+    from metaphase.web.reference_review import Running as ReviewRunning
+    from metaphase.web.reference_review import serve_review
 
     said = [str(asked)]
 

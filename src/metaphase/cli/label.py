@@ -60,7 +60,7 @@ def merge(
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
     from metaphase.jobs.labelling import merge_project
-    from metaphase.reports.agreement import REPORT, record, told_kappa
+    from metaphase.reports.evaluation import REPORT, record, told_kappa
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:
@@ -82,7 +82,7 @@ def merge(
 @label.command()
 def export(project: ProjectFolder, file: AnswersFile) -> None:
     """Write the answers to a CSV, for other tools."""
-    from metaphase.labels.observers.exchange import export_answers
+    from metaphase.labels.observers.store import export_answers
 
     count = export_answers(project, file)
     stdout.print(f"{count} answers in {file}", markup=False, highlight=False, soft_wrap=True)
@@ -91,7 +91,7 @@ def export(project: ProjectFolder, file: AnswersFile) -> None:
 @label.command(name="import")
 def import_(project: ProjectFolder, file: AnswersFile) -> None:
     """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
-    from metaphase.labels.observers.exchange import import_answers
+    from metaphase.labels.observers.store import import_answers
 
     done = import_answers(project, file)
     stdout.print(

@@ -32,7 +32,7 @@ from metaphase.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from metaphase.labels.phh3.training import LearningConfig
+    from metaphase.labels.phh3.networks import LearningConfig
     from metaphase.networks.training.loop import TrainingResult, Update
 
 Row = dict[str, Any]
@@ -77,7 +77,7 @@ def candidates(
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.base.crews import hired
     from metaphase.jobs.phh3 import search_cohort
-    from metaphase.labels.phh3.config import BrownConfig
+    from metaphase.labels.phh3.survey import BrownConfig
 
     settings = read_settings(BrownConfig, config)
     with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
@@ -116,7 +116,7 @@ def sample(
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
     from metaphase.base.tables import named, read_manifest
-    from metaphase.labels.phh3.sampling import SampleConfig, draw_project
+    from metaphase.labels.phh3.cases import SampleConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
@@ -151,7 +151,7 @@ def train_cnn1(
     as_json: Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import training
+    from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
@@ -180,7 +180,7 @@ def train_cnn2(
     as_json: Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import training
+    from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
@@ -208,7 +208,7 @@ def classify(
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
     from metaphase.base.crews import hired
     from metaphase.jobs.phh3 import classify_cohort
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     if not given:
@@ -227,7 +227,7 @@ def classify(
 def _learning(
     epochs: int, batch: int, samples: int | None, normalisation: str, augment: str, seed: int
 ) -> LearningConfig:
-    from metaphase.labels.phh3.training import LearningConfig
+    from metaphase.labels.phh3.networks import LearningConfig
 
     kind = cast(Literal["none", "batch"], normalisation)  # checked when the network is described
     return LearningConfig(

@@ -31,7 +31,7 @@ from metaphase.cli.console import (
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built
-    from metaphase.web.review import Running
+    from metaphase.web.reference_review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
 
@@ -113,7 +113,7 @@ def review(
 
     Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
     """
-    from metaphase.web.review import serve_review
+    from metaphase.web.reference_review import serve_review
 
     serve_review(workspace, port=port, cases=case or (), most=most, ready=_announce)
 
@@ -129,7 +129,7 @@ def apply(
 ) -> None:
     """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
-    from metaphase.jobs.review import collect_decisions
+    from metaphase.jobs.reference_review import collect_decisions
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)

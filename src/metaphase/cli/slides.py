@@ -74,8 +74,7 @@ def _rows(report: SlideReport) -> list[tuple[str, str]]:
 
 def tissue(slides: Slides, output: Folder, mpp: Mpp = None, as_json: Json = False) -> None:
     """Outline the tissue of slides: mask (PNG), polygons for QuPath (GeoJSON), picture, area in mm2."""
-    from metaphase.jobs.cohort import named_slides
-    from metaphase.jobs.tissue import outline_slides
+    from metaphase.jobs.cohort import named_slides, outline_slides
 
     with batch_bar() as watch:
         batch = outline_slides(named_slides(slides, mpp=mpp), output, watch=watch)

@@ -13,7 +13,7 @@ from metaphase.base.errors import UsageError
 from metaphase.cli.console import Mpp, Slide, stdout
 
 if TYPE_CHECKING:
-    from metaphase.base.geometry import Box
+    from metaphase.base.arrays import Box
     from metaphase.images.stain.standardisation import Template
 
 stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
@@ -131,7 +131,7 @@ def _template(path: Path | None, seed: int) -> Template | None:
 
 
 def _box(region: str | None) -> Box | None:
-    from metaphase.base.geometry import Box
+    from metaphase.base.arrays import Box
 
     if region is None:
         return None

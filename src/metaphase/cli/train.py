@@ -13,8 +13,8 @@ from rich.table import Table
 from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, stdout
 
 if TYPE_CHECKING:
+    from metaphase.detections.points import OperatingPoint
     from metaphase.networks.cards import ModelCard
-    from metaphase.networks.points import OperatingPoint
     from metaphase.networks.training.loop import Update
 
 model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)

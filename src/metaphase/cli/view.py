@@ -67,7 +67,7 @@ review = typer.Typer(help="Put what people said about detections in force.", no_
 @review.command()
 def apply(results: Results, as_json: Json = False) -> None:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
-    from metaphase.jobs.reviewing import apply_reviews
+    from metaphase.jobs.slide_review import apply_reviews
 
     problems: list[str] = []
     done = apply_reviews(results, problems.append)
@@ -92,7 +92,7 @@ def withdraw(
     as_json: Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
-    from metaphase.jobs.reviewing import withdraw_review
+    from metaphase.jobs.slide_review import withdraw_review
 
     withdrawn = withdraw_review(results, observer)
     if as_json:
@@ -117,7 +117,7 @@ def import_review(
 ) -> None:
     """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
     from metaphase.jobs.results import load_results
-    from metaphase.jobs.reviewing import import_review as take
+    from metaphase.jobs.slide_review import import_review as take
 
     taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
@@ -144,7 +144,7 @@ def export(
     """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
     from metaphase.detections import write_detections
     from metaphase.jobs.results import load_results
-    from metaphase.jobs.reviewing import reviewed_truth
+    from metaphase.jobs.slide_review import reviewed_truth
 
     found = load_results(results)
     truth = reviewed_truth(found)

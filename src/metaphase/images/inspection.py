@@ -12,16 +12,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import SlideError
-from metaphase.base.geometry import Box
 from metaphase.images.stain.deconvolution import channel_mean, optical_density, rgb_uint8, stained_density
 from metaphase.images.tissue import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.backends import CHECK_MPP
 from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
 from metaphase.slides.damage import odd_parts
-from metaphase.slides.metadata import CHECK_MPP
 
 # ---- the colour of empty glass ----
 

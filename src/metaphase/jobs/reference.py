@@ -45,7 +45,7 @@ from metaphase.base.tables import (
 from metaphase.detections import DetectionSet, read_detections
 from metaphase.detections.files import known_formats
 from metaphase.labels.phh3.cases import read_mitoses, search_case
-from metaphase.labels.phh3.config import BrownConfig
+from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
     DECISION_COLUMNS,
     Applied,
@@ -331,7 +331,7 @@ def point_source(
         raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
     if not models:
         return network_points(())
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     return network_points([load_classifier(name, path, device) for name, path in models.items()])
 
@@ -341,7 +341,7 @@ def network_points(classifiers: Sequence[Any]) -> PointSource:
 
     def found(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
         if classifiers:
-            from metaphase.labels.phh3.classification import classify_case
+            from metaphase.labels.phh3.networks import classify_case
 
             search_case(pair.phh3, folder, config.candidates, mpp=pair.phh3_mpp)
             classify_case(pair.phh3, folder, pair.case, list(classifiers), mpp=pair.phh3_mpp)

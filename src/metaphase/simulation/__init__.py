@@ -1,11 +1,15 @@
 """Paired H&E and PHH3 slides with exact truth, from many virtual laboratories."""
 
-from metaphase.simulation.cohort import simulate_cohort
-from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
-from metaphase.simulation.deformation import Displacement
-from metaphase.simulation.laboratories import LABORATORIES, Laboratory
+from metaphase.simulation.cohort import case_truth, simulate_cohort, tissue_truth
+from metaphase.simulation.config import (
+    LABORATORIES,
+    Case,
+    Displacement,
+    Laboratory,
+    SimulationConfig,
+    cohort_cases,
+)
 from metaphase.simulation.rendering import CaseRenderer, object_patches, render_region
-from metaphase.simulation.truth import case_truth, tissue_truth
 
 __all__ = [
     "LABORATORIES",

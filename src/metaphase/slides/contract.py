@@ -24,10 +24,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MissingResolutionError, RegionError, SlideError
-from metaphase.base.geometry import Box
 
 # ---- what every slide can do, whatever file it comes from ----
 

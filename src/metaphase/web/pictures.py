@@ -20,7 +20,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
 from metaphase.jobs.reference import TRANSFORM
-from metaphase.jobs.review import CLOSE_UM, Review
+from metaphase.jobs.reference_review import CLOSE_UM, Review
 from metaphase.labels.observers.project import UNAVAILABLE, Project
 from metaphase.labels.registration import Transform, load_transform
 from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view

@@ -35,13 +35,13 @@ from metaphase.jobs.results import (
     load_result,
     result_folders,
 )
-from metaphase.jobs.reviewing import answers_key, review_order, reviewed_count, reviewed_result
+from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
 from metaphase.labels.observers.store import Given
 from metaphase.labels.registration import Transform, load_transform
 from metaphase.reports.drawing import encode_jpeg
-from metaphase.reports.slide.overview import heat_colours
+from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides import Slide, SlideSource
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 

@@ -29,18 +29,18 @@ from starlette.types import ASGIApp
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.counting import Count, DensityMap, Hotspot, SlideCount, counts_in
-from metaphase.jobs.reviewing import apply_reviews, reviewed_result, runner_up, withdraw_review
+from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry, Given
-from metaphase.reports.slide.overview import coarse_tissue, heat_colours
+from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
 from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
-from metaphase.web.connections import OnceInAWhile
 from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, Number, ObserverName, Receipt
 from metaphase.web.serving import (
     HTML,
     LOOPBACK,
     SCRIPT,
     STYLE,
+    OnceInAWhile,
     add_assets,
     bare_app,
     listening,

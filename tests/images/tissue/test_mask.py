@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as st_np
 from PIL import Image
 from scipy import ndimage
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, UsageError
-from metaphase.base.geometry import Box
 from metaphase.images.tissue import (
     TissueConfig,
     TissueMask,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, SlideError
-from metaphase.base.geometry import Box
 from metaphase.base.provenance import ABSENT, account_of
 from metaphase.images.tissue import TissueConfig, TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.images.tissue.finding import whole_slide

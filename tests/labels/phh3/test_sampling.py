@@ -20,8 +20,15 @@ from metaphase.labels.observers.project import (
     read_labels,
     write_project,
 )
-from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, Classified, write_classified
-from metaphase.labels.phh3.sampling import SampleConfig, draw_project, draw_sample
+from metaphase.labels.phh3.cases import (
+    CANDIDATES,
+    CANDIDATES_NOTE,
+    Classified,
+    SampleConfig,
+    draw_project,
+    draw_sample,
+    write_classified,
+)
 
 ASKED = Settings(title="title", question="mitosis?")
 POOL = pd.DataFrame(

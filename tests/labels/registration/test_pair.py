@@ -24,7 +24,7 @@ from metaphase.labels.registration import (
     register_points,
     register_to_folder,
 )
-from metaphase.labels.registration.quality import gather_evidence, judge
+from metaphase.labels.registration.pair import gather_evidence, judge
 from metaphase.labels.registration.tiles import tissue_places
 from metaphase.slides import ArraySlide, Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places

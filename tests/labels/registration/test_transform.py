@@ -21,8 +21,8 @@ from metaphase.labels.registration import (
     map_geojson,
     save_transform,
 )
-from metaphase.labels.registration.coarse import about, fit_robustly, fit_similarity
-from metaphase.labels.registration.field import MAX_STRETCH, LocalField, fit_field
+from metaphase.labels.registration.similarity import about, fit_robustly, fit_similarity
+from metaphase.labels.registration.transform import MAX_STRETCH, LocalField, fit_field
 from tests.examples import FEW
 
 similarities = st.builds(

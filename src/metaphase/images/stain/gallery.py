@@ -10,9 +10,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
-from metaphase.base.geometry import Box
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.pictures import write_picture

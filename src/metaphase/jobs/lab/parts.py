@@ -19,7 +19,7 @@ from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
 from metaphase.jobs.stages import Facts, Report, Stage
-from metaphase.labels.phh3.config import Phh3Error
+from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import NetworkSpec
 from metaphase.slides import SlideSource
 

@@ -12,7 +12,7 @@ from metaphase.jobs.calibration import NUMBERS, SQUARES
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.reference import REVIEW
-from metaphase.jobs.review import load_review
+from metaphase.jobs.reference_review import load_review
 from metaphase.labels.observers.project import MITOSIS, NOT, load_project, read_items
 from metaphase.labels.observers.rehearsal import RADIUS_UM, Observer, simulate_answers, true_labels
 from metaphase.labels.observers.store import AnswerStore, Entry

@@ -36,8 +36,8 @@ from metaphase.jobs.stages import Report, Stage, StageState, run_stages, silent,
 from metaphase.jobs.training.config import START
 from metaphase.jobs.training.run import read_results
 from metaphase.networks.cards import TO_START_FROM, doubts_about, parse_card
-from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
 from metaphase.reports.pages import duration
+from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
 
 Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"

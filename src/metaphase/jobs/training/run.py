@@ -11,6 +11,7 @@ from typing import Any
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.benches import Bench, bench_of, measured
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import save_point
@@ -29,7 +30,6 @@ from metaphase.jobs.training.config import (
 from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
-from metaphase.networks.points import OperatingPoint
 
 RESULTS, DETECTIONS = "results.json", "detections"
 

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
-from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table

@@ -10,8 +10,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Points
 from metaphase.labels.registration.correlation import Consensus, consensus
-from metaphase.labels.registration.pair import Registration
-from metaphase.labels.registration.quality import MIN_STRENGTH
+from metaphase.labels.registration.pair import MIN_STRENGTH, Registration
 from metaphase.labels.registration.tiles import Shifts, View, measure
 
 # ---- how likely a registered point is right to 2 um ----

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Floats, Points
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import RGB, Box, Floats, Points
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.inspection import StainGuess, guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL

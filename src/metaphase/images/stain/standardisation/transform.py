@@ -19,9 +19,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
-from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.stain.deconvolution import TooLittleTissueError, rgb_uint8
 from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
@@ -59,7 +58,7 @@ class LookupTable:
         if pixels.dtype != np.uint8 or pixels.shape[-1:] != (3,):
             raise UsageError(
                 f"the table maps 8-bit RGB, not {pixels.dtype} of shape {pixels.shape}",
-                next_step="convert with metaphase.images.stain.pixels.rgb_uint8",
+                next_step="convert with metaphase.images.stain.deconvolution.rgb_uint8",
             )
         flat = np.ascontiguousarray(pixels).reshape(-1, 3)
         result = np.empty_like(flat)

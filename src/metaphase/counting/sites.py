@@ -29,7 +29,7 @@ from metaphase.base.tables import TableError
 from metaphase.counting.calibration import Calibration
 from metaphase.counting.learning import Learned, Posterior, learn
 from metaphase.counting.populations import Laboratory, ReviewerError, bin_of, cells_of
-from metaphase.networks.points import OperatingPoint, UsedPoints
+from metaphase.detections.points import OperatingPoint, UsedPoints
 
 # ---- what is asked about ----
 

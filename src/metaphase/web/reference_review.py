@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp
 
 from metaphase.jobs.reference import PICTURE
-from metaphase.jobs.review import Review, Row, load_review
+from metaphase.jobs.reference_review import Review, Row, load_review
 from metaphase.labels.observers.project import Answer
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.web.access import Access, Guard, own_token
