@@ -27,7 +27,8 @@ from metaphase.jobs.labelling import merge_project
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.simulation import SimulationConfig, simulate_cohort
-from metaphase.web.labelling import Running, serve_project
+from metaphase.web.labelling import serve_project
+from metaphase.web.serving import Running
 
 SLIDE_PX, MARGIN_PX = 3072, 512
 KEYS = {"mitosis": "m", "brown_nucleus": "n", "artefact": "a"}

@@ -42,7 +42,7 @@ from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
 from metaphase.simulation import SimulationConfig, simulate_cohort
 from metaphase.slides import open_slide
-from metaphase.web.pictures import ReviewCrops, Side
+from metaphase.web.pictures import ReviewCrops
 
 MPP = 0.25
 RADIUS_PX = 7.5 / MPP
@@ -50,7 +50,6 @@ JITTER_PX = 2.0
 """Standard deviation of a simulated point about its object."""
 REAL = {"icpr2012-aperio": 0.2456, "midesec": 0.25}
 """Folders of complete fields with `mitoses.csv`, and their um/px."""
-SIDES: tuple[Side, ...] = ("he", "phh3")
 COLUMNS = 6
 """Points in a row of the picture."""
 VARIANTS = {
@@ -222,7 +221,7 @@ def save_picture(workspace: Path, path: Path) -> None:
         some = review.table[review.table["automatic"] == accepted]
         some = some.iloc[np.linspace(0, len(some) - 1, COLUMNS).round().astype(int)]
         for column, (_, row) in enumerate(some.iterrows()):
-            for step, side in enumerate(SIDES):
+            for step, side in enumerate(ReviewCrops.views):
                 jpeg = crops.jpeg(int(row["number"]), side)
                 axes[top + step, column].imshow(Image.open(io.BytesIO(jpeg or b"")))
                 axes[top + step, column].set_axis_off()

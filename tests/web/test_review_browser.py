@@ -18,7 +18,7 @@ from tests.labels.reference.workspaces import built_workspace
 PATIENCE_MS = 60_000
 CODE = """
 import sys
-from metaphase.web.reference_review import serve_review
+from metaphase.web.labelling import serve_review
 serve_review(sys.argv[1], port=0, ready=lambda running: print(running.url, flush=True))
 """
 

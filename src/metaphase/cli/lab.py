@@ -178,9 +178,8 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
 
 def _serve(found: LabFolder, asked: Asked) -> None:
     """Show a page until everything on it is answered, or Ctrl-C."""
-    from metaphase.web.labelling import Running, serve_project
-    from metaphase.web.reference_review import Running as ReviewRunning
-    from metaphase.web.reference_review import serve_review
+    from metaphase.web.labelling import serve_project, serve_review
+    from metaphase.web.serving import Running
 
     said = [str(asked)]
 
@@ -191,7 +190,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
             tell(said[0])
         return now is None or now.complete
 
-    def ready(running: Running | ReviewRunning) -> None:
+    def ready(running: Running) -> None:
         tell("It goes on by itself when all is answered. Ctrl-C stops; answers are kept, and")
         tell("metaphase lab next --enough goes on with those there are. Open")
         typer.echo(running.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from metaphase.cli.console import Json, print_json, stderr, stdout, warn
 
 if TYPE_CHECKING:
     from metaphase.labels.observers.consensus import Merged
-    from metaphase.web.labelling import Running
+    from metaphase.web.serving import Running
 
 label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
 
@@ -41,9 +42,27 @@ def serve(
     ] = None,
 ) -> None:
     """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""
+    from metaphase.labels.observers.project import load_project
     from metaphase.web.labelling import serve_project
 
-    serve_project(project, host=host, port=port, token=token, ready=_announce)
+    asked = load_project(project)
+    missing = asked.missing_slides()
+    if missing:
+        warn(
+            f"{len(missing)} slides are not there, so {sum(missing.values())} of {len(asked.items)} items "
+            f"have no picture; the first is {next(iter(missing))}"
+        )
+    serve_project(project, host=host, port=port, token=token, ready=announce("items"))
+
+
+def announce(what: str) -> Callable[[Running], None]:
+    """What a page that is about to be served shows, and where."""
+
+    def tell_link(running: Running) -> None:
+        stderr.print(f"{running.shown} {what}. Stop with Ctrl-C; open", highlight=False)
+        typer.echo(running.url)
+
+    return tell_link
 
 
 @label.command()
@@ -98,17 +117,6 @@ def import_(project: ProjectFolder, file: AnswersFile) -> None:
         f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already",
         markup=False, highlight=False,
     )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    missing = running.project.missing_slides()
-    if missing:
-        warn(
-            f"{len(missing)} slides are not there, so {sum(missing.values())} of "
-            f"{len(running.project.items)} items have no picture; the first is {next(iter(missing))}"
-        )
-    stderr.print(f"{len(running.project.items)} items. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
 
 
 def _table(merged: Merged) -> Table:

@@ -23,15 +23,14 @@ from metaphase.cli.console import (
     batch_bar,
     complain,
     print_json,
-    stderr,
     stdout,
     tell,
     warn,
 )
+from metaphase.cli.label import announce
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built
-    from metaphase.web.reference_review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
 
@@ -113,9 +112,9 @@ def review(
 
     Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
     """
-    from metaphase.web.reference_review import serve_review
+    from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=_announce)
+    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("points"))
 
 
 @reference.command()
@@ -165,8 +164,3 @@ def _report(built: Built, output: Path, as_json: bool) -> None:
         f"with: metaphase reference review {output}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.items} points. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)

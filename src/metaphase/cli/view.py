@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stderr, stdout
-
-if TYPE_CHECKING:
-    from metaphase.web.viewing import Running
+from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stdout
+from metaphase.cli.label import announce
 
 Results = Annotated[
     list[Path],
@@ -52,13 +50,8 @@ def view(
 
     serve_view(
         paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=_announce, failed=complain,
+        ready=announce("slides"), failed=complain,
     )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.slides} slides. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
 
 
 review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)

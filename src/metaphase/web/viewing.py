@@ -10,12 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import numpy as np
 import shapely
@@ -24,7 +22,6 @@ from fastapi.responses import Response
 from PIL import Image
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.types import ASGIApp
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores
@@ -33,20 +30,19 @@ from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_u
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
-from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
-from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, Number, ObserverName, Receipt
+from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.serving import (
-    HTML,
     LOOPBACK,
-    SCRIPT,
-    STYLE,
+    Hello,
+    Message,
+    Number,
     OnceInAWhile,
-    add_assets,
+    Ready,
+    Receipt,
+    SentAnswers,
     bare_app,
-    listening,
     picture,
-    serve_quietly,
-    url_of,
+    serve,
 )
 from metaphase.web.viewed import (
     KEY_BYTES,
@@ -188,22 +184,6 @@ class Place(Message):
     y: Annotated[float, Field(ge=-1e8, le=1e8)]
 
 
-class SentVerdict(Message):
-    """One answer about a place; None takes it back."""
-
-    uuid: UUID
-    item: Place
-    answer: Annotated[str, Field(max_length=64)] | None
-    seconds: Annotated[float, Field(ge=0, le=3600)]
-
-
-class SentVerdicts(Message):
-    """Answers waiting in a browser, oldest first."""
-
-    observer: ObserverName
-    answers: Annotated[list[SentVerdict], Field(min_length=1, max_length=100)]
-
-
 class Standing(Message):
     """An answer that stands."""
 
@@ -238,35 +218,20 @@ class AskedCount(Message):
 
 # ---- the viewer as a web application ----
 
-OWN_ASSETS = {
-    "": ("page.html", HTML),
-    "view.js": ("page.js", SCRIPT),
-    "tiles.js": ("tiles.js", SCRIPT),
-    "marks.js": ("marks.js", SCRIPT),
-    "layers.js": ("layers.js", SCRIPT),
-    "review.js": ("review.js", SCRIPT),
-    "view.css": ("page.css", STYLE),
-}
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 32
 _log = logging.getLogger(__name__)
 _log.addFilter(OnceInAWhile())
 
 
-def viewing_app(
-    slides: Sequence[ViewedSlide], tiles: TileMaker, access: Access, *, blind: bool = False
-) -> ASGIApp:
-    """The application with its guard around it."""
+def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool = False) -> FastAPI:
+    """The application."""
     if not files("metaphase.web").joinpath("static", "openseadragon", ZOOMER).is_file():
         raise MetaphaseError(
             "this copy of metaphase was made without OpenSeadragon",
             next_step="install it from a wheel, or run make in its repository",
         )
-    app = bare_app("metaphase view")
-    add_assets(app, "viewing", OWN_ASSETS)
-    add_assets(app, "openseadragon", {ZOOMER: (ZOOMER, SCRIPT), "licence.txt": ("LICENSE.txt", "text/plain")})
-    shared = {name: SHARED_ASSETS[name] for name in ("controls.js", "outbox.js", "icon.svg")}
-    add_assets(app, "labelling", shared)
+    app = bare_app("shared", "viewing", "openseadragon")
     by_key = {slide.key: slide for slide in slides}
 
     def named(key: str) -> ViewedSlide:
@@ -277,7 +242,7 @@ def viewing_app(
     _add_tiles(app, named, tiles)
     _add_slides(app, slides, named, blind)
     _add_review(app, named, blind)
-    return Guard(app, access)
+    return app
 
 
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
@@ -397,7 +362,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         return Applied(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
-    def answers(sent: SentVerdicts) -> Receipt:
+    def answers(sent: SentAnswers[Place]) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for one in sent.answers:
@@ -559,15 +524,6 @@ def _density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] |
 PORT = 8502
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server about to listen."""
-
-    url: str
-    """To open in a browser; holds the token."""
-    slides: int
-
-
 def serve_view(
     paths: Sequence[Path],
     *,
@@ -577,10 +533,10 @@ def serve_view(
     port: int = PORT,
     token: str | None = None,
     blind: bool = False,
-    ready: Callable[[Running], None] | None = None,
+    ready: Ready | None = None,
     failed: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the viewer until stopped. `ready` is called once the address is taken; port 0 is any.
+    """Serve the viewer until stopped.
 
     A token is made unless one is given. `registrations` are folders of `metaphase register`,
     whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
@@ -589,11 +545,9 @@ def serve_view(
     loopback = is_loopback(host)
     access = Access(token or (own_token() if loopback else new_token()), loopback_only=loopback)
     tiles = TileMaker()
-    with ExitStack() as closing, listening(host, port) as listener:
+    with ExitStack() as closing:
         closing.callback(tiles.close)
         for slide in slides:
             closing.callback(slide.close)
-        app = viewing_app(slides, tiles, access, blind=blind)
-        if ready is not None:
-            ready(Running(url_of(host, listener.getsockname()[1], access.token), len(slides)))
-        serve_quietly(app, listener)
+        app = viewing_app(slides, tiles, blind=blind)
+        serve(app, access, len(slides), host=host, port=port, ready=ready)
