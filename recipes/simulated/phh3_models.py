@@ -5,7 +5,7 @@ the laboratories with names are left out and test the networks. Slides are rende
 candidates as `metaphase phh3 candidates` does; the simulator's truth labels them. Candidates of real tiles
 that hold artefacts alone (`--tiles`) are further negatives. A GPU machine needs five minutes.
 
-    python recipes/simulated/phh3_models.py --folder WORK -o src/metaphase/models --tiles DATA/phh3-tiles
+    python -m recipes.simulated.phh3_models --folder WORK -o src/metaphase/models --tiles DATA/phh3-tiles
 
 Run it again to go on after a stop.
 """
@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from PIL import Image
+from tests.rehearsal import RADIUS_UM, true_labels
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
-from metaphase.labels.observers.rehearsal import RADIUS_UM, true_labels
 from metaphase.labels.phh3.candidates import find_brown_candidates
 from metaphase.labels.phh3.networks import (
     SIDE_PX,

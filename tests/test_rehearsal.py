@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS, Observer, simulate_answers, true_labels
+from tests.rehearsal import FOUR_OBSERVERS, Observer, simulate_answers, true_labels
 
 
 def test_error_rates() -> None:

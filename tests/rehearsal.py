@@ -1,8 +1,8 @@
-"""Rehearse the label factory where the truth is known: simulated observers of simulated slides."""
+"""Rehearsals on simulated slides: observers who know the truth answer what is asked, with known errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,16 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.observers.project import ARTEFACT, MITOSIS, NOT, UNSURE
+from metaphase.jobs.calibration import NUMBERS, SQUARES
+from metaphase.jobs.lab.answers import Asked
+from metaphase.jobs.lab.folder import Lab
+from metaphase.jobs.reference import REVIEW
+from metaphase.jobs.reference_review import load_review
+from metaphase.labels.observers.project import ARTEFACT, MITOSIS, NOT, UNSURE, load_project, read_items
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.labels.reference import ACCEPT, REJECT
+
+# ---- rehearse the label factory where the truth is known: simulated observers of simulated slides ----
 
 RADIUS_UM = 7.5
 """A candidate is the object whose centre lies within this distance."""
@@ -90,3 +99,75 @@ def _answers(
     answers[confused] = np.where(truth[confused] == ARTEFACT, NOT, ARTEFACT)
     answers[draw[2] < observer.unsure] = UNSURE
     return answers
+
+
+Truths = Mapping[str, pd.DataFrame]
+"""The simulator's table of truth of each case."""
+SQUARE_UM = 256.0
+
+
+def answer(
+    lab: Lab, asked: Asked, truths: Truths, observers: Sequence[Observer], *, mpp: float = 0.25, seed: int = 0
+) -> int:
+    """Let observers answer all that a page asks; returns how many answers that were."""
+    folder = lab.cases / REVIEW if asked.kind == "review" else asked.folder
+    items = read_items(folder)
+    if asked.kind == "review":
+        known = _in_he(items, truths, mpp)
+        decided = known.map({MITOSIS: ACCEPT, NOT: REJECT})
+        least_sure = load_review(lab.cases).table["item"].head(asked.items)
+        answers = _certain(decided[list(least_sure)], observers[:1])
+    elif asked.folder.name == SQUARES:
+        counts = _in_squares(items, truths, mpp).clip(upper=len(NUMBERS) - 1)
+        answers = _certain(counts.map(lambda count: NUMBERS[int(count)]), observers[:1])
+    elif asked.folder.parent == lab.calibration:
+        answers = simulate_answers(_in_he(items, truths, mpp), observers[:1], seed)
+    else:
+        answers = simulate_answers(_in_phh3(items, truths, mpp), observers, seed)
+    with AnswerStore(load_project(folder)) as store:
+        return store.record_many(Entry(*row) for row in answers.itertuples(index=False, name=None))
+
+
+def _certain(right: pd.Series[str], observers: Sequence[Observer]) -> pd.DataFrame:
+    """Right answers of one observer."""
+    seconds = observers[0].seconds
+    columns = {
+        "observer": observers[0].name,
+        "item": right.index,
+        "answer": right.to_numpy(),
+        "seconds": seconds,
+    }
+    return pd.DataFrame(columns)
+
+
+def _in_phh3(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[str]:
+    right: dict[str, str] = {}
+    for case, group in items.groupby("case"):
+        right |= dict(zip(group["item"], true_labels(group, truths[str(case)], mpp), strict=True))
+    return pd.Series(right)
+
+
+def _in_he(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[str]:
+    """Mitosis or not, by the distance to one in H&E."""
+    right: dict[str, str] = {}
+    for case, group in items.groupby("case"):
+        distance = cKDTree(_mitoses(truths[str(case)])).query(group[["x", "y"]].to_numpy(float))[0]
+        labels = np.where(distance * mpp <= RADIUS_UM, MITOSIS, NOT).tolist()
+        right |= dict(zip(group["item"], labels, strict=True))
+    return pd.Series(right)
+
+
+def _in_squares(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[int]:
+    """Mitoses within the squares around items."""
+    half = SQUARE_UM / 2 / mpp
+    counts = {}
+    for row in items.to_dict("records"):
+        away = np.abs(_mitoses(truths[str(row["case"])]) - [row["x"], row["y"]])
+        counts[row["item"]] = int((away <= half).all(axis=1).sum())
+    return pd.Series(counts)
+
+
+def _mitoses(truth: pd.DataFrame) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    found = truth[truth["category"] == "mitosis"]
+    places: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[["x_he", "y_he"]].to_numpy(np.float64)
+    return places
