@@ -30,8 +30,8 @@ from random import Random
 
 import psutil
 
-from metaphase.base.batch import Progress, run_batch
-from metaphase.base.crews import hired
+from metaphase.base.sharing.batch import Progress, run_batch
+from metaphase.base.sharing.crews import hired
 from metaphase.jobs.results import write_cohort
 from metaphase.simulation import SimulationConfig, cohort_cases, render_region
 from metaphase.slides import PyramidFormat, write_pyramid

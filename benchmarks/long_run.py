@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from metaphase.base.batch import BatchWatch, Progress
+from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.jobs.cohort import named_slides
 from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.detection_config import DetectionConfig

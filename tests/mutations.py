@@ -69,13 +69,13 @@ base/provenance.py
 base/provenance.py
 - if stage in field.metadata.get(_DECIDES, (stage,))
 + if field.name
-base/leases.py
+base/sharing/leases.py
 - != stated.get("started")
 + == stated.get("started")
-base/leases.py
+base/sharing/leases.py
 - if path.read_bytes() != lapsed.content:
 + if not path.exists():
-base/leases.py
+base/sharing/leases.py
 - if not self._is_mine(_read(self._path)):
 + if not _read(self._path):
 counting/calibration.py

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB
-from metaphase.base.batch import BatchWatch, Progress
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile

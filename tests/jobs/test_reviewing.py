@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.batch import run_batch
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import run_batch
 from metaphase.base.tables import read_table
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections

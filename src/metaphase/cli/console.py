@@ -29,10 +29,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.batch import BatchWatch, Failure, brief_time
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
-from metaphase.base.leases import Holder
+from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
+from metaphase.base.sharing.leases import Holder
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import StageState

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.batch import brief_time
+from metaphase.base.sharing.batch import brief_time
 from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:

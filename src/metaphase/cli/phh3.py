@@ -75,7 +75,7 @@ def candidates(
     as_json: Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.phh3 import search_cohort
     from metaphase.labels.phh3.survey import BrownConfig
 
@@ -206,7 +206,7 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.phh3 import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 

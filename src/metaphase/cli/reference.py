@@ -81,7 +81,7 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)

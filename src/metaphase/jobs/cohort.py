@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
+from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import case_folder, read_manifest, stated_number
 from metaphase.images.tissue import TissueSource, find_tissue, save_overlay, save_tissue
 from metaphase.slides import SlideSource

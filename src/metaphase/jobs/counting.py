@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import is_file
+from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile

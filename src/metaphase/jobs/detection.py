@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from metaphase.base.batch import Batch, BatchWatch, Hands, Progress, run_batch
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, spelled
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
+from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch
 from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting import (
     CountConfig,

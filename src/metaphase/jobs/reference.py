@@ -21,7 +21,10 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from metaphase.base.batch import (
+from metaphase.base.errors import UsageError
+from metaphase.base.files import explained
+from metaphase.base.provenance import Ingredients, facts_of
+from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
     Hands,
@@ -30,9 +33,6 @@ from metaphase.base.batch import (
     run_batch,
     shard_of,
 )
-from metaphase.base.errors import UsageError
-from metaphase.base.files import explained
-from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.tables import (
     as_text,
     case_folder,

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.batch import SHARED, known_failures
 from metaphase.base.cautions import Caution, Cautions, read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
+from metaphase.base.sharing.batch import SHARED, known_failures
 from metaphase.base.tables import (
     Remark,
     named,

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box, Floats, Floats32
-from metaphase.base.batch import Progress
 from metaphase.base.errors import OutputError, SlideError
 from metaphase.base.files import explained
 from metaphase.base.foreign import check_plain, read_bytes
 from metaphase.base.provenance import Ingredients, fingerprint_of
+from metaphase.base.sharing.batch import Progress
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
 from metaphase.images.inspection import told_positions

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.tables import phh3_mpp, read_manifest, stated_number
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab

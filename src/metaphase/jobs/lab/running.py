@@ -13,11 +13,11 @@ from typing import Literal
 
 import pandas as pd
 
-from metaphase.base.batch import brief_time
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.sharing.batch import brief_time
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab, write_settings

@@ -25,12 +25,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import uuid4
 
-from metaphase import __version__
-from metaphase.base.batch import Attempt, Failure, Progress
 from metaphase.base.config import read_settings
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
 from metaphase.base.parallel import available_cores
+from metaphase.base.sharing.batch import Attempt, Failure, Hands, Progress
+from metaphase.version import __version__
 
 EXTRA = "pip install 'metaphase[cluster]'"
 DEATHS = 3
@@ -97,7 +97,7 @@ class StoppedError(BaseException):
 # ---- on the client's side ----
 
 
-class Crew:
+class Crew(Hands):
     """Workers that a client can reach."""
 
     def __init__(self, client: Any, cores: dict[Any, set[int]] | None = None, at_most: int = 1) -> None:

@@ -12,16 +12,16 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.base.files import output_folder, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.leases import Holder, Lease, LeaseLostError, file_name, holding
+from metaphase.base.sharing.leases import Holder, Lease, LeaseLostError, file_name, holding
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -121,25 +121,38 @@ class Batch(Generic[Result]):
 Work = Callable[[Item, Progress], Result]
 
 
-class Hands(Protocol):
-    """Who does the work: this process, or a crew of others (`base.crews`)."""
+class Hands:
+    """Who does the work: this process, one item after the other, each at once; or a crew (`crews.Crew`)."""
+
+    def __init__(self) -> None:
+        self._work: Work[Any, Any] | None = None
+        self._done: tuple[str, Any] | None = None
 
     @property
     def has_room(self) -> bool:
         """Whether more may be handed out."""
+        return self._done is None
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is handed out that did not come back."""
+        return self._done is not None
 
-    def at(self, work: Work[Any, Any]) -> AbstractContextManager[None]:
+    @contextmanager
+    def at(self, work: Work[Any, Any]) -> Iterator[None]:
         """Be ready for this work inside; what is handed out at the end is given up."""
+        self._work = work
+        yield
 
     def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
         """Have an item tried; `begin` is called where somebody really begins."""
+        if self._work is not None:
+            self._done = one.name, one.made(self._work, begin)
 
-    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for a crew
         """The next item that was tried, and what came of it; None where nothing came in time."""
+        done, self._done = self._done, None
+        return done
 
 
 def run_batch(
@@ -154,7 +167,7 @@ def run_batch(
     Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
     does it in this one's place.
     """
-    watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or _Here()
+    watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or Hands()
     log = None if folder is None else output_folder(folder) / ERRORS
     outcomes: dict[str, Result | Failure] = {}
 
@@ -184,35 +197,6 @@ def run_batch(
         with suppress(OSError):
             (folder / SHARED).rmdir()
     return Batch({name: outcomes[name] for name in items})
-
-
-class _Here:
-    """This process: one item after the other, each at once."""
-
-    def __init__(self) -> None:
-        self._work: Work[Any, Any] | None = None
-        self._done: tuple[str, Any] | None = None
-
-    @property
-    def has_room(self) -> bool:
-        return self._done is None
-
-    @property
-    def is_busy(self) -> bool:
-        return self._done is not None
-
-    @contextmanager
-    def at(self, work: Work[Any, Any]) -> Iterator[None]:
-        self._work = work
-        yield
-
-    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
-        if self._work is not None:
-            self._done = one.name, one.made(self._work, begin)
-
-    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- as Hands has it
-        done, self._done = self._done, None
-        return done
 
 
 class Queue:
@@ -275,34 +259,32 @@ class Attempt(Generic[Item]):
             if self.folder is None:
                 return work(self.item, begin())
             with holding(self.folder / SHARED / f"{file_name(self.name)}.lease", self.lapsed) as lease:
-                if isinstance(lease, Holder):
-                    return lease
-                return _worked(self.name, self.item, work, self.folder, begin(), lease)
+                return lease if isinstance(lease, Holder) else self._made_under(lease, work, begin())
         except LeaseLostError:
             return Holder(b"")
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
             return Failure.of(self.name, error)
 
+    def _made_under(self, lease: Lease, work: Work[Item, Result], progress: Progress) -> Result | Failure:
+        def step(done: float, total: float) -> None:
+            lease.check()
+            progress(done, total)
 
-def _worked(
-    name: str, item: Item, work: Work[Item, Result], folder: Path, progress: Progress, lease: Lease
-) -> Result | Failure:
-    def step(done: float, total: float) -> None:
+        record = _record_of(self.folder or Path(), self.name)
+        try:
+            result = work(self.item, step)
+        except LeaseLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- recorded while the item is still ours
+            lease.check()
+            failure = Failure.of(self.name, error)
+            with suppress(OutputError):  # a full disk, or a folder of its name, stops no cohort
+                write_text(record, json.dumps(asdict(failure)))
+            return failure
         lease.check()
-        progress(done, total)
-
-    try:
-        result = work(item, step)
-    except LeaseLostError:
-        raise
-    except Exception as error:  # noqa: BLE001 -- recorded while the item is still ours
-        lease.check()
-        failure = Failure.of(name, error)
-        _record(folder, failure)
-        return failure
-    lease.check()
-    _forget(folder, name)
-    return result
+        with suppress(OSError):
+            record.unlink(missing_ok=True)
+        return result
 
 
 @contextmanager
@@ -349,17 +331,6 @@ def known_failures(folder: str | Path) -> list[Failure]:
 
 def _record_of(folder: Path, name: str) -> Path:
     return folder / SHARED / f"{file_name(name)}.failed.json"
-
-
-def _record(folder: Path, failure: Failure) -> None:
-    """A full disk, or a folder of its name, stops no cohort."""
-    with suppress(OutputError):
-        write_text(_record_of(folder, failure.name), json.dumps(asdict(failure)))
-
-
-def _forget(folder: Path, name: str) -> None:
-    with suppress(OSError):
-        _record_of(folder, name).unlink(missing_ok=True)
 
 
 def _add_to_log(log: Path, failure: Failure) -> bool:
