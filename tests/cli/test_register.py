@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.cli.register import register
+from metaphase.cli.reference import register
 from metaphase.detections import read_detections
 from metaphase.labels.registration import Similarity, load_transform
 from metaphase.slides import Slide

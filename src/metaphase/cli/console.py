@@ -185,7 +185,7 @@ def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
     counts = [counts_in(result)[0] for result in results]
     notes = (f"{one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
     for note in dict.fromkeys(notes):
-        stdout.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(note)
 
 
 def print_json(value: Any) -> None:
@@ -246,6 +246,11 @@ def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True)
     """A line a stage on stderr: kept, or why it was done."""
     for state in states if shown else ():
         tell(f"{name}: {state.explanation}" if name else state.explanation)
+
+
+def say(line: str) -> None:
+    """A plain line on stdout, however long."""
+    stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def tell(line: str) -> None:

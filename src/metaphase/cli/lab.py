@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.sharing.batch import brief_time
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
+from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -69,7 +69,7 @@ def status(context: typer.Context, place: LabOption = None, as_json: Json = Fals
         _tell_end(found)
     tell(f"page {found.page}")
     if command:
-        stdout.print(f"next: {command}", markup=False, highlight=False)
+        say(f"next: {command}")
 
 
 @lab.command()
@@ -116,12 +116,9 @@ def init(
     told = ", ".join(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
-    stdout.print(
-        f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}",
-        markup=False, highlight=False,
-    )  # fmt: skip
+    say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}")
     tell(f"page {begun.lab.page}")
-    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+    say("next: metaphase lab next")
 
 
 @lab.command("next")
@@ -164,7 +161,7 @@ def next_(
             tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering are left.")
     if no_page:
         tell(asked.command)
-    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+    say("next: metaphase lab next")
 
 
 def _answered(found: LabFolder, asked: Asked) -> bool:
@@ -254,7 +251,7 @@ def _tell_end(found: LabFolder) -> None:
     for doubt in doubts:
         warn(str(doubt))
     for line in lines:
-        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _time(seconds: float | None, status: str) -> str:

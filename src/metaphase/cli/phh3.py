@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from metaphase.base.config import read_settings
@@ -26,14 +24,15 @@ from metaphase.cli.console import (
     batch_bar,
     print_json,
     progress_bar,
+    say,
     stdout,
     tell,
     warn,
 )
+from metaphase.cli.train import report_training, watcher
 
 if TYPE_CHECKING:
     from metaphase.labels.phh3.networks import LearningConfig
-    from metaphase.networks.training.loop import TrainingResult, Update
 
 Row = dict[str, Any]
 
@@ -130,10 +129,7 @@ def sample(
     )
     if drawn.skipped:
         warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
-    stdout.print(
-        f"{len(drawn.items):,} items; label them with: metaphase label serve {escape(str(output))}",
-        soft_wrap=True,
-    )
+    say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
 
 
 @phh3.command("train-cnn1")
@@ -156,9 +152,9 @@ def train_cnn1(
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
         result = training.train_cnn1(
-            project, output, config, start=start, device=device, watch=_watcher(bar, epochs)
+            project, output, config, start=start, device=device, watch=watcher(bar, epochs)
         )
-    _report_training(result, as_json)
+    report_training(result, as_json)
 
 
 @phh3.command("train-cnn2")
@@ -184,11 +180,11 @@ def train_cnn2(
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
-        watch = _watcher(bar, epochs)
+        watch = watcher(bar, epochs)
         result = training.train_cnn2(
             project, output, config, artefacts=artefacts or (), start=start, device=device, watch=watch
         )
-    _report_training(result, as_json)
+    report_training(result, as_json)
 
 
 @phh3.command()
@@ -233,24 +229,6 @@ def _learning(
     return LearningConfig(
         epochs=epochs, batch=batch, samples_per_epoch=samples, normalisation=kind, augment=augment, seed=seed
     )
-
-
-def _watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
-    task = bar.add_task("cutting patches", total=epochs)
-
-    def show(update: Update) -> None:
-        bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
-
-    return show
-
-
-def _report_training(result: TrainingResult, as_json: bool) -> None:
-    if as_json:
-        print_json({"model": str(result.model), "f1": result.best, "history": result.history})
-    else:
-        stdout.print(
-            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
-        )
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import Mpp, Slide, stdout
+from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
     from metaphase.base.arrays import Box
@@ -57,7 +57,7 @@ def deconvolve(
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
         for path in write_stain_pictures(opened, output, matrix, region=_box(region)):
-            stdout.print(str(path), markup=False, soft_wrap=True)
+            say(str(path))
 
 
 @stain.command()
@@ -80,7 +80,7 @@ def augment(
     place = _numbers(at, 2, "--at", "X,Y") if at else None
     with open_slide(slide, mpp=mpp) as opened:
         write_gallery(opened, output, (place[0], place[1]) if place else None, config)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 @stain.command()
@@ -115,7 +115,7 @@ def standardise(
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 def _template(path: Path | None, seed: int) -> Template | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stdout
+from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, say
 from metaphase.cli.label import announce
 
 Results = Annotated[
@@ -73,7 +73,7 @@ def apply(results: Results, as_json: Json = False) -> None:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
             text = f"{one.name}: {line}; see {one.report}"
-            stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(text)
         explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
 
@@ -92,7 +92,7 @@ def withdraw(
         print_json(withdrawn)
         return
     for name, answers in withdrawn.items():
-        stdout.print(f"{name}: {answers} answers withdrawn", markup=False, highlight=False)
+        say(f"{name}: {answers} answers withdrawn")
 
 
 @review.command("import")
@@ -117,11 +117,10 @@ def import_review(
         print_json([asdict(one) for one in taken])
         return
     for one in taken:
-        stdout.print(
+        say(
             f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
-            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was"
+        )
 
 
 @review.command()
@@ -144,4 +143,4 @@ def export(
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()
     told = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
-    stdout.print(f"{output}: {told}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{output}: {told}")
