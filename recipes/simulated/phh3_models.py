@@ -48,8 +48,8 @@ from metaphase.networks.training.patches import PatchWriter
 from metaphase.simulation import (
     LABORATORIES,
     Case,
-    Laboratory,
     SimulationConfig,
+    VirtualLaboratory,
     case_truth,
     cohort_cases,
     render_region,
@@ -70,7 +70,7 @@ FAILURES = ("Hardly any real PHH3 tissue was seen: real mitoses may be missed, a
 # ---- laboratories and their slides ----
 
 
-def drawn_laboratory(number: int) -> Laboratory:
+def drawn_laboratory(number: int) -> VirtualLaboratory:
     """A virtual laboratory whose PHH3 stain and scanner are drawn at random."""
     rng = np.random.default_rng((number, 23))
     white = tuple(rng.uniform((238, 225, 228), 255.0).tolist())
@@ -79,7 +79,7 @@ def drawn_laboratory(number: int) -> Laboratory:
         sharpening=float(rng.uniform(0.0, 1.0)), noise=float(rng.uniform(0.5, 2.0)),
         jpeg_quality=int(rng.integers(70, 96)),
     )  # fmt: skip
-    return Laboratory(
+    return VirtualLaboratory(
         name=f"drawn{number:03d}", scanner=scanner, haematoxylin=(0.5, 0.76, 0.42), eosin=(0.1, 0.87, 0.48),
         haematoxylin_gain=1.0, eosin_gain=1.0,
         counterstain=_unit(rng.normal((0.78, 0.55, 0.28), 0.07)),
@@ -115,7 +115,7 @@ def cases_of(options: argparse.Namespace) -> dict[str, list[Case]]:
     }
 
 
-def _moved(case: Case, laboratory: Laboratory) -> Case:
+def _moved(case: Case, laboratory: VirtualLaboratory) -> Case:
     return replace(case, laboratory=laboratory, name=f"{laboratory.name}-{case.name}")
 
 

@@ -115,7 +115,7 @@ def sample(
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
     from metaphase.base.tables import named, read_manifest
-    from metaphase.labels.phh3.cases import SampleConfig, draw_project
+    from metaphase.labels.phh3.cases import DrawConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
@@ -124,7 +124,7 @@ def sample(
         workspace,
         output,
         cast(Literal["cnn1", "cnn2"], purpose),
-        SampleConfig(count, per_case, active, seed),
+        DrawConfig(count, per_case, active, seed),
         exclude=exclude or (),
     )
     if drawn.skipped:

@@ -104,14 +104,14 @@ def standardise(
     seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
-    from metaphase.images.stain.standardisation import Transform, fit_slide, standardise_slide
+    from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
     from metaphase.slides import open_slide
 
     with open_slide(slide, mpp=mpp) as opened:
         if transform is not None:
             if template is not None:
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
-            chosen = Transform.load(transform)
+            chosen = StainTransform.load(transform)
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)

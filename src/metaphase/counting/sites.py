@@ -26,7 +26,7 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
-from metaphase.counting.calibration import Calibration
+from metaphase.counting.calibration import SiteCalibration
 from metaphase.counting.learning import Learned, Posterior, learn
 from metaphase.counting.populations import Laboratory, ReviewerError, bin_of, cells_of
 from metaphase.detections.points import OperatingPoint, UsedPoints
@@ -147,7 +147,7 @@ class Answered:
         return int(np.isfinite(self.answer).sum()) + self.squares
 
 
-class Estimate(BaseModel):
+class SiteEstimate(BaseModel):
     """A number with its 95 % interval."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -160,12 +160,12 @@ class Estimate(BaseModel):
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-PointEstimates = dict[Literal["mitoses", "count"], dict[str, Estimate]]
+PointEstimates = dict[Literal["mitoses", "count"], dict[str, SiteEstimate]]
 
 
-def _estimate(values: Floats) -> Estimate:
+def _estimate(values: Floats) -> SiteEstimate:
     low, high = np.quantile(values, [0.025, 0.975])
-    return Estimate(value=float(values.mean()), low=float(low), high=float(high))
+    return SiteEstimate(value=float(values.mean()), low=float(low), high=float(high))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +176,9 @@ class Fitted:
     at: PointEstimates
     """At each operating point: precision, recall, false_per_mm2; and by the sample's design alone,
     precision_by_design."""
-    found: Estimate
+    found: SiteEstimate
     """Share of the mitoses that have any detection."""
-    mitoses_per_mm2: Estimate
+    mitoses_per_mm2: SiteEstimate
     """In all the tissue of the slides."""
 
 
@@ -245,7 +245,7 @@ def _chances(
 
 def _at_point(
     given: Answered, right: Floats, every: Floats, delta: float, reviewer: ReviewerError
-) -> dict[str, Estimate]:
+) -> dict[str, SiteEstimate]:
     """What holds from one probability on, where `right` are mitoses, and `every` one is counted."""
     above = given.probability >= delta
     found = {
@@ -259,7 +259,7 @@ def _at_point(
     return found
 
 
-def share_by_design(given: Answered, chosen: Mask, reviewer: ReviewerError) -> Estimate:
+def share_by_design(given: Answered, chosen: Mask, reviewer: ReviewerError) -> SiteEstimate:
     """Share of mitoses among the chosen detections: stratified and prediction-powered, with its interval.
 
     In each stratum, the mean of what was supposed before any answer, put right by its mean error where
@@ -280,7 +280,7 @@ def share_by_design(given: Answered, chosen: Mask, reviewer: ReviewerError) -> E
         variance += part**2 * spread / max(often, 1) * exact
     half = 1.96 * float(np.sqrt(variance))
     value = float(np.clip(share, 0, 1))
-    return Estimate(value=value, low=max(0.0, float(share) - half), high=min(1.0, float(share) + half))
+    return SiteEstimate(value=value, low=max(0.0, float(share) - half), high=min(1.0, float(share) + half))
 
 
 # ---- the profile ----
@@ -312,8 +312,8 @@ class SiteProfile(BaseModel):
     reviewer: dict[str, float]
     deltas: dict[Literal["mitoses", "count"], Annotated[float, Field(ge=0, le=1)]]
     at: PointEstimates
-    found: Estimate
-    mitoses_per_mm2: Estimate
+    found: SiteEstimate
+    mitoses_per_mm2: SiteEstimate
     draws: dict[str, Any] = Field(repr=False)
     """Of the laboratory; see `counting.populations.Laboratory`."""
     answered: dict[str, list[tuple[float, float, float]]] = Field(repr=False)
@@ -336,10 +336,10 @@ class SiteProfile(BaseModel):
                 raise ValueError(f"nothing is said of the point {name}")
         return self
 
-    def calibration(self, slide: str = "") -> Calibration:
+    def calibration(self, slide: str = "") -> SiteCalibration:
         """What the count of a slide needs of it."""
         own = np.array(self.answered.get(slide, []), np.float64).reshape(-1, 3)
-        return Calibration(
+        return SiteCalibration(
             Laboratory.from_dict(self.draws), self.deltas["count"], self.answers,
             ReviewerError(**self.reviewer), own,
         )  # fmt: skip

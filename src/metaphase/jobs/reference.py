@@ -49,7 +49,7 @@ from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
     DECISION_COLUMNS,
     Applied,
-    Placement,
+    PlacedPoints,
     ReferenceConfig,
     ReferenceStandardError,
     VisibilityConfig,
@@ -252,7 +252,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
 def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced) -> None:
     """Register the pair and write what came out, the note last."""
     with record.he.open() as he, record.phh3.open() as phh3:
-        placement: Placement = place_points(
+        placement: PlacedPoints = place_points(
             he, phh3, found, pair.case, registration=config.registration, visibility=config.visibility
         )
         registration = placement.registration

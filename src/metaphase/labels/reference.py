@@ -298,7 +298,7 @@ def _distances(shape: tuple[int, int]) -> Floats:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacedPoints:
     """Points in H&E coordinates with all that the decision about them needs, and the registration."""
 
     table: pd.DataFrame
@@ -316,7 +316,7 @@ def place_points(
     *,
     registration: RegistrationConfig | None = None,
     visibility: VisibilityConfig | None = None,
-) -> Placement:
+) -> PlacedPoints:
     """Register a pair, carry the PHH3 points over, and measure what H&E shows there. The slow part.
 
     A point that registration rejects keeps the place where the smooth transform puts it, so that nobody takes
@@ -339,7 +339,7 @@ def place_points(
         candidate=_names(points.table),
         problem=problem,
     )
-    return Placement(table[[*PLACED_COLUMNS, "problem"]], registered, found)
+    return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
 
 
 def _places(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -5,8 +5,8 @@ from metaphase.simulation.config import (
     LABORATORIES,
     Case,
     Displacement,
-    Laboratory,
     SimulationConfig,
+    VirtualLaboratory,
     cohort_cases,
 )
 from metaphase.simulation.rendering import CaseRenderer, object_patches, render_region
@@ -16,8 +16,8 @@ __all__ = [
     "Case",
     "CaseRenderer",
     "Displacement",
-    "Laboratory",
     "SimulationConfig",
+    "VirtualLaboratory",
     "case_truth",
     "cohort_cases",
     "object_patches",

@@ -43,7 +43,7 @@ class Scanner:
 
 
 @dataclass(frozen=True, slots=True)
-class Laboratory:
+class VirtualLaboratory:
     """One place that stains and scans: unit optical-density vectors (red, green, blue) and gains."""
 
     name: str
@@ -61,8 +61,8 @@ class Laboratory:
     ground_gain: float = 0.30
 
 
-LABORATORIES: tuple[Laboratory, ...] = (
-    Laboratory(  # fitted to ICPR 2012, Aperio
+LABORATORIES: tuple[VirtualLaboratory, ...] = (
+    VirtualLaboratory(  # fitted to ICPR 2012, Aperio
         name="aldgate",
         scanner=Scanner((253, 242, 250), 1.0, 0.6, 0.65, 1.3, 88),
         haematoxylin=(0.40, 0.77, 0.49),
@@ -70,7 +70,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         haematoxylin_gain=1.2,
         eosin_gain=1.2,
     ),
-    Laboratory(  # fitted to MiDeSeC
+    VirtualLaboratory(  # fitted to MiDeSeC
         name="birch",
         scanner=Scanner((255, 252, 255), 1.0, 0.95, 0.35, 0.8, 80),
         haematoxylin=(0.56, 0.77, 0.31),
@@ -80,7 +80,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         counterstain=(0.74, 0.60, 0.30),
         counterstain_gain=0.42,
     ),
-    Laboratory(  # fitted to MIDOG++ human breast, Hamamatsu S360
+    VirtualLaboratory(  # fitted to MIDOG++ human breast, Hamamatsu S360
         name="cedar",
         scanner=Scanner((253, 234, 247), 0.95, 1.0, 0.35, 1.2, 85),
         haematoxylin=(0.47, 0.80, 0.36),
@@ -89,7 +89,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         eosin_gain=0.95,
         dab=(0.40, 0.56, 0.72),
     ),
-    Laboratory(  # fitted to MIDOG++ human breast, Aperio CS2
+    VirtualLaboratory(  # fitted to MIDOG++ human breast, Aperio CS2
         name="dover",
         scanner=Scanner((253, 244, 250), 1.0, 0.7, 0.6, 1.3, 82),
         haematoxylin=(0.50, 0.74, 0.45),
@@ -97,7 +97,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         haematoxylin_gain=1.1,
         eosin_gain=0.8,
     ),
-    Laboratory(  # fitted to ICPR 2012, Hamamatsu
+    VirtualLaboratory(  # fitted to ICPR 2012, Hamamatsu
         name="elm",
         scanner=Scanner((254, 228, 248), 1.0, 0.7, 0.8, 1.4, 78),
         haematoxylin=(0.48, 0.76, 0.43),
@@ -106,7 +106,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         eosin_gain=1.35,
         counterstain_gain=0.24,
     ),
-    Laboratory(  # fitted to TUPAC hard negatives
+    VirtualLaboratory(  # fitted to TUPAC hard negatives
         name="fjord",
         scanner=Scanner((250, 240, 247), 1.0, 0.8, 0.5, 1.2, 75),
         haematoxylin=(0.62, 0.69, 0.38),
@@ -114,7 +114,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         haematoxylin_gain=1.05,
         eosin_gain=1.3,
     ),
-    Laboratory(  # designed: faded, warm, soft optics
+    VirtualLaboratory(  # designed: faded, warm, soft optics
         name="grove",
         scanner=Scanner((248, 240, 228), 0.9, 1.25, 0.2, 1.8, 70),
         haematoxylin=(0.56, 0.71, 0.43),
@@ -124,7 +124,7 @@ LABORATORIES: tuple[Laboratory, ...] = (
         dab_gain=0.8,
         counterstain_gain=0.2,
     ),
-    Laboratory(  # fitted to MIDOG++ melanoma, Hamamatsu XR: purple and thick
+    VirtualLaboratory(  # fitted to MIDOG++ melanoma, Hamamatsu XR: purple and thick
         name="heath",
         scanner=Scanner((243, 222, 242), 1.0, 0.9, 0.4, 1.2, 80),
         haematoxylin=(0.63, 0.73, 0.26),
@@ -371,7 +371,7 @@ class Case:
     width: int
     height: int
     centre: int
-    laboratory: Laboratory
+    laboratory: VirtualLaboratory
     split: Split
     mitoses_per_mm2: float
     """Expected density over the tumour of this slide."""

@@ -15,7 +15,7 @@ import pandas as pd
 from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.errors import RegionError
 from metaphase.simulation.architecture import Architecture, Fields, reach, territories
-from metaphase.simulation.config import PX_PER_UM, Case, Laboratory, Scanner
+from metaphase.simulation.config import PX_PER_UM, Case, Scanner, VirtualLaboratory
 from metaphase.simulation.lookalikes import lookalike_sprite
 from metaphase.simulation.nuclei import (
     DAB,
@@ -181,7 +181,7 @@ _BATCH_SPREAD = 0.07
 _BLACK = (0.58, 0.58, 0.57)
 
 
-def he_matrix(laboratory: Laboratory, batch_seed: int) -> Floats32:
+def he_matrix(laboratory: VirtualLaboratory, batch_seed: int) -> Floats32:
     """Optical density (4, 3) per unit of haematoxylin, eosin, brown (here only of pigment) and black.
 
     Within a laboratory each slide takes a little more or less of each stain, by its batch.
@@ -196,7 +196,7 @@ def he_matrix(laboratory: Laboratory, batch_seed: int) -> Floats32:
     return np.array(rows, np.float32)
 
 
-def phh3_matrix(laboratory: Laboratory) -> Floats32:
+def phh3_matrix(laboratory: VirtualLaboratory) -> Floats32:
     """Optical density (4, 3) of the restained slide: weak counterstain, grey ground, brown DAB."""
     rows = [
         np.array(laboratory.counterstain) * laboratory.counterstain_gain,

@@ -92,7 +92,7 @@ class SlideRow(Shown):
     """The share of them."""
 
 
-class Cohort(Message):
+class SlideList(Message):
     """The list, and what holds for all slides."""
 
     slides: list[SlideRow]
@@ -135,7 +135,7 @@ class SlideView(Message):
     outline: tuple[Ring, ...] = ()
 
 
-class Circle(Message):
+class CircleView(Message):
     """A circle in level-0 pixels, and the mitoses inside."""
 
     x: float
@@ -167,8 +167,8 @@ class CountView(Shown):
     """The counts that it stands for: those without people."""
     grades: list[float] | None
     counted: int
-    hotspot: Circle | None
-    runner_up: Circle | None
+    hotspot: CircleView | None
+    runner_up: CircleView | None
     density: Density | None
     shares: list[str]
     """Who looked at how much; empty where observers are blind."""
@@ -184,7 +184,7 @@ class Place(Message):
     y: Annotated[float, Field(ge=-1e8, le=1e8)]
 
 
-class Standing(Message):
+class StandingAnswer(Message):
     """An answer that stands."""
 
     x: float
@@ -197,10 +197,10 @@ class ReviewView(Message):
     """What an observer has answered about a slide, and what others have where they may know."""
 
     observer: str
-    standing: list[Standing]
+    standing: list[StandingAnswer]
 
 
-class Applied(Message):
+class AppliedView(Message):
     """A review in force."""
 
     count: float | None
@@ -294,9 +294,9 @@ def _add_slides(
     app: FastAPI, slides: Sequence[ViewedSlide], named: Callable[[str], ViewedSlide], blind: bool
 ) -> None:
     @app.post("/api/slides")
-    def cohort(asked: AskedCount) -> Cohort:
+    def cohort(asked: AskedCount) -> SlideList:
         """The list."""
-        return Cohort(slides=[_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+        return SlideList(slides=[_row(slide, asked.observer, blind) for slide in slides], blind=blind)
 
     @app.get("/api/slide/{key}")
     def one(key: str) -> SlideView:
@@ -339,7 +339,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         log = named(key).log
         observer = log.known(hello.observer)
         standing = [
-            Standing(x=place[0], y=place[1], answer=one.answer, own=one.observer == observer)
+            StandingAnswer(x=place[0], y=place[1], answer=one.answer, own=one.observer == observer)
             for one in named(key).answers(observer, blind=blind)
             if (place := place_of(one.item))
         ]
@@ -353,13 +353,13 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         return review(key, hello)
 
     @app.post("/api/apply/{key}")
-    def apply(key: str) -> Applied:
+    def apply(key: str) -> AppliedView:
         """Put the answers that stand in force: report, tables and exports are rewritten."""
         if blind:
             raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
         with writing:
             (done,) = apply_reviews([named(key).found.folder])
-        return Applied(count=done.count, text=str(done.in_force))
+        return AppliedView(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[Place]) -> Receipt:
@@ -494,8 +494,8 @@ def _grades(told: Mapping[str, Any]) -> list[float] | None:
     return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
 
 
-def _circle(hotspot: Hotspot) -> Circle:
-    return Circle(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
+def _circle(hotspot: Hotspot) -> CircleView:
+    return CircleView(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
 
 
 def _density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] | None:

@@ -21,7 +21,7 @@ from metaphase.base.provenance import FileContent
 from metaphase.base.tables import WHOLE_SLIDE
 from metaphase.images.tissue.background import (
     GRAIN_UM,
-    Appearance,
+    SlideLook,
     closed,
     eroded,
     find_ink,
@@ -118,14 +118,14 @@ def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
     return _without_debris(tissue, coloured, least_px)
 
 
-def _coloured(look: Appearance, config: TissueConfig) -> Mask:
+def _coloured(look: SlideLook, config: TissueConfig) -> Mask:
     """Stain that shows by its colour."""
     density = look.density
     least = np.maximum(max(config.min_colour, NOISE_FACTOR * look.noise), LEAST_HUE * density)
     return np.asarray((look.colour > least) & (density > LEAST_DENSITY), np.bool_)
 
 
-def _dense(look: Appearance, mpp: float, config: TissueConfig) -> Mask:
+def _dense(look: SlideLook, mpp: float, config: TissueConfig) -> Mask:
     """Stain that shows by its darkness, however faint, but with structure."""
     grainy = look.grain > max(LEAST_GRAIN, 2 * look.glass_grain)
     structured = eroded(grainy, GRAIN_UM / 2 / mpp)

@@ -33,8 +33,8 @@ from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items
 from metaphase.labels.phh3.cases import (
     HELD_OUT,
+    DrawConfig,
     Purpose,
-    SampleConfig,
     draw_project,
     read_candidates,
     read_classified,
@@ -151,7 +151,7 @@ def _draw(lab: Lab, number: int, report: Report) -> None:
     if number == 1 and lab.settings.bundled_phh3:
         _suggest(lab, report)
     share = rounds.unsure_share if number == 2 or lab.settings.bundled_phh3 else 0.0
-    config = SampleConfig(wanted - there, active_share=share, seed=rounds.seed)
+    config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
     try:
         draw_project(
             read_manifest(lab.manifest), lab.cases, target, purpose, config,

@@ -305,7 +305,7 @@ def mitosis_table(case: str, table: pd.DataFrame, decision: float) -> pd.DataFra
 
 
 @dataclass(frozen=True)
-class SampleConfig:
+class DrawConfig:
     """How many candidates to draw, and how."""
 
     count: int = 2000
@@ -325,7 +325,7 @@ class SampleConfig:
             )
 
 
-def draw_sample(pool: pd.DataFrame, config: SampleConfig, decision: float | None = None) -> pd.DataFrame:
+def draw_sample(pool: pd.DataFrame, config: DrawConfig, decision: float | None = None) -> pd.DataFrame:
     """Rows of `pool` in random order; `case` names the slide, `turn` is 0 for random ones and 1 for others.
 
     With an active share, `pool` has a column `probability`, and `decision` is where the network says yes.
@@ -394,7 +394,7 @@ def draw_project(
     workspace: str | Path,
     project: str | Path,
     purpose: Purpose,
-    config: SampleConfig,
+    config: DrawConfig,
     *,
     exclude: Sequence[str | Path] = (),
 ) -> DrawnProject:

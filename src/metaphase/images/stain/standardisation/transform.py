@@ -160,7 +160,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Transform:
+class StainTransform:
     """The way from one slide's colours to a template's, both described by the same method."""
 
     source: SlideColours
@@ -286,10 +286,10 @@ def fit_slide(
     *,
     sampling: SamplingConfig = SAMPLING,
     seed: int = 0,
-) -> Transform:
+) -> StainTransform:
     """Fit a transform on a slide's own tissue; the error for too little names the slide."""
     with _naming(slide):
-        return Transform.fit(sample_slide(slide, sampling, seed), method, template)
+        return StainTransform.fit(sample_slide(slide, sampling, seed), method, template)
 
 
 def template_of_slide(slide: Slide, *, sampling: SamplingConfig = SAMPLING, seed: int = 0) -> Template:
@@ -309,7 +309,7 @@ def _naming(slide: Slide) -> Iterator[None]:
 
 def standardise_slide(
     slide: Slide,
-    transform: Transform,
+    transform: StainTransform,
     output: str | Path,
     *,
     tile_px: int = 512,
@@ -336,7 +336,7 @@ def standardise_slide(
         raise UsageError(f"{output}: no format is called {suffix!r}", next_step=f"choose from {known}")
 
 
-def _standardised_tiles(slide: Slide, transform: Transform, tile_px: int, threads: int) -> Iterator[RGB]:
+def _standardised_tiles(slide: Slide, transform: StainTransform, tile_px: int, threads: int) -> Iterator[RGB]:
     """Level-0 tiles, row by row."""
     table = transform.table
     boxes = (
