@@ -18,7 +18,8 @@ from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig, TileEngine
 from metaphase.networks.exporting import export_model
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 
 
 def megapixels_per_s(engine: TileEngine, tile: np.ndarray, outputs: int) -> float:

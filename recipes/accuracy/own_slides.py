@@ -41,7 +41,8 @@ from metaphase.jobs.training.run import read_results
 from metaphase.networks.cards import TO_START_FROM
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 
 OWN, UNSEEN, FIRST = ("birch", "cedar"), "dover", "aldgate"
 """The bundled simulated model was trained on the first laboratory, which has no part here."""

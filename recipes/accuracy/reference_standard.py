@@ -40,7 +40,8 @@ from metaphase.jobs.reference import (
 )
 from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 from metaphase.slides import open_slide
 from metaphase.web.pictures import ReviewCrops
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 from scipy.stats import mannwhitneyu
+from thresholds import threshold_of_several
 
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.evaluation import BootstrapConfig
@@ -30,8 +31,7 @@ from metaphase.evaluation.metrics import (
     curve,
     detection_metrics,
 )
-from metaphase.evaluation.operating_points import threshold_of_several
-from metaphase.images.tissue import find_tissue
+from metaphase.images.tissue.finding import find_tissue
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch
 from metaphase.jobs.training.config import EvaluationSection

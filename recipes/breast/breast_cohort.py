@@ -27,7 +27,7 @@ from PIL import Image
 from metaphase.base.tables import write_table
 from metaphase.detections import IGNORE, MITOSIS
 from metaphase.evaluation.datasets import read_dataset
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 
 Pixels = npt.NDArray[np.uint8]
 FIELDS = {

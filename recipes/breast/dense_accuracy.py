@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from pictures import IGNORE, MITOSIS, MPP, TRAIN, Picture, read_pictures
+from thresholds import threshold_for_false, threshold_of_several
 
 from metaphase.detections import match
 from metaphase.detections.matching import NOBODY
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import best_threshold, curve, detection_metrics
-from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
 
 RADIUS_UM, IGNORE_UM, MOST_FALSE = 7.5, 14.0, 4.0
 LABELLED = ("icpr2012-aperio", "mitos-atypia14-hamamatsu")

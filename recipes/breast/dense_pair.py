@@ -33,6 +33,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 from scipy.stats import mannwhitneyu
 from shapes import STUDENTS
+from thresholds import threshold_for_false, threshold_of_several
 from torch import Tensor, nn
 from torch.nn import functional
 from windows import CELL_PX, sample
@@ -41,7 +42,6 @@ from metaphase.detections.matching import suppress
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import detection_metrics, slide_counts
-from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.networks.cards import (
     PATCH_PX,

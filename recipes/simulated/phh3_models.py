@@ -45,16 +45,17 @@ from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import REPEAT, open_set
 from metaphase.networks.training.loop import train
 from metaphase.networks.training.patches import PatchWriter
-from metaphase.simulation import (
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import (
     LABORATORIES,
     Case,
+    Scanner,
     SimulationConfig,
+    Triple,
     VirtualLaboratory,
-    case_truth,
     cohort_cases,
-    render_region,
 )
-from metaphase.simulation.config import Scanner, Triple
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import ArraySlide, Slide, cut_squares
 
 TEST = "test"

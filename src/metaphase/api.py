@@ -33,7 +33,8 @@ from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
-from metaphase.labels.registration import Annotations, RegistrationConfig
+from metaphase.labels.registration.files import Annotations
+from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide

@@ -16,7 +16,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.counting.sites import SampleConfig, SiteProfile, load_profile, save_profile
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for

@@ -16,7 +16,7 @@ from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.detections import read_detections
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import searching
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import SlideOutcome, detect_slide
@@ -25,7 +25,8 @@ from metaphase.jobs.results import load_result
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import SlideSource, open_slide
 from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide

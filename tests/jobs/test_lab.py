@@ -47,7 +47,8 @@ from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
 from metaphase.reports.run import LabPage, LabRow
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 from tests.jobs.run_samples import TINY_LAB
 from tests.labels.observers.projects import write_project
 from tests.rehearsal import FOUR_OBSERVERS, answer

@@ -23,7 +23,7 @@ from metaphase.detections.points import (
 )
 from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import counting
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases

@@ -19,7 +19,7 @@ from metaphase.base.arrays import Box
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.counting import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.reports.drawing import Frame, dots_path, jpeg_uris, scale_bar
 from metaphase.reports.slide.inputs import Points, shown_points
 from metaphase.reports.slide.page import grade_scale, notice_of

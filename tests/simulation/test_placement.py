@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from metaphase.base.arrays import Box
-from metaphase.simulation import Case, cohort_cases
 from metaphase.simulation.architecture import Architecture
 from metaphase.simulation.cohort import case_truth
-from metaphase.simulation.config import SimulationConfig
+from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.placement import (
     ARTEFACTS,
     CHUNK_PX,

@@ -4,7 +4,9 @@ import pytest
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import RegionError
-from metaphase.simulation import Case, CaseRenderer, case_truth, object_patches, render_region, tissue_truth
+from metaphase.simulation.cohort import case_truth, tissue_truth
+from metaphase.simulation.config import Case
+from metaphase.simulation.rendering import CaseRenderer, object_patches, render_region
 
 
 @pytest.mark.slow

@@ -224,7 +224,8 @@ def register(
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
     from metaphase.jobs.registration import register_slides
-    from metaphase.labels.registration import Annotations, RegistrationConfig
+    from metaphase.labels.registration.files import Annotations
+    from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides import SlideSource
 
     config = RegistrationConfig(seed=seed, any_stains=any_stains)

@@ -124,7 +124,8 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Write a cohort of simulated slide pairs with the truth about every mitosis, look-alike and shift."""
-    from metaphase.simulation import SimulationConfig, simulate_cohort
+    from metaphase.simulation.cohort import simulate_cohort
+    from metaphase.simulation.config import SimulationConfig
 
     given = {"cases": cases, "width": width, "height": height, "centres": centres, "seed": seed}
     stated = {key: value for key, value in given.items() if value is not None}

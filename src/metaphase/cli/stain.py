@@ -14,7 +14,7 @@ from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
     from metaphase.base.arrays import Box
-    from metaphase.images.stain.standardisation import Template
+    from metaphase.images.stain.standardisation.transform import Template
 
 stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
 
@@ -104,7 +104,7 @@ def standardise(
     seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
-    from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
+    from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide, standardise_slide
     from metaphase.slides import open_slide
 
     with open_slide(slide, mpp=mpp) as opened:
@@ -119,7 +119,7 @@ def standardise(
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
-    from metaphase.images.stain.standardisation import Template, template_of_slide
+    from metaphase.images.stain.standardisation.transform import Template, template_of_slide
     from metaphase.slides import open_slide
 
     if path is None:

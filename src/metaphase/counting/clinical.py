@@ -24,7 +24,7 @@ from metaphase.counting.maps import (
 )
 from metaphase.counting.specimen import CountConfig, Specimen, specimen, stated_config
 from metaphase.counting.uncertainty import estimate_uncertainty, threshold_range
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 
 # ---- what a reader of a score should know before relying on it ----
 

@@ -37,7 +37,7 @@ from metaphase.counting.sites import (
 )
 from metaphase.counting.specimen import specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
 from metaphase.labels.observers.project import (
     ARTEFACT,

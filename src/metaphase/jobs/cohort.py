@@ -14,7 +14,8 @@ from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import case_folder, read_manifest, stated_number
-from metaphase.images.tissue import TissueSource, find_tissue, save_overlay, save_tissue
+from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
+from metaphase.images.tissue.mask import save_overlay
 from metaphase.slides import SlideSource
 
 AT_ONCE = 8

@@ -23,7 +23,8 @@ from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, 
 from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
-from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results, result_folders
 from metaphase.slides import SlideSource, is_slide_there
 

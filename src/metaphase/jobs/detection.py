@@ -53,7 +53,8 @@ from metaphase.images.inspection import (
     quality_doubts,
     slide_quality,
 )
-from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
+from metaphase.images.tissue.finding import save_tissue
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
 from metaphase.jobs.detection_config import DetectionConfig

@@ -61,7 +61,9 @@ from metaphase.labels.reference import (
     read_reference,
     write_reference,
 )
-from metaphase.labels.registration import RegistrationConfig, save_registration_picture, save_transform
+from metaphase.labels.registration.files import save_registration_picture
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.transform import save_transform
 from metaphase.slides import SlideSource, open_slide
 
 PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"

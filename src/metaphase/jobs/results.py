@@ -34,7 +34,7 @@ from metaphase.counting import Count, CountConfig, counts_in, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
-from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.reports.drawing import jpeg_uris
 from metaphase.reports.pages import render

@@ -18,19 +18,16 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB, Floats, Mask, Points
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.tables import as_text, read_table, require_columns, require_numbers, write_table
 from metaphase.detections import DetectionSet
-from metaphase.labels.registration import (
-    Registration,
-    RegistrationConfig,
-    nuclear_density,
-    points_geojson,
-    register_pair,
-    register_points,
-)
+from metaphase.labels.registration.files import points_geojson
+from metaphase.labels.registration.pair import Registration, register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.tiles import nuclear_density
 from metaphase.slides import Slide, cut_square
 
 # ---- what can be wrong with a reference standard ----
@@ -65,11 +62,9 @@ class ReferenceConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             share = field.name in ("min_probability", "min_confidence")
-            if not math.isfinite(value) or value < 0 or (share and value > 1):
-                raise UsageError(
-                    f"reference setting {field.name} is {value}",
-                    next_step="give a number from 0 to 1" if share else "give a number of at least 0",
-                )
+            fine = math.isfinite(value) and value >= 0 and not (share and value > 1)
+            wanted = "from 0 to 1" if share else "of at least 0"
+            require(fine, f"reference setting {field.name}", value, wanted)
 
 
 # ---- the reference-standard table ----
@@ -239,8 +234,8 @@ class VisibilityConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"visibility setting {field.name} is {value}", next_step="give more than 0")
+            fine = math.isfinite(value) and value > 0
+            require(fine, f"visibility setting {field.name}", value, "above 0")
         order = (self.mpp, self.spot_radius_um, self.reach_um, self.gap_um, self.window_um / 2)
         if list(order) != sorted(set(order)) or self.dark_percent > 100:
             raise UsageError(

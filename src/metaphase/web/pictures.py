@@ -23,7 +23,7 @@ from metaphase.base.files import write_text
 from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.reference_review import CLOSE_UM, Review
 from metaphase.labels.observers.project import UNAVAILABLE, Project
-from metaphase.labels.registration import Transform, load_transform
+from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool

@@ -39,7 +39,7 @@ from metaphase.jobs.slide_review import answers_key, review_order, reviewed_coun
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
 from metaphase.labels.observers.store import Given
-from metaphase.labels.registration import Transform, load_transform
+from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.drawing import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides import Slide, SlideSource

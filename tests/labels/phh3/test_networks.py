@@ -33,7 +33,9 @@ from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import PHH3_NETWORKS, ModelCard, NetworkSpec, bundled_model
 from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.training.patches import open_store
-from metaphase.simulation import LABORATORIES, SimulationConfig, case_truth, cohort_cases, object_patches
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import object_patches
 from metaphase.slides import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 

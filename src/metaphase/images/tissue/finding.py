@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from metaphase.base.arrays import RGB, Mask
-from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.errors import SlideError, UsageError, require
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.provenance import FileContent
 from metaphase.base.tables import WHOLE_SLIDE
@@ -69,11 +69,9 @@ class TissueConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if not math.isfinite(value) or value < 0 or (value == 0 and one.name == "mpp"):
-                raise UsageError(
-                    f"tissue setting {one.name} is {value}",
-                    next_step=f"give a number that is {'above' if one.name == 'mpp' else 'at least'} 0",
-                )
+            wanted = "above" if one.name == "mpp" else "of at least"
+            fine = math.isfinite(value) and (value > 0 or (value == 0 and one.name != "mpp"))
+            require(fine, f"tissue setting {one.name}", value, f"{wanted} 0")
 
 
 # ---- tissue or not, from pixels alone ----

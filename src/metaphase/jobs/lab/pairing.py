@@ -20,7 +20,7 @@ from metaphase.images.inspection import inspect_slide
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.registration import register_slides
 from metaphase.jobs.stages import Report, silent
-from metaphase.labels.registration import same_tissue
+from metaphase.labels.registration.pair import same_tissue
 from metaphase.slides import SlideSource
 
 Role = Literal["he", "phh3", ""]

@@ -22,7 +22,7 @@ from metaphase.base.tables import (
     stated_number,
 )
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining import TrainingSlide

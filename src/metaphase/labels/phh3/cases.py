@@ -22,7 +22,7 @@ from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import FileContent, Ingredients, facts_of
 from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, write_table
 from metaphase.detections import MITOSIS, detection_set
-from metaphase.images.tissue import draw_overlay
+from metaphase.images.tissue.mask import draw_overlay
 from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
 from metaphase.labels.phh3.candidates import BrownCandidates, Progress, find_brown_candidates
 from metaphase.labels.phh3.survey import (

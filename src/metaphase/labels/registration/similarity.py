@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import Points
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import require
 from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
 from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_places
 
@@ -263,14 +263,10 @@ class RegistrationConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             low = at_least.get(field.name, 0)
-            if not math.isfinite(value) or value < low or (value == 0 and field.name not in at_least | FLAGS):
-                raise UsageError(
-                    f"registration setting {field.name} is {value}",
-                    next_step=f"give a number {'of at least' if low else 'above'} {low}",
-                )
-
-
-FLAGS = {"any_stains": 0}
+            zero = value == 0 and field.name not in (*at_least, "any_stains")
+            fine = math.isfinite(value) and value >= low and not zero
+            wanted = f"{'of at least' if low else 'above'} {low}"
+            require(fine, f"registration setting {field.name}", value, wanted)
 
 
 # ---- the similarity made finer, resolution by resolution ----
