@@ -7,7 +7,6 @@ import io
 import logging
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -24,7 +23,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.parallel import available_cores
+from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting import Count, DensityMap, Hotspot, SlideCount, counts_in
 from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
@@ -219,7 +218,8 @@ class AskedCount(Message):
 # ---- the viewer as a web application ----
 
 ZOOMER = "openseadragon.min.js"
-KEPT_DENSITIES = 32
+KEPT_DENSITIES = 8_000_000
+"""Bytes of pictures that a page may still ask for."""
 _log = logging.getLogger(__name__)
 _log.addFilter(OnceInAWhile())
 
@@ -305,7 +305,7 @@ def _add_slides(
 
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
-    densities: OrderedDict[str, bytes] = OrderedDict()
+    densities = KeptBytes(KEPT_DENSITIES)
     writing = threading.Lock()
 
     @app.post("/api/count/{key}")
@@ -317,9 +317,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
         drawn = _density(slide, counted.density)
         if drawn is not None:
-            densities[drawn[0].address] = drawn[1]
-            while len(densities) > KEPT_DENSITIES:
-                densities.popitem(last=False)
+            densities.put(drawn[0].address, drawn[1])
         told = stored or counted.to_dict()
         view = _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
