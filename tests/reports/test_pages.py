@@ -22,7 +22,7 @@ from metaphase.evaluation.metrics import Estimate
 from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.reports import evaluation
-from metaphase.reports.evaluation import write_agreement_page
+from metaphase.reports.agreement import write_agreement_page
 from metaphase.reports.pages import (
     DASH,
     TextTable,

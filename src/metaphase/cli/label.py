@@ -80,7 +80,7 @@ def merge(
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
     from metaphase.jobs.labelling import merge_project
-    from metaphase.reports.evaluation import REPORT, record, told_kappa
+    from metaphase.reports.agreement import REPORT, record, told_kappa
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:

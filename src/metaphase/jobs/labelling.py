@@ -10,7 +10,7 @@ from metaphase.base.tables import named, write_table
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import LABELS, load_project
 from metaphase.labels.observers.store import AnswerStore, Given
-from metaphase.reports.evaluation import write_agreement_page
+from metaphase.reports.agreement import write_agreement_page
 
 DISAGREEMENTS = "disagreements.csv"
 

@@ -1,4 +1,4 @@
-"""The pages of the three TUPAC tasks, and of a merge of several observers' answers."""
+"""The pages of the three TUPAC tasks: what to say, tabulate and draw."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.cautions import Cautions
-from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
 from metaphase.evaluation.metrics import FALSE_PER_MM2, RATES, DetectionMetrics, Estimate
 from metaphase.evaluation.mitoses import MitosisResult
-from metaphase.labels.observers.consensus import Merged
-from metaphase.labels.observers.project import Item, Project
-from metaphase.reports.drawing import data_uri, encode_jpeg, item_view
+from metaphase.reports.drawing import data_uri
 from metaphase.reports.pages import TextTable, render
 from metaphase.reports.plots import (
     confusion_plot,
@@ -30,7 +27,6 @@ from metaphase.reports.plots import (
     precision_recall_plot,
     scatter_plot,
 )
-from metaphase.slides.opening import SlidePool
 from metaphase.version import __version__
 
 # ---- a folder of results ----
@@ -300,129 +296,3 @@ def _agreement_figures(result: AgreementResult) -> list[Figure]:
         picture = interval_plot(f"{result.metric} by {column}", result.metric, values)
         figures.append(Figure(f"agreement_by_{column}", picture, "Cases in brackets."))
     return figures
-
-
-# ---- the page about a merge: who answered how much and how alike, and a gallery of what to discuss ----
-
-REPORT, RECORD = "agreement.html", "agreement.json"
-GALLERY = 120
-"""Pictures beyond this make the page slow; the CSV lists all."""
-PICTURE_PX, PICTURE_QUALITY = 256, 85
-
-
-@dataclass(frozen=True)
-class Card:
-    """One disagreement as the gallery shows it."""
-
-    item: Item
-    pictures: tuple[str, ...]
-    """Close and context, as data URIs; none where the slide cannot be read."""
-    answers: tuple[tuple[str, str, str], ...]
-    """Observer, answer's label, its colour."""
-    label: str
-    """What the item counts as."""
-
-
-def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None:
-    """Write the page with its pictures inside, and the same numbers as JSON."""
-    write_text(folder / RECORD, json.dumps(record(merged), indent=2, ensure_ascii=False) + "\n")
-    page = render(
-        "agreement.html",
-        title=project.settings.title,
-        merged=merged,
-        counts=merged.labels["label"].value_counts().to_dict(),
-        answers=project.settings.answers,
-        observers=merged.observers.to_dict("records"),
-        tables=(_observer_table(merged), _kappa_table(merged)),
-        cards=gallery(project, merged),
-        kappa=told_kappa,
-    )
-    write_text(folder / REPORT, page)
-
-
-def record(merged: Merged) -> dict[str, Any]:
-    """Numbers for programs; undefined ones are null."""
-    labels = merged.labels["label"]
-    return {
-        "metaphase": __version__,
-        "agree": merged.agree,
-        "items": len(labels),
-        "labelled": merged.labelled,
-        "labels": {str(name): int(count) for name, count in labels[labels != ""].value_counts().items()},
-        "disagreements": len(merged.disagreements),
-        "fleiss_kappa": _number(merged.fleiss),
-        "fleiss_interval": [_number(limit) for limit in merged.fleiss_interval],
-        "items_answered_by_all": merged.complete,
-        "observers": _records(merged.observers),
-        "pairs": _records(merged.pairs),
-    }
-
-
-def gallery(project: Project, merged: Merged) -> list[Card]:
-    """The most divided items with their pictures."""
-    slides = SlidePool()
-    buttons = {answer.name: answer for answer in project.settings.answers}
-    label = dict(zip(merged.labels["item"], merged.labels["label"], strict=True))
-    cards = []
-    for name in merged.disagreements["item"].head(GALLERY):
-        said = merged.sheet.loc[name]
-        answers = tuple(
-            (observer, buttons[answer].label or answer, buttons[answer].colour)
-            for observer, answer in said.items()
-            if answer
-        )
-        item = project.by_name[name]
-        cards.append(Card(item, _pictures(project, item, slides), answers, label[name]))
-    slides.close()
-    return cards
-
-
-def _pictures(project: Project, item: Item, slides: SlidePool) -> tuple[str, ...]:
-    sides_um = (project.settings.close_um, project.settings.context_um)
-    try:
-        with slides.open(item.slide, item.mpp) as slide:
-            crops = [item_view(slide, item, side_um, PICTURE_PX) for side_um in sides_um]
-    except MetaphaseError:
-        return ()  # the page says that there is no picture
-    return tuple(data_uri("image/jpeg", encode_jpeg(crop, PICTURE_QUALITY)) for crop in crops)
-
-
-def _observer_table(merged: Merged) -> TextTable:
-    headings = ("observer", "answers", "median s", "minutes", "per hour", "changed")
-    rows = [
-        (str(row["observer"]), str(row["answers"]), _text(row["seconds"], 1), _text(row["minutes"], 1),
-         _text(row["per_hour"], 0), str(row["changes"]))
-        for row in merged.observers.to_dict("records")
-    ]  # fmt: skip
-    return TextTable("Observers", headings, rows)
-
-
-def _kappa_table(merged: Merged) -> TextTable:
-    """A square of Cohen's kappas, a dot on the diagonal."""
-    names = list(merged.sheet.columns)
-    pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
-    values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
-    told = dict(zip(map(frozenset, pairs), (told_kappa(*each) for each in values), strict=True))
-    rows = [(one, *("·" if one == two else told[frozenset((one, two))] for two in names)) for one in names]
-    return TextTable("Cohen's kappa, pair by pair, with its 95 % interval", ("", *names), rows)
-
-
-def told_kappa(kappa: float, low: float, high: float) -> str:
-    """A kappa with its interval.
-
-    >>> told_kappa(0.8, 0.71, 0.88), told_kappa(math.nan, math.nan, math.nan)
-    ('0.80 [0.71, 0.88]', '–')
-    """
-    return _text(kappa) if math.isnan(kappa) else f"{_text(kappa)} [{_text(low)}, {_text(high)}]"
-
-
-def _records(frame: Any) -> list[dict[str, Any]]:
-    return [{key: _number(value) for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _text(value: float, decimals: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"

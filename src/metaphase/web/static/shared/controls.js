@@ -1,6 +1,6 @@
-// What the labelling and the review page share: the entrance, buttons, keys, and word of what is saved.
+// What the pages share: asking the server, the entrance, buttons, keys, and word of what is saved.
 
-const NAME_KEY = "metaphase-label/name";
+export const NAME_KEY = "metaphase-label/name";
 const STATES = {
   saved: () => "Saved",
   saving: () => "Saving…",
@@ -10,19 +10,30 @@ const STATES = {
 
 export const $ = (id) => document.getElementById(id);
 
-// ---- entrance ----
+// ---- asking the server ----
 
-// The observer's state, from the server.
-export async function enter(name) {
-  const response = await fetch("/api/session", {
+export async function ask(address, body) {
+  const response = await fetch(address, body === undefined ? {} : {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ observer: name }),
+    body: JSON.stringify(body),
   });
   if (response.status === 403) throw new Error("Open the link with its token, as printed by the server.");
   if (!response.ok) throw new Error((await response.json()).detail);
   return response.json();
 }
+
+// Nobody leaves without a word while answers are not saved yet; `waiting` tells how many.
+export function holdBack(waiting) {
+  window.addEventListener("beforeunload", (event) => {
+    if (waiting()) event.preventDefault();
+  });
+}
+
+// ---- entrance ----
+
+// The observer's state, from the server.
+export const enter = (name) => ask("/api/session", { observer: name });
 
 // Let in whoever gives a name or gave one before; `begin` is called with the observer's state.
 function openEntrance(begin) {
@@ -145,8 +156,6 @@ export function connect({ begin, undo, move, onKeyDown, waiting }) {
     "click",
     () => $("work").contains(document.activeElement) && document.activeElement.blur(),
   );
-  window.addEventListener("beforeunload", (event) => {
-    if (waiting()) event.preventDefault();
-  });
+  holdBack(waiting);
   openEntrance(begin);
 }
