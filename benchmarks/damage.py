@@ -1,10 +1,12 @@
 """Damage the bytes of a field in many containers: is it refused, warned of, or counted wrongly in silence?
 
 python -m benchmarks.damage [FIELD] [--each 50] [--seed 1] [--only SVS] [--side 448] [--corner X Y]
+python -m benchmarks.damage FIELD [FIELD ...] --degrade
 
 FIELD is an image at 0.25 um/px with mitoses; without one a simulated slide is made. Each damaged copy is
 searched as `metaphase detect` does it, with the bundled model. *Harmless* are as many mitoses, listed and
-counted, as in the sound container, without a new warning; *silently changed* are others.
+counted, as in the sound container, without a new warning; *silently changed* are others. `--degrade` blurs
+whole fields and compresses them instead: what is counted in all of them, and in how many a warning appears.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 from tests.hostile.inputs.damaged import CONTAINERS, MPP, damage
 
 from metaphase.base.errors import MetaphaseError
@@ -31,12 +34,15 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.slides import SlideSource
 
 OUTCOMES = ("refused", "warned", "harmless", "silently changed")
+BLUR_UM = (0.0, 0.15, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)
+QUALITY = (95, 75, 50, 30, 20, 10, 8, 5)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("field", nargs="?", type=Path)
+    parser.add_argument("field", nargs="*", type=Path)
+    parser.add_argument("--degrade", action="store_true")
     parser.add_argument("--each", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--side", type=int, default=448, help="of the part that is searched, in px")
@@ -46,7 +52,10 @@ def main() -> None:
     model = ReadyDetector(load_detector(()))
     with tempfile.TemporaryDirectory(prefix="damage-") as name:
         folder = Path(name)
-        pixels = _pixels(given.field, given.corner, given.side)
+        if given.degrade:
+            _degraded(given.field, folder, model)
+            return
+        pixels = _pixels(next(iter(given.field), None), given.corner, given.side)
         print("|", " | ".join(("container", "damages", *OUTCOMES)), "|")
         print("|---" + "|--:" * (len(OUTCOMES) + 1) + "|")
         for container in given.only or CONTAINERS:
@@ -87,6 +96,40 @@ def _tried(
         if outcome == OUTCOMES[-1]:
             counts[f"{kind} {number}"] += 1
     return counts
+
+
+def _degraded(fields: list[Path], folder: Path, model: ReadyDetector) -> None:
+    """Print what is listed and counted in all fields together, and how many draw a warning they lacked."""
+    print("| image | mitoses listed | counted | fields refused | fields warned | warnings |")
+    print("|---|--:|--:|--:|--:|---|")
+    images = [np.asarray(Image.open(field).convert("RGB")) for field in fields]
+    sound = [_kept(image, "PNG", folder, model) for image in images]
+    for um in BLUR_UM:
+        blurred = [gaussian_filter(image, (um / MPP, um / MPP, 0)) if um else image for image in images]
+        _row(f"blurred by {um:g} um", [_kept(image, "PNG", folder, model) for image in blurred], sound)
+    for quality in QUALITY:
+        found = [_kept(image, "JPEG", folder, model, quality=quality) for image in images]
+        _row(f"JPEG of quality {quality}", found, sound)
+
+
+def _kept(
+    image: Any, kind: str, folder: Path, model: ReadyDetector, **options: int
+) -> tuple[Any, ...] | None:
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    (folder / "work").mkdir()
+    slide = folder / "work" / f"slide.{kind.lower()}"
+    Image.fromarray(image).save(slide, kind, **options)
+    return _found(slide, folder / "work" / "out", model)
+
+
+def _row(name: str, found: list[tuple[Any, ...] | None], sound: list[tuple[Any, ...] | None]) -> None:
+    new = [one[0] - whole[0] for one, whole in zip(found, sound, strict=True) if one and whole]
+    listed, counted = (sum(one[place] for one in found if one) for place in (1, 2))
+    codes = ", ".join(sorted({code for each in new for code in each}))
+    print(
+        f"| {name} | {listed} | {counted} | {found.count(None)} | {sum(map(bool, new))} | {codes} |",
+        flush=True,
+    )
 
 
 def _outcome(found: tuple[Any, ...] | None, sound: tuple[Any, ...]) -> str:

@@ -38,9 +38,7 @@ from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.detector import load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.arithmetic import tissue_like
-from metaphase.networks.engine.cpu import CpuDetector, Workers
 from metaphase.networks.engine.engine import page_locked
-from metaphase.networks.engine.layers import fold_detector
 from metaphase.networks.engine.settings import Precision, Second
 from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
 
@@ -299,26 +297,9 @@ def rare(probabilities: npt.NDArray[np.float32]) -> float:
     return float(np.clip(np.quantile(probabilities, 0.9995), 0.01, 1 - 1e-6))
 
 
-def explore(gamma: float, device: torch.device) -> list[Row]:
-    """Speeds of other settings: block sizes on the CPU, precisions and batches on a GPU."""
-    network = spread_network(gamma, "none")
-    return cpu_blocks(network) if device.type == "cpu" else gpu_settings(network)
-
-
-def cpu_blocks(network: nn.Sequential) -> list[Row]:
-    """Block sizes of the wide layer, whatever memory their spectra take."""
-    workers, folded, rows = Workers(available_cores()), fold_detector(network), []
-    for outputs in (16, 24, 32, 40, 48):
-        count = 240
-        with torch.inference_mode():
-            detector = CpuDetector(folded, outputs, workers)
-            rows.append(measured(f"blocks of {outputs}", detector.logits, count, 1, torch.device("cpu")))
-    return rows
-
-
-def gpu_settings(network: nn.Sequential) -> list[Row]:
-    """Precisions and numbers of tiles at once."""
-    rows = []
+def explore(gamma: float) -> list[Row]:
+    """Speeds of other settings on a GPU: precisions, and numbers of tiles at once."""
+    network, rows = spread_network(gamma, "none"), []
     precisions: tuple[Precision, ...] = ("auto", "fast", "float32")
     for precision in precisions:
         for batch in (1, 2, 4, 8) if precision != "float32" else (1,):
@@ -427,7 +408,7 @@ def main() -> None:
             gc.collect()
     processes.close()
     if arguments.explore:
-        results["explore"] = explore(arguments.gamma[0], device)
+        results["explore"] = explore(arguments.gamma[0])
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 

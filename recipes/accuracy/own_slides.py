@@ -37,8 +37,7 @@ from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
 from metaphase.jobs.lab.running import standings
-from metaphase.jobs.training.run import read_results
-from metaphase.networks.cards import TO_START_FROM
+from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.simulation.cohort import simulate_cohort
@@ -54,18 +53,8 @@ batch = 32
 normalisation = "batch"
 augment = "RCB"
 
-[run.training]
-epochs = 2
-samples_per_epoch = 1000
-batch = 32
-augment = "RCHB"
-
-[run.sets]
-easy_negatives = 400
-hard_negatives = 1000
-
-[run.ensemble]
-networks = 1
+[run.dense]
+student_steps = 40
 """
 """For two CPU cores; what is delivered is trained longer."""
 POLL_S = 3.0
@@ -196,7 +185,7 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
     truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in own["case"]}
     story = followed(lab, truths, options)
     story["minutes"] = round(story["minutes"] + minutes, 1)
-    results = read_results(lab.detector)["networks"]
+    card = parse_card(lab.model.with_suffix(".json"))
     learnt = splits_of(pd.DataFrame({"patient": own["case"], "centre": own["centre"]}), {}).count("train")
     return {
         "pairs": total,
@@ -204,7 +193,7 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
         "start": options.start,
         **story,
         "on the unseen laboratory": judged(f"after{total}", lab.model, cohort.parent / "unseen", options),
-        "validation F1": {name: round(one["validation_f1"] or 0, 3) for name, one in results.items()},
+        "validation F1": card.metrics["validation F1"],
     }
 
 
@@ -261,7 +250,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, help="slides of the unseen laboratory; by default 8, for a toy 3")
     parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
     parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
-    parser.add_argument("--start", default=TO_START_FROM, help="model to start from")
+    parser.add_argument("--start", default=BUNDLED, help="model to start from")
     parser.add_argument("--calibration", type=int, help="answers of the calibration, 0 for none")
     parser.add_argument("--observers", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)

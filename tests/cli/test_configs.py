@@ -26,7 +26,7 @@ def call(*arguments: object, width: int = 100) -> Result:
 
 def test_configs_are_listed_and_copied(tmp_path: Path) -> None:
     listed = call("configs", "list").stdout
-    assert all(name in listed for name in ("tiny", "paper", "experiments", "bundled"))
+    assert all(name in listed for name in ("tiny", "paper", "experiments", "breast"))
     assert call("configs", "copy", "-o", tmp_path / "all").exit_code == 0
     assert tomllib.loads((tmp_path / "all" / "paper.toml").read_text())["cohort"]["standardise"] == "hsd"
     assert call("configs", "copy", "tiny", "-o", tmp_path / "one").stdout.count(".toml") == 1

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from recipes.breast.thresholds import threshold_for_false, threshold_of_several
 
 from metaphase.base.errors import UsageError
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import best_threshold, curve
+from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
 from tests.evaluation.test_metrics import marked_of, marks
 
 NOTHING = marked_of([], [], [], [0])

@@ -7,6 +7,7 @@ real entry point on it, and judges what it left; the parent looks at how the chi
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -115,7 +116,8 @@ class Result:
 def preload() -> None:
     """Import and make what the commands do when they are called, so that children start at once."""
     for module in PRELOADED:
-        importlib.import_module(module)
+        with contextlib.suppress(ModuleNotFoundError):  # other versions of a package may lack it
+            importlib.import_module(module)
     entry = importlib.import_module("metaphase.cli.main")
     entry.app = typer.main.get_command(entry.app)  # as each call of it would make it
     pages = importlib.import_module("metaphase.reports.pages")._environment()

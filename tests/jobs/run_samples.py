@@ -36,23 +36,13 @@ normalisation = "batch"
 augment = "R"
 
 [run.training]
-family = "detector"
 augment = "R"
-stain_mix = 0.0
-batch = 16
-epochs = 1
-samples_per_epoch = 32
+batch = 2
 
-[run.sets]
-easy_negatives = 40
-hard_negatives = 60
-
-[run.ensemble]
-networks = 1
-gamma = 0.04
-
-[run.students]
-gammas = [0.04]
+[run.dense]
+student_steps = 2
+gammas = [0.0625, 0.0625]
+beside = "simulated"
 """
 """What `lab.toml` says at its end, for a laboratory of seconds."""
 

@@ -224,7 +224,7 @@ def file_fingerprint(path: str | Path) -> str:
         ) from error
 
 
-@lru_cache(4096)
+@lru_cache(1 << 16)
 def _file_fingerprint(path: Path, size: int, _changed_ns: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
     with opened(path) as file:

@@ -26,7 +26,19 @@ MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
 FINITE = (-1e9, 1e9)
 MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "width", "height", "area_mm2")
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
-IDENTIFIERS = ("case", "slide", "image", "item", "patient", "centre", "split", "scanner", "tumour", "label")
+IDENTIFIERS = (
+    "case",
+    "slide",
+    "image",
+    "item",
+    "patient",
+    "centre",
+    "split",
+    "kind",
+    "scanner",
+    "tumour",
+    "label",
+)
 """Columns that are names whatever they look like: case `01` is not the number 1."""
 NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"]
 """What stands for a missing value ..."""

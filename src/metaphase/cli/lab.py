@@ -84,8 +84,8 @@ def init(
         Path | None, typer.Option(help="CSV with slide or case, and patient, centre or both.")
     ] = None,
     start: Annotated[
-        str, typer.Option(help="Model to start from, a bundled one by name; '' trains from nothing.")
-    ] = "breast-second",
+        str, typer.Option(help="Pair to go on from, a bundled one by name; '' trains from nothing.")
+    ] = "breast",
 ) -> None:
     """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
 

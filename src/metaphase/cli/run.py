@@ -45,6 +45,9 @@ def run(
     config: Config,
     output: Workspace = None,
     device: Device = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="paper or dense; by default what the file says.")
+    ] = None,
     seed: Seed = 0,
     status: Annotated[
         bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
@@ -52,20 +55,20 @@ def run(
     at_once: AtOnce = 1,
     as_json: Json = False,
 ) -> None:
-    """Train a detector: candidates, CNN3, hard negatives, ensemble, CNN5 and its test on whole slides.
+    """Train a detector and test it on whole slides: the paper's CNN3, ensemble and CNN5, or a dense pair.
 
     Killed at any moment, the same command goes on. Ends with a page, index.html, in the workspace.
     """
     from metaphase.jobs.stages import stage_states
-    from metaphase.jobs.training.chain import Chain
-    from metaphase.jobs.training.config import read_run_config, students
-    from metaphase.jobs.training.run import run_chain, run_table
+    from metaphase.jobs.training.config import read_run_config
+    from metaphase.jobs.training.run import chain_of, delivered_model, run_chain, run_table
     from metaphase.jobs.training.summary import run_report
     from metaphase.networks.cards import doubts_about, parse_card
     from metaphase.reports.run import write_run_page
 
-    settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
-    chain = Chain(settings, workspace.resolve(), device)
+    settings = read_run_config(config, method).with_seed(seed)
+    workspace = output or Path("out") / config.stem
+    chain = chain_of(settings, workspace.resolve(), device)
     if status:
         states = stage_states(run_table(chain), workspace)
     else:
@@ -77,7 +80,7 @@ def run(
     stdout.print(stage_table(states, explained=status))
     if not status:
         say(f"page {workspace / 'index.html'}")
-        model = chain.model(students(settings)[-1].name)
+        model = delivered_model(chain)
         for doubt in doubts_about(parse_card(model.with_suffix(".json"))):
             warn(str(doubt))
         say(f"metaphase detect SLIDE... -o DIR --model {model}")

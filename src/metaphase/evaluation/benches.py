@@ -69,7 +69,11 @@ def measured(validation: Marked, test: Marked, centres: list[str]) -> dict[str, 
     Counts a slide at the steady threshold of the validation slides, and on the grid of thresholds.
     """
     chosen, reached = steady_threshold(curve(validation))
-    chosen = 0.5 if np.isnan(chosen) else chosen
+    return measured_at(0.5 if np.isnan(chosen) else chosen, reached, test, centres)
+
+
+def measured_at(chosen: float, reached: float, test: Marked, centres: list[str]) -> dict[str, Any]:
+    """The same at a threshold that was chosen elsewhere, where F1 was `reached`."""
     true, false = slide_counts(test, np.array([chosen]))
     rows = pd.DataFrame({"case": test.cases, "patient": test.patients, "centre": centres})
     rows = rows.assign(truths=test.truths, true=true[:, 0].astype(int), false=false[:, 0].astype(int))

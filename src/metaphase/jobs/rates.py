@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue.finding import find_tissue
 from metaphase.jobs.stages import Report, silent
-from metaphase.networks.cards import PATCH_PX, NetworkSpec
+from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.detector import ReadyDetector
 from metaphase.networks.engine import PeakConfig, detect_tiles, plan_detection
 from metaphase.simulation.config import SimulationConfig, cohort_cases
@@ -114,20 +114,21 @@ def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     return Rates(rates[1], rates[0], rates[2], engine.arithmetic, str(engine.device))
 
 
-def training_rate(spec: NetworkSpec, batch: int, device: str) -> float:
-    """Patches a second that pass forward, backward and into new weights, measured for a moment."""
+def training_rate(specs: Sequence[NetworkSpec], batch: int, side_px: int, device: str) -> float:
+    """Images a second that pass forward, backward and into new weights of all networks, for a moment."""
     import torch
 
     from metaphase.networks.architectures import build_network
 
-    network = build_network(spec).to(device).train()
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.0)
-    images = torch.rand(batch, 3, PATCH_PX, PATCH_PX, device=device)
+    networks = torch.nn.ModuleList(build_network(spec) for spec in specs).to(device).train()
+    optimizer = torch.optim.Adam(networks.parameters(), lr=0.0)
+    images = torch.rand(batch, 3, side_px, side_px, device=device)
 
     def steps() -> Iterator[float]:
         while True:
             optimizer.zero_grad(set_to_none=True)
-            network(images).float().square().mean().backward()
+            for network in networks:
+                network(images).float().square().mean().backward()
             optimizer.step()
             if device != "cpu":
                 torch.cuda.synchronize()

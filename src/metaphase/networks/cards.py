@@ -146,6 +146,19 @@ class StatedCalibration(BaseModel):
     shift: float = Field(ge=-100, le=100)
 
 
+class EightBits(BaseModel):
+    """What a network needs to search in 8 bits on a CPU (`networks.exporting`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    ranges: tuple[tuple[float, float], ...]
+    """Lowest and highest value of each feature map on tissue, in the order of the graph."""
+    error: float = Field(gt=0, le=20)
+    """Logits, smoothed, by which it may say less than in float32 where something is found."""
+    graph_sha256: str = ""
+    """Of the file beside the .onnx one, where these weights were exported."""
+
+
 class KnownMetrics(BaseModel):
     """Entries of a card's metrics that are read again; whatever else stands there is for people."""
 
@@ -175,6 +188,7 @@ class ModelCard(BaseModel):
     second: SecondModel | None = None
     calibration: StatedCalibration | None = None
     atypical: AtypicalModel | None = None
+    eight_bits: EightBits | None = None
     optical_density: tuple[Density, Density, Density] | None = None
     """Mean optical density (base 10) of stained training pixels in red, green and blue; tells how far a slide
     is from what the network learned on."""
@@ -375,8 +389,6 @@ BUNDLED = "breast"
 """The default detector; `simulated` is the other one, which never saw a real image."""
 PAPER_MODEL = "paper"
 """The detector of the paper's kind, by its method from real fields: what the paper's way takes by default."""
-TO_START_FROM = "breast-second"
-"""The network of the default detector that looks again: what a laboratory's own training starts from."""
 
 PHH3_NETWORKS = {"cnn1": "phh3-cnn1", "cnn2": "phh3-cnn2"}
 """The bundled CNN1 and CNN2: they suggest what people label, and a laboratory's own start from them."""

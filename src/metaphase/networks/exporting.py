@@ -2,40 +2,45 @@
 
 The graph takes `pixels`, uint8 RGB (tiles, height, width, 3) at the card's um/px, 97 px or more a side, and
 gives `probability` and `logit`, float32 (tiles, rows, columns): output (i, j) means the point 50 px right of
-and below (4 j, 4 i). Normalisation is folded into the convolutions, in double precision.
+and below (4 j, 4 i). Normalisation is folded into the convolutions, in double precision. Graphs are written
+as the messages of ONNX that they are: no package is needed for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
-from metaphase.base.errors import MetaphaseError, ModelError, UsageError
+from metaphase.base.arrays import RGB
+from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import LOST_PX, InvertedBlock, ResidualBlock, Subcells
 from metaphase.networks.cards import DETECTORS, OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, named_model
 from metaphase.networks.checkpoints import load_model
-from metaphase.networks.engine.layers import FoldedBlock, FoldedConv, fold_cells, fold_detector
-from metaphase.networks.engine.onnx import LOGIT, PIXELS, PROBABILITY
-
-if TYPE_CHECKING:
-    import onnx
+from metaphase.networks.engine.layers import fold_logits
+from metaphase.networks.engine.onnx import LOGIT, PIXELS, PROBABILITY, OnnxNetwork, Quick, quick_path, run_all
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what runtimes of the last years read."""
+SUMMED_STEPS = 63
+"""Of the largest weight of a filter: sums of two products fit 16 bits, as processors without VNNI have it."""
 SUBCELLS = 2
 """Outputs a side of a cell."""
+Ranges = Sequence[tuple[float, float]]
+"""Lowest and highest value of each feature map of a graph, in its order."""
 
 
 def export_model(model: str | Path, output: str | Path) -> ModelCard:
     """Write a detector as `OUTPUT.onnx`, its card beside it; returns the card as written.
 
-    So is the one that it asks to look again, under its own name.
+    So is its form in 8 bits, where the card knows the ranges for it, and the model that it asks to look
+    again, under its own name.
     """
     source = named_model(model).with_suffix(".safetensors")
     target = Path(output).with_suffix(".onnx")
@@ -52,127 +57,222 @@ def export_model(model: str | Path, output: str | Path) -> ModelCard:
         )
     if card.second is not None:
         export_model(source.with_name(card.second.model), target.with_name(card.second.model))
-    data = detector_graph(network, card).SerializeToString()
-    card = card.model_copy(update={"graph_sha256": hashlib.sha256(data).hexdigest()})
-    write_bytes(target, data)
+    graph = graph_of(network, card)
+    changes: dict[str, object] = {"graph_sha256": graph.sha256}
+    if graph.quick is not None and card.eight_bits is not None:
+        checksum = hashlib.sha256(graph.quick.data).hexdigest()
+        changes["eight_bits"] = card.eight_bits.model_copy(update={"graph_sha256": checksum})
+        write_bytes(quick_path(target), graph.quick.data)
+    card = card.model_copy(update=changes)
+    write_bytes(target, graph.data)
     write_text(target.with_suffix(".json"), card.model_dump_json(indent=2) + "\n")
     return card
 
 
-def detector_graph(network: nn.Sequential, card: ModelCard) -> onnx.ModelProto:
-    """The graph of a detector, with its card's name, resolution and intended use inside."""
-    onnx = _onnx()
-    graph = _Graph(onnx)
-    values = graph.add("Transpose", graph.add("Cast", PIXELS, to=onnx.TensorProto.FLOAT), perm=(0, 3, 1, 2))
-    if not isinstance(network[-1], Subcells):
-        folded = fold_detector(network)
-        layers: list[FoldedConv | FoldedBlock] = [*folded.small, folded.wide]
-        head = FoldedConv(folded.head[None, :, None, None], folded.head.new_full((1,), folded.head_bias))
-        values = graph.convolution(graph.layers(values, layers, folded.slope), head)
-    else:
-        values = graph.modules(values, fold_cells(network))
+def graph_of(network: nn.Sequential, card: ModelCard) -> OnnxNetwork:
+    """A detector for ONNX Runtime, with its form in 8 bits where the card knows the ranges for it."""
+    data = detector_graph(network, card)
+    quick = None
+    if card.eight_bits is not None:
+        quick = Quick(detector_graph(network, card, card.eight_bits.ranges), card.eight_bits.error)
+    return OnnxNetwork(Path(card.name), data, hashlib.sha256(data).hexdigest(), quick)
+
+
+def detector_graph(network: nn.Sequential, card: ModelCard, ranges: Ranges = ()) -> bytes:
+    """The graph of a detector, with its card's name, resolution and intended use inside.
+
+    With the ranges of its feature maps it computes in 8 bits.
+    """
+    return _built(network, ranges).written(card, (PROBABILITY, LOGIT))
+
+
+def measured_ranges(network: nn.Sequential, card: ModelCard, windows: Iterable[RGB]) -> Ranges:
+    """Lowest and highest value of each feature map on some pictures of tissue."""
+    graph = _built(network, ())
+    data = graph.written(card, graph.maps)
+    found = [[(one.min(), one.max()) for one in maps] for maps in run_all(data, graph.maps, windows)]
+    lowest, highest = np.min(found, 0)[:, 0], np.max(found, 0)[:, 1]
+    return tuple((float(low), float(high)) for low, high in zip(lowest, highest, strict=True))
+
+
+def _built(network: nn.Sequential, ranges: Ranges) -> _Graph:
+    graph = _Graph(ranges)
+    *body, head = fold_logits(network)
+    assert isinstance(head, nn.Conv2d)
+    values = graph.convolution(graph.modules(graph.pixels(), body), head)
+    if isinstance(network[-1], Subcells):
         values = graph.add("DepthToSpace", values, blocksize=SUBCELLS, mode="CRD")
         values = graph.cropped(values)
     graph.add("Squeeze", values, graph.constant(np.array([1])), output=LOGIT)
     graph.add("Sigmoid", LOGIT, output=PROBABILITY)
-    return graph.finished(card)
+    return graph
 
 
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise MetaphaseError(
-            "writing ONNX needs the package onnx", next_step="pip install 'metaphase[onnx]'"
-        ) from error
-    return onnx
+# ---- messages of protocol buffers ----
+
+Value = int | float | str | bytes
+_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}
+"""Numbers of ONNX's types."""
+
+
+def _message(*fields: tuple[int, Value]) -> bytes:
+    """Fields by their numbers."""
+    return b"".join(_field(number, value) for number, value in fields)
+
+
+def _field(number: int, value: Value) -> bytes:
+    if isinstance(value, float):
+        return _whole(number << 3 | 5) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return _whole(number << 3) + _whole(value)
+    content = value.encode() if isinstance(value, str) else value
+    return _whole(number << 3 | 2) + _whole(len(content)) + content
+
+
+def _whole(value: int) -> bytes:
+    """A whole number, negative ones as 64 bits."""
+    value &= (1 << 64) - 1
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _attribute(name: str, value: Value | Sequence[int]) -> bytes:
+    if isinstance(value, float):
+        return _message((1, name), (2, value), (20, 1))
+    if isinstance(value, int):
+        return _message((1, name), (3, value), (20, 2))
+    if isinstance(value, str):
+        return _message((1, name), (4, value), (20, 3))
+    return _message((1, name), *((8, int(each)) for each in value), (20, 7))
+
+
+def _end(name: str, kind: str, sides: Sequence[str | int]) -> bytes:
+    """An input or output of a graph."""
+    dimensions = [_message((1 if isinstance(side, int) else 2, side)) for side in sides]
+    shape = _message(*((1, each) for each in dimensions))
+    return _message((1, name), (2, _message((1, _message((1, _TYPES[kind]), (2, shape))))))
 
 
 class _Graph:
-    """Nodes and constants as they are added."""
+    """Nodes and constants as they are added; with ranges, feature maps are rounded to 8 bits."""
 
-    def __init__(self, onnx: Any) -> None:
-        self._onnx = onnx
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = iter(ranges)
+        self._rounds = bool(ranges)
+        self._nodes: list[bytes] = []
+        self._constants: list[bytes] = []
+        self._steps: dict[str, tuple[float, int]] = {}
+        self.maps: list[str] = []
+        """Feature maps that have a range each."""
 
-    def add(self, operation: str, *inputs: str, output: str = "", **settings: Any) -> str:
+    def add(self, operation: str, *inputs: str, output: str = "", **settings: Value | Sequence[int]) -> str:
         """The name of what an operation gives."""
         output = output or f"{operation.lower()}_{len(self._nodes)}"
-        self._nodes.append(self._onnx.helper.make_node(operation, inputs, [output], **settings))
+        attributes = ((5, _attribute(name, value)) for name, value in settings.items())
+        ends = [*((1, each) for each in inputs), (2, output), (4, operation)]
+        self._nodes.append(_message(*ends, *attributes))
         return output
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: npt.NDArray[np.generic]) -> str:
         """The name of a constant."""
         name = f"constant_{len(self._constants)}"
-        self._constants.append(self._onnx.numpy_helper.from_array(value, name))
+        sides = ((1, side) for side in value.shape)
+        self._constants.append(
+            _message(*sides, (2, _TYPES[value.dtype.name]), (8, name), (9, value.tobytes()))
+        )
         return name
 
-    def convolution(self, values: str, conv: FoldedConv) -> str:
-        """A valid convolution in float32."""
-        weight, bias = (self.constant(each.float().numpy()) for each in (conv.weight, conv.bias))
-        return self.add("Conv", values, weight, bias, strides=(conv.stride, conv.stride))
+    def pixels(self) -> str:
+        """The input as (tiles, 3, height, width)."""
+        pixels = self.add("Transpose", PIXELS, perm=(0, 3, 1, 2))
+        return self._back(pixels, 1.0, 0) if self._rounds else self.add("Cast", pixels, to=1)
 
-    def layers(self, values: str, layers: list[FoldedConv | FoldedBlock], slope: float) -> str:
-        """Convolutions and residual blocks with their leaky ReLU."""
-        for layer in layers:
-            if isinstance(layer, FoldedBlock):
-                total = self._block(values, layer, slope)
-            else:
-                total = self.convolution(values, layer)
-            values = self.add("LeakyRelu", total, alpha=slope)
-        return values
+    def _map(self, values: str) -> str:
+        """A feature map, in 8 bits where ranges are known."""
+        self.maps.append(values)
+        if not self._rounds:
+            return values
+        low, high = next(self._ranges)
+        low, high = min(low, 0.0), max(high, 1e-6)
+        step = (high - low) / 255
+        return self._rounded(values, step, round(-low / step))
 
-    def modules(self, values: str, layers: Iterable[nn.Module]) -> str:
-        """The folded layers of a detector of cells, one after the other."""
-        for layer in layers:
+    def _rounded(self, values: str, step: float, zero: int) -> str:
+        constants = self._step(step, zero)
+        return self._back(self.add("QuantizeLinear", values, *constants), step, zero)
+
+    def _back(self, rounded: str, step: float, zero: int) -> str:
+        name = self.add("DequantizeLinear", rounded, *self._step(step, zero))
+        self._steps[name] = step, zero
+        return name
+
+    def _step(self, step: float, zero: int) -> tuple[str, str]:
+        return self.constant(np.array(step, np.float32)), self.constant(np.array(zero, np.uint8))
+
+    def modules(self, values: str, layers: Sequence[nn.Module]) -> str:
+        """Folded layers, one after the other."""
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
             if isinstance(layer, nn.Conv2d):
-                values = self._conv2d(values, layer)
+                values = self.convolution(values, layer)
+                if not isinstance(following, nn.ReLU6):
+                    values = self._map(values)
             elif isinstance(layer, nn.LeakyReLU):
-                values = self.add("LeakyRelu", values, alpha=layer.negative_slope)
+                values = self._leaky(values, layer.negative_slope)
             elif isinstance(layer, nn.ReLU6):
                 limits = (self.constant(np.array(limit, np.float32)) for limit in (0, 6))
-                values = self.add("Clip", values, *limits)
+                values = self._map(self.add("Clip", values, *limits))
             elif isinstance(layer, nn.ZeroPad2d):
                 left, right, top, bottom = layer.padding
                 values = self._cut(values, (-top, -left), (bottom, right))
             elif isinstance(layer, ResidualBlock):
-                values = self._residual(values, layer)
+                inner = self.modules(values, [layer.first, nn.LeakyReLU(layer.slope), layer.second])
+                beside = self._cut(values, (LOST_PX, LOST_PX), (-LOST_PX, -LOST_PX))
+                if isinstance(layer.shortcut, nn.Conv2d):
+                    beside = self.modules(beside, [layer.shortcut])
+                values = self._leaky(self._map(self.add("Add", inner, beside)), layer.slope)
             elif isinstance(layer, InvertedBlock):
-                inner = self.modules(values, layer.steps())
-                lost = layer.lost_px
+                inner, lost = self.modules(values, layer.steps()), layer.lost_px
                 if lost:
-                    inner = self.add("Add", inner, self._cut(values, (lost, lost), (-lost, -lost)))
+                    beside = self._cut(values, (lost, lost), (-lost, -lost))
+                    inner = self._map(self.add("Add", inner, beside))
                 values = inner
             else:
                 raise TypeError(f"no ONNX for {type(layer).__name__}")
         return values
 
-    def _conv2d(self, values: str, conv: nn.Conv2d) -> str:
-        weight = self.constant(conv.weight.detach().float().cpu().numpy())
-        bias = np.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach().cpu().numpy()
-        given = values, weight, self.constant(bias.astype(np.float32))
-        return self.add("Conv", *given, strides=conv.stride, group=conv.groups)
+    def convolution(self, values: str, conv: nn.Conv2d) -> str:
+        """In float32, or with weights of 8 bits, a step for each filter, where its input has such."""
+        weight = conv.weight.detach().double().cpu().numpy()
+        bias = np.zeros(len(weight)) if conv.bias is None else conv.bias.detach().double().cpu().numpy()
+        step, _ = self._steps.get(values, (0.0, 0))
+        if step:
+            largest = np.abs(weight).max((1, 2, 3))
+            steps = np.where(largest > 0, largest, 1.0) / (SUMMED_STEPS if conv.groups == 1 else 127)
+            rounded = np.rint(weight / steps[:, None, None, None]).astype(np.int8)
+            given = [
+                self._filters(rounded, steps),
+                self._filters(_whole_bias(bias / steps / step), steps * step),
+            ]
+        else:
+            given = [self.constant(each.astype(np.float32)) for each in (weight, bias)]
+        return self.add("Conv", values, *given, strides=conv.stride, group=conv.groups)
 
-    def _residual(self, values: str, block: ResidualBlock) -> str:
-        inner = self.add("LeakyRelu", self._conv2d(values, block.first), alpha=block.slope)
-        middle = self._cut(values, (LOST_PX, LOST_PX), (-LOST_PX, -LOST_PX))
-        if isinstance(block.shortcut, nn.Conv2d):
-            middle = self._conv2d(middle, block.shortcut)
-        total = self.add("Add", self._conv2d(inner, block.second), middle)
-        return self.add("LeakyRelu", total, alpha=block.slope)
+    def _filters(self, rounded: npt.NDArray[np.integer], steps: npt.NDArray[np.float64]) -> str:
+        """Constants of whole numbers, each filter with its step."""
+        constants = self.constant(rounded), self.constant(steps.astype(np.float32))
+        return self.add("DequantizeLinear", *constants, axis=0)
+
+    def _leaky(self, values: str, slope: float) -> str:
+        return self._map(self.add("LeakyRelu", values, alpha=float(slope)))
 
     def _cut(self, values: str, first: tuple[int, int], last: tuple[int, int]) -> str:
         """Rows and columns from `first` to `last`."""
         edges = map(self.constant, (np.array(first), np.array(last), np.array([2, 3])))
-        return self.add("Slice", values, *edges)
-
-    def _block(self, values: str, block: FoldedBlock, slope: float) -> str:
-        inner = self.add("LeakyRelu", self.convolution(values, block.first), alpha=slope)
-        middle = self._cut(values, (LOST_PX, LOST_PX), (-LOST_PX, -LOST_PX))
-        if block.shortcut is not None:
-            middle = self.convolution(middle, block.shortcut)
-        return self.add("Add", self.convolution(inner, block.second), middle)
+        cut = self.add("Slice", values, *edges)
+        return self._rounded(cut, *self._steps[values]) if values in self._steps else cut
 
     def cropped(self, values: str) -> str:
         """Without the outputs of a last cell that see beyond the image."""
@@ -186,19 +286,21 @@ class _Graph:
             "Slice", values, self.constant(np.array([0, 0])), ends, self.constant(np.array([2, 3]))
         )
 
-    def finished(self, card: ModelCard) -> onnx.ModelProto:
-        """The checked model."""
-        helper, types = self._onnx.helper, self._onnx.TensorProto
-        outputs = [
-            helper.make_tensor_value_info(name, types.FLOAT, ["tiles", "rows", "columns"])
-            for name in (PROBABILITY, LOGIT)
-        ]
-        pixels = helper.make_tensor_value_info(PIXELS, types.UINT8, ["tiles", "height", "width", 3])
-        graph = helper.make_graph(self._nodes, "detector", [pixels], outputs, self._constants)
-        opsets = [helper.make_opsetid("", OPSET)]
-        model: onnx.ModelProto = helper.make_model(graph, producer_name="metaphase", opset_imports=opsets)
-        model.ir_version = IR_VERSION
+    def written(self, card: ModelCard, outputs: Sequence[str]) -> bytes:
+        """The model."""
+        shape, inner = ("tiles", "rows", "columns"), ("tiles", "{} channels", "{} rows", "{} columns")
+        sides = {each: inner if each in self.maps else shape for each in outputs}
+        ends = [(12, _end(each, "float32", [side.format(each) for side in sides[each]])) for each in outputs]
+        pixels = _end(PIXELS, "uint8", ("tiles", "height", "width", 3))
+        nodes, constants = ((1, each) for each in self._nodes), ((5, each) for each in self._constants)
+        graph = _message(*nodes, (2, "detector"), *constants, (11, pixels), *ends)
         about = {"name": card.name, "mpp": f"{card.mpp:g}", "intended_use": card.intended_use}
-        helper.set_model_props(model, about | {"weights_sha256": card.weights_sha256})
-        self._onnx.checker.check_model(model, full_check=True)
-        return model
+        about |= {"weights_sha256": card.weights_sha256}
+        told = [(14, _message((1, name), (2, text))) for name, text in about.items()]
+        opset = _message((1, ""), (2, OPSET))
+        return _message((1, IR_VERSION), (8, opset), (2, "metaphase"), (7, graph), *told)
+
+
+def _whole_bias(bias: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    limits = np.iinfo(np.int32)
+    return np.clip(np.rint(bias), limits.min, limits.max).astype(np.int32)

@@ -210,7 +210,7 @@ def companions(path: Path) -> list[Path]:
     return []
 
 
-@lru_cache(4096)
+@lru_cache(1 << 16)
 def _stated(path: Path, _size: int, _changed_ns: int, _tag: str) -> tuple[float | None, str]:
     try:
         with open_slide(path) as slide:

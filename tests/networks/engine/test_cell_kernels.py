@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metaphase.networks.architectures import InvertedBlock
 from metaphase.networks.engine import Engine, EngineConfig
-from metaphase.networks.engine.layers import OtherKindError, fold_cells
+from metaphase.networks.engine.layers import OtherKindError, fold_logits
 from tests.networks.engine.networks_made import lite_network, swift_network, texture
 from tests.networks.engine.test_residual import plain_logits
 
@@ -39,7 +39,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def parts() -> tuple[nn.Conv2d, list[InvertedBlock], nn.Conv2d, float, nn.Conv2d]:
-    return cell_gpu.parts(fold_cells(lite_network()))
+    return cell_gpu.parts(fold_logits(lite_network()))
 
 
 def rows_of(values: Tensor) -> Tensor:

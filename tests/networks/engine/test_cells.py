@@ -14,8 +14,7 @@ from torch import nn
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import build_network, patch_probability
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, NetworkSpec
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, bands, find_detections
-from metaphase.networks.engine.cpu import Workers
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.layers import CellDetector
 from metaphase.slides import ArraySlide
 from tests.examples import FEW
@@ -75,16 +74,6 @@ def test_tile_size_changes_nothing(made: Maker) -> None:
         find_detections(engine, slide, config, tile_px=132)
 
 
-def test_half_precision_where_it_is_asked_for() -> None:
-    image = torch.from_numpy(texture(250, 250))[None]
-    exact = Engine([swift_network()], CPU)
-    fast = Engine([swift_network()], EngineConfig(device="cpu", precision="fast"))
-    difference = (torch.sigmoid(exact.logits(image)) - torch.sigmoid(fast.logits(image))).abs().max()
-    assert exact.arithmetic == "float32"
-    assert fast.arithmetic == ("bfloat16" if difference else "float32"), "not every processor has it"
-    assert difference < 0.1
-
-
 def test_answers_together_with_a_detector_of_another_kind() -> None:
     image = torch.from_numpy(texture(200, 220))[None]
     alone = [torch.sigmoid(Engine([make()], CPU).logits(image)) for make in (swift_network, residual_network)]
@@ -113,25 +102,3 @@ def test_weights_that_are_no_numbers_and_other_networks_are_refused() -> None:
         CellDetector(build_network(NetworkSpec("classifier")), torch.device("cpu"), torch.float32)
     with pytest.raises(UsageError, match="swift"):
         NetworkSpec("swift", 1.0, "none")
-
-
-@either
-def test_bands_of_any_height_give_the_same(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, image = made(), torch.from_numpy(texture(213, 190))[None]
-    with torch.inference_mode():
-        whole = CellDetector(network, torch.device("cpu"), torch.float32).logits(image)
-        for band_bytes, workers in ((10**9, 1), (20_000, 1), (7_000, 3), (1, 2)):
-            monkeypatch.setattr(bands, "BAND_BYTES", band_bytes)
-            found = bands.BandedCells(network, Workers(workers)).logits(image)
-            np.testing.assert_allclose(found, whole, atol=TOLERANCE)
-
-
-@either
-def test_bands_without_joined_activations(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, image = made(), torch.from_numpy(texture(150, 131))[None]
-    with torch.inference_mode():
-        joined = bands.BandedCells(network, Workers(1)).logits(image)
-        monkeypatch.setattr(bands, "joins_activations", lambda: False)
-        plain = bands.BandedCells(network, Workers(1))
-        assert not plain._chains[0].steps[0].joined  # type: ignore[union-attr]
-        np.testing.assert_allclose(plain.logits(image), joined, atol=TOLERANCE)

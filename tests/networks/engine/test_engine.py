@@ -15,9 +15,8 @@ from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine import DeviceError, Engine, EngineConfig
-from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
-from metaphase.networks.engine.engine import combine, cpu_block_outputs
-from metaphase.networks.engine.layers import fold_detector
+from metaphase.networks.engine.engine import combine
+from metaphase.networks.engine.layers import PortableDetector, fold_detector
 from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, texture
 
@@ -53,21 +52,11 @@ def test_normalisation_is_folded(gamma: float) -> None:
     np.testing.assert_allclose(found, plain_probabilities(network, image).numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("outputs", [16, 24, 32])
+@pytest.mark.parametrize("outputs", [16, 32, 50])
 def test_every_block_size_gives_the_same(outputs: int) -> None:
-    network, image = random_network(1), texture(210, 260)
-    with torch.inference_mode():
-        logits = CpuDetector(fold_detector(network), outputs, Workers(1)).logits(
-            torch.from_numpy(image)[None]
-        )
-    expected = plain_probabilities(network, image)
-    np.testing.assert_allclose(torch.sigmoid(logits[0]), expected, atol=TOLERANCE)
-
-
-def test_portable_form_equals_the_plain_network() -> None:
     network, image = random_network(2), texture(321, 290)
     with torch.inference_mode():
-        detector = PortableDetector(fold_detector(network), torch.device("cpu"), 50)
+        detector = PortableDetector(fold_detector(network), torch.device("cpu"), outputs)
         logits = detector.logits(torch.from_numpy(image)[None])
     np.testing.assert_allclose(torch.sigmoid(logits[0]), plain_probabilities(network, image), atol=TOLERANCE)
 
@@ -93,13 +82,6 @@ def test_the_network_is_left_as_it_was() -> None:
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     Engine([network], EngineConfig(device="cpu")).probability_map(image)
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
-
-
-def test_block_size_keeps_the_spectra_small() -> None:
-    small = fold_detector(random_network())
-    assert cpu_block_outputs([small]) == 32
-    wide = fold_detector(build_network(NetworkSpec(gamma=1)))
-    assert cpu_block_outputs([wide]) < 32
 
 
 def test_a_classifier_is_refused() -> None:

@@ -14,9 +14,8 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine import Engine, EngineConfig, arithmetic
-from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
 from metaphase.networks.engine.engine import Detector
-from metaphase.networks.engine.layers import PlainDetector, fold_detector
+from metaphase.networks.engine.layers import PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.settings import Precision
 from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, residual_network, texture
@@ -60,7 +59,7 @@ def test_widths_and_block_sizes(gamma: float) -> None:
     expected = plain_logits(network, image)
     with torch.inference_mode():
         for outputs in (16, 24, 32):
-            detector = CpuDetector(fold_detector(network), outputs, Workers(1))
+            detector = PortableDetector(fold_detector(network), torch.device("cpu"), outputs)
             found = detector.logits(torch.from_numpy(image)[None])[0]
             np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 

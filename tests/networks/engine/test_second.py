@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
@@ -21,12 +20,9 @@ from metaphase.networks.cards import ModelCard, SecondModel, StatedCalibration, 
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
-from metaphase.networks.engine.cpu import Workers
-from metaphase.networks.engine.layers import PlainDetector, fold_detector
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import FAR, MARGIN, NARROW_OUTPUTS, NEAR, Windows, cut, look_again
 from metaphase.networks.engine.settings import Calibration, Second
-from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 from metaphase.networks.exporting import export_model
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import (
@@ -257,27 +253,3 @@ def test_another_second_network_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.safetensors").unlink()
     with pytest.raises(ModelError, match="other"):
         load_detector([model])
-
-
-@pytest.mark.parametrize("make", [residual_network, random_network])
-@pytest.mark.parametrize(("windows", "side"), [(1, 97), (5, 129), (37, 141)])
-def test_windows_equal_the_plain_network(make: type[nn.Sequential], windows: int, side: int) -> None:
-    """Fewer windows than workers, odd numbers of outputs, and more windows than a worker has at a time."""
-    network = make()
-    image = torch.from_numpy(np.stack([texture(side, side, seed) for seed in range(windows)]))
-    folded, workers = fold_detector(network), Workers(2)
-    with torch.inference_mode():
-        expected = PlainDetector(folded, torch.device("cpu"), torch.float32).logits(image)
-        for found in (
-            WinogradWindows(folded, workers).logits(image),
-            JoinedWindows(folded, workers, torch.float32).logits(image),
-        ):
-            np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_a_window_larger_than_a_block_of_outputs() -> None:
-    folded = fold_detector(residual_network())
-    image = torch.from_numpy(texture(97 + 4 * 25, 97 + 4 * 30))[None]
-    with torch.inference_mode():
-        expected = PlainDetector(folded, torch.device("cpu"), torch.float32).logits(image)
-        np.testing.assert_allclose(WinogradWindows(folded, Workers(1)).logits(image), expected, atol=1e-4)

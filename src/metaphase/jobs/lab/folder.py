@@ -15,14 +15,14 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, stated_number
 from metaphase.detections.points import points_of
-from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import RunConfig, run_config
+from metaphase.jobs.training.dense import DenseChain
 from metaphase.labels.phh3.networks import LearningConfig
-from metaphase.networks.cards import TO_START_FROM, NetworkSpec, named_model, parse_card
+from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
 from metaphase.slides import SlideSource
 
 SETTINGS = "lab.toml"
-RUN_TABLES = ("candidates", "labels", "sets", "training", "ensemble", "students", "test")
+RUN_TABLES = ("training", "dense", "test")
 """Tables of `metaphase run` that `lab.toml` may set, under `[run]`."""
 
 
@@ -82,8 +82,8 @@ class LabSettings:
     """Of the laboratory; the model is called so."""
     slides: str = ""
     """Folder in which the slides were found."""
-    start: str = TO_START_FROM
-    """Model from whose weights the detector starts, a bundled one by name; empty starts from nothing."""
+    start: str = BUNDLED
+    """Pair of networks from which the detector goes on, a bundled one by name; empty starts from nothing."""
     bundled_phh3: bool = True
     """Whether the bundled CNN1 and CNN2 have a say in what is labelled, and start the own ones."""
     rounds: RoundSettings = field(default_factory=RoundSettings)
@@ -237,20 +237,20 @@ class Lab:
         return self.areas_mm2.get(split, 0.0)
 
     @property
-    def spec(self) -> NetworkSpec:
-        """The kind of network that the detector is."""
-        config = self.run_config
-        return NetworkSpec(config.training.family, config.ensemble.gamma, config.training.normalisation)
+    def specs(self) -> tuple[NetworkSpec, ...]:
+        """The networks that the detector is."""
+        return tuple(self.chain.specs.values())
 
     @cached_property
-    def chain(self) -> Chain:
+    def chain(self) -> DenseChain:
         """The training of the detector."""
-        return Chain(self.run_config, self.detector.resolve(), self.device)
+        return DenseChain(self.run_config, self.detector.resolve(), self.device)
 
     @property
     def run_config(self) -> RunConfig:
         """Settings of `metaphase run` for this laboratory."""
         tables = _merged(_run_defaults(self.settings.start), self.settings.run)
+        tables["card"] = {"name": self.settings.name}
         tables["cohort"] = {"manifest": str((self.cases / "manifest.csv").resolve())}
         tables["reference"] = {"source": "phh3", "table": str((self.cases / "reference.parquet").resolve())}
         with blamed(self.root / SETTINGS):
@@ -278,25 +278,30 @@ def write_settings(root: Path, name: str, slides: Path, start: str) -> Path:
     return path
 
 
+OWN_TRAINING: dict[str, Any] = {
+    "method": "dense", "batch": 8, "stain_mix": 0.3, "learning_rate": 2e-4,
+    "augmentation": {
+        "stain_factor": [0.85, 1.15], "stain_bias": [-0.1, 0.1], "scale": [0.75, 1.4], "colour": [0.85, 1.2],
+        "contrast": [0.85, 1.2], "brightness": [0.9, 1.1], "blur_sigma_px": [0.0, 1.2],
+        "noise_sigma": [0.0, 0.04],
+    },
+}  # fmt: skip
+"""How both networks go on: at a low rate, with the bundled pair's own augmentation."""
+OWN_STEPS, STEPS_FROM_NOTHING = 200, 3000
+FOLLOWED = 0.3
+"""How far the bundled pair's answers away from labels are followed: PHH3 labels all of the tissue."""
+
+
 def _run_defaults(start: str) -> dict[str, Any]:
-    """Few slides, and a start: short trainings at a low rate, from the bundled weights; else longer ones."""
-    learning: dict[str, Any] = {"normalisation": "batch", "batch": 64, "stain_mix": 0.3}
-    sets = {"easy_negatives": 4_000, "hard_negatives": 12_000, "validation_positives": 1.0,
-            "validation_negatives": 0.25, "even_share": 0.3}  # fmt: skip
-    shared = {"sets": sets, "labels": {"positive_um": 12.5}}
+    """Few steps that go on from a pair; many, faster ones where there is none."""
     if not start:
-        own = learning | {"family": "residual", "epochs": 12, "samples_per_epoch": 16_000}
-        test = {"suppress_um": 15.0, "smooth_um": 2.5}
-        return shared | {"training": own, "ensemble": {"networks": 2, "gamma": 0.5},
-                         "students": {"gammas": [0.5]}, "test": test}  # fmt: skip
-    card = parse_card(named_model(start).with_suffix(".json"))
-    points = points_of(card.thresholds)
-    warm = {"family": card.family, "normalisation": card.normalisation, "start": start, "epochs": 5,
-            "samples_per_epoch": 8_000, "learning_rate": 2e-4, "final_learning_rate": 1e-5}  # fmt: skip
-    return shared | {
-        "training": learning | warm,
-        "ensemble": {"networks": 2, "gamma": card.gamma},
-        "students": {"gammas": [card.gamma]},
+        learning = OWN_TRAINING | {"learning_rate": 1e-3, "batch": 16}
+        return {"training": learning, "dense": {"student_steps": STEPS_FROM_NOTHING},
+                "test": {"suppress_um": 15.0, "smooth_um": 1.75}}  # fmt: skip
+    points = points_of(parse_card(named_model(start).with_suffix(".json")).thresholds)
+    return {
+        "training": OWN_TRAINING,
+        "dense": {"start": start, "student_steps": OWN_STEPS, "trust": FOLLOWED},
         "test": {"suppress_um": points.suppress_um, "smooth_um": points.smooth_um},
     }
 

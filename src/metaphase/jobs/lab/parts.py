@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,20 @@ from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.phh3.survey import Phh3Error
-from metaphase.networks.cards import NetworkSpec
+from metaphase.networks.cards import PATCH_PX, NetworkSpec
+from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides import SlideSource
 
-PATCHES_PER_S = {"cpu": 60.0, "cuda": 10_000.0}
-"""Trained patches a second, roughly, before any was measured."""
-SEARCH_PATCHES_PER_MM2 = 2_000
-"""Searching a square millimetre takes as long as training with so many patches, roughly."""
-MEASURED_BATCH = 32
+PER_S = {"cpu": (60.0, 2.0), "cuda": (10_000.0, 500.0)}
+"""Trained patches and windows a second, roughly, before any was measured."""
+SEARCH_WINDOWS_PER_MM2, DETECT_WINDOWS_PER_MM2 = 90, 25
+"""Asking both networks about all of a square millimetre, and searching it as `metaphase detect` does, takes
+as long as training with so many windows, roughly."""
+MEASURED = ((32, PATCH_PX), (4, WINDOW_PX))
+"""Batch and side of the images with which a rate is measured: patches of one network, windows of a pair."""
 ENOUGH_SHARE = 0.03
 """Of a step, before its own speed tells how long it takes."""
+Specs = Sequence[NetworkSpec]
 CUT_SHARE = "failed"
 """Fact of a step: cases that could not be done, the others went on."""
 
@@ -131,36 +135,38 @@ def inside(lab: Lab, path: Path) -> str:
     return str(path.relative_to(lab.root))
 
 
-def seconds_of(lab: Lab, spec: NetworkSpec, patches: float) -> float:
-    """What training with so many patches takes: as this machine was measured, else roughly."""
-    name, device = _measured_as(lab, spec)
-    return patches / measured_rates(lab).get(name, PATCHES_PER_S[device])
+def seconds_of(lab: Lab, specs: Specs, images: float) -> float:
+    """What training with so many patches or windows takes: as this machine was measured, else roughly."""
+    name, device = _measured_as(lab, specs)
+    return images / measured_rates(lab).get(name, PER_S[device][len(specs) > 1])
 
 
 def measured_rates(lab: Lab) -> dict[str, float]:
-    """Patches a second by machine, device and network, as far as they were measured."""
+    """Images a second by machine, device and network, as far as they were measured."""
     if not lab.rates.is_file():
         return {}
     found = read_json(lab.rates, "holds no rates", next_step="remove it")
     return {name: float(rate) for name, rate in found.items()}
 
 
-def measure_rate(lab: Lab, spec: NetworkSpec, told: Callable[[str], None]) -> None:
-    """Measure how fast this machine trains a kind of network, unless that is known: the work of seconds."""
-    (name, device), known = _measured_as(lab, spec), measured_rates(lab)
+def measure_rate(lab: Lab, specs: Specs, told: Callable[[str], None]) -> None:
+    """Measure how fast this machine trains networks, unless that is known: the work of seconds."""
+    (name, device), known = _measured_as(lab, specs), measured_rates(lab)
     if name not in known:
-        told(f"measuring how fast this machine trains a network ({spec.family}, {device})")
-        rates = known | {name: round(training_rate(spec, MEASURED_BATCH, device), 2)}
+        families = " and ".join(spec.family for spec in specs)
+        told(f"measuring how fast this machine trains networks ({families}, {device})")
+        rates = known | {name: round(training_rate(specs, *MEASURED[len(specs) > 1], device), 2)}
         write_text(lab.rates, json.dumps(rates, indent=1) + "\n")
 
 
-def _measured_as(lab: Lab, spec: NetworkSpec) -> tuple[str, str]:
+def _measured_as(lab: Lab, specs: Specs) -> tuple[str, str]:
     """What a measurement is called, and the device that it is of."""
     import torch
 
     on_gpu = torch.cuda.is_available() if lab.device is None else lab.device.startswith("cuda")
     device = "cuda" if on_gpu else "cpu"
-    return f"{platform.node()} {device} {spec.family} {spec.gamma:g}", device
+    networks = " and ".join(f"{spec.family} {spec.gamma:g}" for spec in specs)
+    return f"{platform.node()} {device} {networks}", device
 
 
 def in_parts(report: Report, *seconds: float) -> list[Report]:

@@ -247,7 +247,7 @@ def _seconds(lab: Lab, labelled: bool) -> tuple[float, float]:
     """What training CNN1 or CNN2 takes, and then asking it about every candidate, roughly."""
     learning, rounds = lab.settings.phh3, lab.settings.rounds
     passes = learning.epochs * (learning.samples_per_epoch or rounds.round1 or rounds.round2)
-    return seconds_of(lab, network_spec(lab), passes) if labelled else 0.0, 3.0 * len(pairs_of(lab))
+    return seconds_of(lab, (network_spec(lab),), passes) if labelled else 0.0, 3.0 * len(pairs_of(lab))
 
 
 def _teach(lab: Lab, name: str, report: Report) -> Facts:

@@ -31,11 +31,19 @@ from metaphase.jobs.lab.pairing import (
 )
 from metaphase.jobs.lab.parts import CUT_SHARE, Pacer, Step, StepProgress, measure_rate
 from metaphase.jobs.lab.rounds import network_spec
-from metaphase.jobs.lab.steps import steps_of, told_facts
-from metaphase.jobs.stages import Report, Stage, StageState, run_stages, silent, stage_key, stage_states
-from metaphase.jobs.training.config import START
-from metaphase.jobs.training.run import read_results
-from metaphase.networks.cards import TO_START_FROM, doubts_about, parse_card
+from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, steps_of, told_facts
+from metaphase.jobs.stages import (
+    Report,
+    Stage,
+    StageState,
+    kept_facts,
+    run_stages,
+    silent,
+    stage_key,
+    stage_states,
+)
+from metaphase.jobs.training.dense import OLD
+from metaphase.networks.cards import BUNDLED, doubts_about, parse_card
 from metaphase.reports.pages import duration
 from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
 
@@ -69,7 +77,7 @@ def begin(
     *,
     name: str = "",
     table: Path | None = None,
-    start: str = TO_START_FROM,
+    start: str = BUNDLED,
     ask: Ask | None = None,
     report: Report = silent,
 ) -> Begun:
@@ -142,9 +150,9 @@ def measure_machine(lab: Lab, told: Callable[[str], None] = lambda _: None) -> N
     steps = steps_of(lab)
     states = stage_states([step.stage for step in steps], lab.root)
     left = {state.stage.name for state in states if state.status != "kept"}
-    for names, spec in ((("cnn1", "cnn2"), network_spec(lab)), (("detector",), lab.spec)):
+    for names, specs in ((("cnn1", "cnn2"), (network_spec(lab),)), (("detector",), lab.specs)):
         if left.intersection(names):
-            measure_rate(lab, spec, told)
+            measure_rate(lab, specs, told)
 
 
 def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
@@ -290,16 +298,11 @@ def last_words(lab: Lab) -> tuple[list[str], Cautions]:
     card = parse_card(lab.model.with_suffix(".json"))
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
     lines = [f"model {lab.model}"]
-    results = read_results(lab.detector).get("networks", {})
-    chosen = card.known_metrics.chosen
-    if START in results and chosen in results:
-        before, after = (results[name]["validation_f1"] or 0 for name in (START, chosen))
+    facts = kept_facts(lab.root, "results")
+    lines += [str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts]
+    if card.known_metrics.chosen == OLD:
         lines.append(
-            f"F1 on the validation slides: {before:.3f} before (the model it started from), {after:.3f} now"
-        )
-    if chosen == START:
-        lines.append(
-            "own training did not better it: the weights are those it started from, the threshold is own"
+            "own training did not better it: the weights are those it started from, the thresholds are own"
         )
     lines += [
         f"card {lab.model.with_suffix('.json')}",

@@ -21,6 +21,7 @@ from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
+from metaphase.evaluation.benches import counts_of
 from metaphase.jobs.calibration import (
     SAMPLE,
     NoSquareError,
@@ -33,7 +34,8 @@ from metaphase.jobs.lab.answers import all_answers, asked_calibration, asked_rev
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import (
     CUT_SHARE,
-    SEARCH_PATCHES_PER_MM2,
+    DETECT_WINDOWS_PER_MM2,
+    SEARCH_WINDOWS_PER_MM2,
     PairSlides,
     Reporting,
     Step,
@@ -44,31 +46,23 @@ from metaphase.jobs.lab.parts import (
     seconds_of,
 )
 from metaphase.jobs.lab.rounds import NOTHING, phh3_steps, skipped_rounds
+from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
 from metaphase.jobs.reference_review import collect_decisions
 from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
-from metaphase.jobs.training.config import (
-    CNN3,
-    START,
-    EnsembleSection,
-    EvaluationSection,
-    LearningSection,
-    StudentSection,
-    cnn3,
-    members,
-    students,
-)
+from metaphase.jobs.training.config import DenseSection, EvaluationSection
+from metaphase.jobs.training.dense import OLD, Protocol
 from metaphase.jobs.training.run import read_results, run_chain, run_table
 from metaphase.jobs.training.summary import run_report
-from metaphase.labels.mining import MiningConfig
-from metaphase.labels.mining.config import HARD
 from metaphase.networks.cards import (
+    BUNDLED,
     LEARNT_FROM,
     NOT_LABELLED,
     CardAdditions,
     NetworkIdentity,
     TrainingData,
+    bundled_model,
     doubts_about,
     named_model,
     parse_card,
@@ -79,9 +73,8 @@ from metaphase.networks.engine import EngineConfig
 from metaphase.reports.evaluation import write_mitosis_report
 from metaphase.reports.run import write_run_page
 
-MINING_S_PER_MM2 = 4.0
-"""Finding candidates in a square millimetre of slide, roughly."""
-LEARNT_AND_TESTED = (("train", "validation"), ("validation", "test"))
+DELIVERED, DEFAULT = "delivered", "the default"
+"""Facts of the last step: what the delivered detector and the default one do on the test slides."""
 
 # ---- what decides each step, beside the steps before it ----
 
@@ -102,14 +95,12 @@ class ReferenceReviewed(Ingredients, stage="review"):
 
 @dataclass(frozen=True)
 class DetectorTaught(Ingredients, stage="detector"):
-    """The networks of `metaphase run`, and their test."""
+    """The pair of `metaphase run`, and its test."""
 
-    mining: MiningConfig
-    training: LearningSection
-    ensemble: EnsembleSection
-    students: StudentSection
+    protocol: Protocol
+    dense: DenseSection
     test: EvaluationSection
-    start: NetworkIdentity | None
+    start: tuple[NetworkIdentity, ...]
 
 
 @dataclass(frozen=True)
@@ -137,12 +128,9 @@ class ModelCalibrated(Ingredients, stage="calibration"):
 def steps_of(lab: Lab) -> list[Step]:
     """All steps, in order; those that `lab.toml` leaves out are not among them."""
     pairs, settings = pairs_of(lab), lab.settings
-    chain = lab.run_config
-    start = settings.run.get("training", {}).get("start", settings.start)
-    identity = parse_card(named_model(start).with_suffix(".json")).identity if start else None
-    detector = DetectorTaught(
-        chain.mining, chain.training, chain.ensemble, chain.students, chain.test, identity
-    )
+    config = lab.run_config
+    start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
+    detector = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start)
     return [
         *phh3_steps(lab),
         Step(Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),
@@ -157,7 +145,7 @@ def steps_of(lab: Lab) -> list[Step]:
              shows=(inside(lab, lab.model.with_suffix(".json")),)),
         Step(Stage("results", "reports of the test slides, and how good they are", ("model",),
                    ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried()),
-             seconds=seconds_of(lab, lab.spec, SEARCH_PATCHES_PER_MM2 * lab.area_mm2("test"))),
+             seconds=seconds_of(lab, lab.specs, 2 * DETECT_WINDOWS_PER_MM2 * lab.area_mm2("test"))),
         *_calibration(lab),
     ]  # fmt: skip
 
@@ -207,21 +195,14 @@ def _apply(lab: Lab, report: Report) -> Facts:
 
 def expected_seconds(lab: Lab) -> dict[str, float]:
     """What each stage of the detector's training takes on this machine, roughly."""
-    chain = lab.run_config
-    epochs, samples = chain.training.epochs, chain.training.samples_per_epoch or 10_000
-    tasks = [cnn3(chain), *members(chain), *students(chain)]
-    networks = {
-        task.name: seconds_of(lab, lab.spec, (task.epochs or epochs) * samples * (1 + len(task.teachers) / 3))
-        for task in tasks
+    config = lab.run_config
+    asked = SEARCH_WINDOWS_PER_MM2 * lab.area_mm2("train") if lab.chain.pair else 0.0
+    windows = {
+        "students": config.dense.student_steps * config.training.batch + asked,
+        "search": len(lab.chain.candidates) * SEARCH_WINDOWS_PER_MM2 * lab.area_mm2("validation"),
+        "test": 2 * DETECT_WINDOWS_PER_MM2 * lab.area_mm2("test"),
     }
-    learnt_mm2, tested_mm2 = (sum(map(lab.area_mm2, splits)) for splits in LEARNT_AND_TESTED)
-    searches = len(tasks) + bool(chain.training.start)
-    return networks | {
-        "candidates": 2 + MINING_S_PER_MM2 * learnt_mm2,
-        "easy set": 2 + MINING_S_PER_MM2 * learnt_mm2 / 4,
-        HARD: 2 + MINING_S_PER_MM2 * learnt_mm2 / 4,
-        "test": seconds_of(lab, lab.spec, searches * SEARCH_PATCHES_PER_MM2 * tested_mm2),
-    }
+    return {name: 2 + seconds_of(lab, lab.specs, count) for name, count in windows.items()}
 
 
 def _train_detector(lab: Lab, report: Report) -> Facts:
@@ -236,57 +217,42 @@ def _train_detector(lab: Lab, report: Report) -> Facts:
 
     states = run_chain(chain, report=lambda *told: parts[running](*told), watch=watch)
     write_run_page(lab.detector / "index.html", run_report(chain, states))
-    results = read_results(lab.detector)["networks"]
-    return {name: f"F1 {values['validation_f1'] or 0:.3f} on validation" for name, values in results.items()}
-
-
-def chosen_network(lab: Lab) -> str:
-    """The single network with the highest F1 on the validation slides; of equal ones the own one."""
-    results = read_results(lab.detector)["networks"]
-    own = [task.name for task in students(lab.chain.config)]
-    names = [name for name in (*own, CNN3, START) if name in results]
-    return max(names, key=lambda name: (results[name]["validation_f1"] or 0.0, -names.index(name)))
+    told: Facts = next(state.facts for state in states if state.stage.name == "pair")
+    return told
 
 
 def _package(lab: Lab, report: Report) -> Facts:
     report("packaging", 0, 1)
-    chain, results, chosen = lab.chain, read_results(lab.detector)["networks"], chosen_network(lab)
-    slides = chain.cohort[chain.cohort["split"] == "train"]
-    points = chain.reference
+    chain, source = lab.chain, lab.chain.delivered
+    slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
     mitoses = int((points["case"].isin(slides["case"]) & (points["label"] == MITOSIS)).sum())
     learnt = {"mitoses": mitoses, "patients": int(slides["patient"].nunique()), "slides": len(slides)}
-    start = chain.config.training.start
+    start, chosen = chain.dense.start, parse_card(source.with_suffix(".json")).known_metrics.chosen
     before = parse_card(named_model(start).with_suffix(".json")) if start else None
-    own = () if chosen == START else (
-        TrainingData(name=f"slides of {lab.settings.name}, labelled by PHH3", terms="the laboratory's own",
-                     positives=mitoses),
-    )  # fmt: skip
-    metrics: dict[str, Any] = {"chosen": chosen, "F1 on validation slides": {
-        name: values["validation_f1"] for name, values in results.items()}}  # fmt: skip
-    metrics |= {} if chosen == START else {LEARNT_FROM: learnt}
+    data = before.data if before is not None else ()
+    failures = before.known_failures if before is not None else ()
+    metrics: dict[str, Any] = {}
+    if chosen == OLD:
+        why = f"own slides did not better {start}: these are its weights, with thresholds of the own slides"
+        failures = (*failures, why)
+    else:
+        own = f"slides of {lab.settings.name}, labelled by PHH3"
+        data = (*data, TrainingData(name=own, terms="the laboratory's own", positives=mitoses))
+        metrics[LEARNT_FROM] = learnt
     skipped = skipped_rounds(lab)
     metrics |= {NOT_LABELLED: skipped} if skipped else {}
-    failures = before.known_failures if before is not None else ()
-    if chosen == START:
-        failures = (
-            *failures,
-            f"own slides did not better {start}: these are its weights, with a threshold of the own slides",
-        )
-    additions = CardAdditions(
-        data=(*(before.data if before is not None else ()), *own), metrics=metrics,
-        known_failures=failures,
-    )  # fmt: skip
-    card = package_model(chain.model(chosen), lab.model, name=lab.settings.name, additions=additions)
+    additions = CardAdditions(data=data, metrics=metrics, known_failures=failures)
+    card = package_model(source, lab.model, name=lab.settings.name, additions=additions)
     doubts = tuple(str(doubt) for doubt in doubts_about(card))
     if doubts:
         additions = additions.model_copy(update={"known_failures": (*failures, *doubts)})
-        package_model(chain.model(chosen), lab.model, name=lab.settings.name, additions=additions)
-    facts: Facts = {"network": chosen} | ({} if chosen == START else learnt)
+        package_model(source, lab.model, name=lab.settings.name, additions=additions)
+    facts: Facts = {"pair": chosen} | ({} if chosen == OLD else learnt)
     return facts | ({"beware": list(doubts)} if doubts else {})
 
 
 def _try(lab: Lab, report: Report) -> Facts:
-    """Search the test slides with the packaged model, and compare."""
+    """Search the test slides with the packaged model, and compare with labels and with the default model."""
     manifest = lab.cases / "manifest.csv"
     ready = ReadyDetector(load_detector([lab.model]), EngineConfig(device=lab.device))
     batch = detect_cohort(
@@ -303,7 +269,22 @@ def _try(lab: Lab, report: Report) -> Facts:
         card=lab.model.with_suffix(".json"), manifest=lab.evaluation / "manifest.csv",
     )  # fmt: skip
     write_mitosis_report(result, lab.evaluation)
-    return facts | {"F1 on test slides": str(result.overall.f1)}
+    return facts | compared(lab, report)
+
+
+def compared(lab: Lab, report: Report) -> Facts:
+    """F1, recall and precision on the test slides with intervals, and seconds a mm2, of both detectors."""
+    results = read_results(lab.detector)["networks"]
+    slide = cohort_slides(lab.cases / "manifest.csv", "test")[0].slide
+    told: Facts = {}
+    for name, model, values in zip(
+        (DELIVERED, DEFAULT), (lab.model, bundled_model(BUNDLED)), results.values(), strict=False
+    ):
+        report(f"measuring the speed of {model.stem}", len(told), 2)
+        rates = measure_rates(ReadyDetector(load_detector([model]), EngineConfig(device=lab.device)), slide)
+        f1 = counts_of([values]).f1_at_validation(BootstrapConfig())
+        told[name] = f"{model.stem}: F1 {f1} on the test slides, {1 / rates.whole_mm2_per_s:.1f} s/mm2"
+    return told
 
 
 # ---- calibration ----

@@ -17,12 +17,11 @@ from metaphase.detections import MITOSIS
 from metaphase.jobs.cohort import CohortSlide, cohort_slide
 from metaphase.jobs.stages import Facts, Report
 from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
-from metaphase.jobs.training.config import CNN3, START, LearningSection, RunConfig, Task
+from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
 from metaphase.labels.mining import Mining, TrainingSlide
 from metaphase.labels.mining.judging import NetworkJudge
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.cards import named_model
-from metaphase.networks.checkpoints import load_model, save_model
+from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
 from metaphase.simulation.cohort import BOTH, simulate_cohort
@@ -61,14 +60,13 @@ def train_task(
     validation: Sequence[str],
     networks: Path,
     *,
-    start: str = "",
     device: str | None,
     report: Report,
 ) -> Facts:
     """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
     folder = networks / task.name
     teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
-    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers, start)
+    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers)
 
     def show(update: Update) -> None:
         done = update.epoch + update.step / update.steps
@@ -151,7 +149,7 @@ class Chain:
     def find_reference(self, report: Report) -> Facts:
         """Bring the reference standard into one table."""
         report("reference standard", 0, 1)
-        points = read_reference(self.config.reference, self.cohort)
+        points = read_reference(self.config.reference, self.cohort, self.config.training.method)
         write_table(self.workspace / REFERENCE, points)
         mitoses = points[points["label"] == MITOSIS]
         splits = mitoses.merge(self.cohort[["case", "split"]], on="case")["split"]
@@ -191,19 +189,7 @@ class Chain:
         stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
         held_out = self.validation_stores()
         protocol, networks = self.config.training, self.workspace / NETWORKS
-        start = str(self.model(START)) if protocol.start else ""
-        return train_task(
-            task, protocol, stores, held_out, networks, start=start, device=self.device, report=report
-        )
-
-    def take_start(self, report: Report) -> Facts:
-        """The network from which all start, as one of the run: tested beside them, alone as they are."""
-        report("the model to start from", 0, 1)
-        network, card = load_model(named_model(self.config.training.start))
-        patches = {name: point for name, point in card.thresholds.items() if name == "patches"}
-        alone = {"name": START, "thresholds": patches, "second": None, "calibration": None}
-        save_model(self.model(START), network, card.model_copy(update=alone))
-        return {"model": card.name, "gamma": card.gamma}
+        return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
 
     def easy_stores(self) -> list[str]:
         """The finished stores of the easy set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from metaphase.base.tables import (
     TableError,
     as_text,
     named,
+    numbers_of,
     read_manifest,
     read_table,
     require_columns,
@@ -26,10 +27,14 @@ from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining import TrainingSlide
+from metaphase.networks.training.images import KINDS, ImageSource, Kind
 from metaphase.slides import SlideSource
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ("case", "x", "y", "label")
+ATYPICAL = "atypical"
+"""Column of a reference table: 1 where a mitosis is atypical, 0 where it is not, empty where nobody said."""
+IMAGE_FACTS = ("case", "centre", "patient", "split", "kind", "repeat")
 REFUSED = ("false", "0", "no", "rejected")
 """Spellings of `not accepted`."""
 
@@ -58,6 +63,49 @@ def manifest_rows(manifest: str | Path, splits: tuple[str, ...] = SPLITS) -> tup
     return tuple(rows)
 
 
+def kind_of(row: Mapping[Any, Any]) -> Kind:
+    """What a manifest's column `kind` says of an image."""
+    kind = str(row.get("kind") or "").strip().lower()
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise UsageError(
+        f"case {row['case']} has the kind {kind!r}",
+        next_step=f"give {', '.join(KINDS[1:])}, or leave it empty",
+    )
+
+
+def image_facts(manifest: Path) -> pd.DataFrame:
+    """What a manifest says that decides what the method `dense` makes of its images; nothing before it is."""
+    if not manifest.is_file():
+        return pd.DataFrame()
+    table = read_manifest(manifest)
+    return table[[name for name in IMAGE_FACTS if name in table.columns]]
+
+
+def image_sources(cohort: pd.DataFrame, reference: pd.DataFrame) -> list[ImageSource]:
+    """The images of a cohort with their points, for the method `dense`."""
+    points, empty = dict(list(reference.groupby("case"))), reference.iloc[:0]
+    sources = []
+    for row in cohort.to_dict("records"):
+        slide = cohort_slide(row)
+        own = points.get(row["case"], empty)
+        facts = (str(row["centre"]) or "unknown", str(row["patient"]), str(row["split"]))
+        weight = stated_number(row, "repeat")
+        sources.append(
+            ImageSource(
+                slide.name,
+                slide.slide,
+                *facts,
+                own,
+                kind_of(row),
+                1.0 if weight is None else weight,
+                slide.tissue,
+            )
+        )
+    return sources
+
+
 def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
     """The points of some cases in a table of the reference standard, labelled."""
     points = _table_of(str(table))
@@ -82,8 +130,10 @@ def read_cohort(manifest: str | Path) -> pd.DataFrame:
     return used
 
 
-def read_reference(section: ReferenceSection, cohort: pd.DataFrame) -> pd.DataFrame:
+def read_reference(section: ReferenceSection, cohort: pd.DataFrame, method: str = "paper") -> pd.DataFrame:
     """Points `case, x, y, label` of the cohort's slides: mitoses, and places to ignore.
+
+    The method `dense` also learns from look-alikes, and from the column `atypical` where there is one.
 
     Rows that the reference standard did not accept are no mitoses for sure, but no sure negatives either:
     they become `ignore`.
@@ -92,8 +142,9 @@ def read_reference(section: ReferenceSection, cohort: pd.DataFrame) -> pd.DataFr
         points = pd.concat([truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
     else:
         points = read_points(section.table, cohort["case"])
-    points = points[points["case"].isin(set(cohort["case"])) & (points["label"] != LOOKALIKE)]
-    points = points[list(COLUMNS)].reset_index(drop=True)
+    points = points[points["case"].isin(set(cohort["case"]))].reset_index(drop=True)
+    if method == "paper":
+        points = points.loc[points["label"] != LOOKALIKE, list(COLUMNS)].reset_index(drop=True)
     _check_mitoses(points, cohort, section)
     return points
 
@@ -147,7 +198,11 @@ def _table_of(path: str) -> pd.DataFrame:
         label = [
             IGNORE if out and name == MITOSIS else name for name, out in zip(label, refused, strict=True)
         ]
-    return pd.DataFrame({"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label})
+    columns = {"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label}
+    if ATYPICAL in frame.columns:
+        require_numbers(frame, (ATYPICAL,), path)
+        columns[ATYPICAL] = numbers_of(frame[ATYPICAL])
+    return pd.DataFrame(columns)
 
 
 def _check_files(cohort: pd.DataFrame, manifest: str | Path) -> None:

@@ -70,9 +70,9 @@ class LearningSection(TrainingProtocol):
     """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
     normalisation: Literal["none", "batch"] = "none"
     """`none` as in the paper; `batch` learns faster from little."""
-    start: str = field(default="", metadata=decides())
-    """A model, by its file or the name of a bundled one, from whose weights every network starts; all must be
-    of its family, gamma and normalisation. By default they start at random."""
+    method: Literal["paper", "dense"] = field(default="paper", metadata=decides())
+    """`paper`: candidates, CNN3, an ensemble and CNN5. `dense`: teachers that learn every cell of windows,
+    and a pair of networks as the bundled one."""
 
     def of_task(
         self,
@@ -80,7 +80,6 @@ class LearningSection(TrainingProtocol):
         train: tuple[str, ...],
         validation: tuple[str, ...],
         teachers: tuple[str, ...] = (),
-        start: str = "",
     ) -> TrainingConfig:
         """The settings of one network's training."""
         return self.training(
@@ -91,7 +90,6 @@ class LearningSection(TrainingProtocol):
             augment=self.augment if task.augment is None else task.augment,
             target=task.target,
             teachers=teachers,
-            start=start,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             epochs=task.epochs or self.epochs,
             seed=self.seed + task.seed,
@@ -159,6 +157,67 @@ class StudentSection:
 
 
 @dataclass(frozen=True)
+class DenseSection:
+    """The method `dense`: what it learns from beside labels, and for how long."""
+
+    teachers: tuple[str, ...] = ()
+    """Files of EfficientNet-Lite's published weights (.pth), each of which becomes a teacher, and models that
+    teach as they are. Without any, students learn from labels alone."""
+    start: str = ""
+    """A pair, by its file or the name of a bundled one, from which both networks go on; its own answers away
+    from labels keep them from forgetting. What is delivered is the best of it, the new pair and the mean of
+    their weights."""
+    teacher_steps: int = 3000
+    student_steps: int = 6000
+    atypical_steps: int = 0
+    """Of the network that tells atypical figures; 0 trains none, and that of `start` stays."""
+    gammas: tuple[float, float] = (1.0, 0.75)
+    """Widths of the network that sees everything (`lite`) and of the one that re-checks (`residual`)."""
+    trust: float = 0.7
+    """How far students follow teachers rather than labels."""
+    collage: float = 0.0
+    """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
+    most_false_per_mm2: float = 4.0
+    """At the operating point for counts, in the mean of validation patients."""
+    beside: str = "breast"
+    """A model that is tested on the same slides; empty for none."""
+    memory_gb: float = field(default=8.0)
+    """For images: what whole ones leave of it is shared by pieces of slides."""
+    checkpoint_minutes: float = field(default=1.0, metadata=decides())
+    """How much work a killed run may lose."""
+
+    def __post_init__(self) -> None:
+        fewest = min(self.teacher_steps, self.student_steps)
+        if fewest < 1 or self.atypical_steps < 0 or len(self.gammas) != 2:
+            raise UsageError(
+                f"[dense] has {self.teacher_steps}, {self.student_steps} and {self.atypical_steps} steps and "
+                f"the widths {list(self.gammas)}",
+                next_step="give steps from 1 on (atypical_steps from 0 on), and two widths",
+            )
+        shares = 0 <= self.trust <= 1 and 0 <= self.collage <= 1
+        if not shares or self.most_false_per_mm2 <= 0 or self.memory_gb <= 0:
+            raise UsageError(
+                f"[dense] has trust {self.trust:g}, collage {self.collage:g}, most_false_per_mm2 "
+                f"{self.most_false_per_mm2:g} and memory_gb {self.memory_gb:g}",
+                next_step="give shares from 0 to 1, and numbers above 0",
+            )
+        for family, gamma in zip(("lite", "residual"), self.gammas, strict=True):
+            NetworkSpec(family, gamma, "batch")
+
+
+@dataclass(frozen=True)
+class CardSection:
+    """What the card of a delivered pair says beside what training knows."""
+
+    name: str = "pair"
+    """Of the model."""
+    terms: dict[str, str] = field(default_factory=dict)
+    """The terms of the images, by the beginning of their laboratory's name."""
+    intended_use: str = ""
+    known_failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class EvaluationSection:
     """How networks are tested on whole slides."""
 
@@ -218,6 +277,8 @@ class RunConfig:
     training: LearningSection
     ensemble: EnsembleSection
     students: StudentSection
+    dense: DenseSection
+    card: CardSection
     test: EvaluationSection
     experiments: ExperimentSection
 
@@ -243,15 +304,22 @@ class RunConfig:
 
 TABLES = (
     "cohort", "simulate", "reference", "candidates", "labels", "sets", "training", "ensemble", "students",
-    "test", "experiments",
+    "dense", "card", "test", "experiments",
 )  # fmt: skip
 
 
-def read_run_config(path: str | Path) -> RunConfig:
-    """Read and check a TOML file; paths in it are relative to the file."""
+DENSE_TRAINING = ("method", "augment", "augmentation", "stain_mix", "batch", "learning_rate", "seed")
+"""Settings of [training] that the method `dense` has; the others are the paper's alone."""
+
+
+def read_run_config(path: str | Path, method: str | None = None) -> RunConfig:
+    """Read and check a TOML file; paths in it are relative to the file. `method` overrides the file's."""
     path = Path(path)
     with blamed(path):
-        return run_config(read_toml(path), path.parent)
+        values = read_toml(path)
+        if method is not None:
+            values = values | {"training": values.get("training", {}) | {"method": method}}
+        return run_config(values, path.parent)
 
 
 def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
@@ -265,6 +333,12 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
     slides, ensemble = made(CohortSection, "cohort"), made(EnsembleSection, "ensemble")
     learning = made(LearningSection, "training")
     learning.of_task(Task("check", 1.0), ("train",), ("validation",))
+    if learning.method not in ("paper", "dense"):
+        raise UsageError(f"training.method is {learning.method!r}", next_step="give paper or dense")
+    if learning.method == "dense":
+        refuse_unknown(table["training"], DENSE_TRAINING, "[training] of the method dense")
+    dense = made(DenseSection, "dense")
+    dense = replace(dense, teachers=tuple(_model(base, one) for one in dense.teachers))
     if "simulate" in values and "table" not in table["reference"]:
         table["reference"] = {"source": "simulated"} | table["reference"]
     reference = made(ReferenceSection, "reference")
@@ -282,12 +356,19 @@ def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
         training=learning,
         ensemble=ensemble,
         students=made(StudentSection, "students"),
+        dense=replace(dense, start=_model(base, dense.start), beside=_model(base, dense.beside)),
+        card=made(CardSection, "card"),
         test=made(EvaluationSection, "test"),
         experiments=made(ExperimentSection, "experiments"),
     )
 
 
-START, CNN3, ENSEMBLE = "start", "cnn3", "ensemble"
+def _model(base: Path, name: str) -> str:
+    """The name of a bundled model, or a file relative to the configuration's."""
+    return resolved(base, name) if name and (base / name).exists() else name
+
+
+CNN3, ENSEMBLE = "cnn3", "ensemble"
 
 
 def cnn3(config: RunConfig) -> Task:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
-from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.benches import Bench, bench_of, measured
+from metaphase.detections.points import OperatingPoint, points_of
+from metaphase.evaluation.benches import Bench, bench_of, measured, measured_at
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import save_point
 from metaphase.jobs.searching import SlideSearched, SplitSearch
@@ -21,14 +22,15 @@ from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import (
     CNN3,
     ENSEMBLE,
-    START,
     EvaluationSection,
     RunConfig,
     members,
     students,
 )
+from metaphase.jobs.training.dense import DenseChain, dense_stages, pair_files
 from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
+from metaphase.networks.cards import Identity, named_model, parse_card
 from metaphase.networks.checkpoints import load_model
 
 RESULTS, DETECTIONS = "results.json", "detections"
@@ -48,6 +50,15 @@ class NetworksTested(Ingredients, stage="test", uses=(SlideSearched,)):
         return cls(config.test, source_of(config, ("validation", "test")))
 
 
+@dataclass(frozen=True)
+class PairTested(Ingredients, stage="test", uses=(SlideSearched,)):
+    """What decides the test of a pair, beside the pair."""
+
+    source: RunSource
+    test: EvaluationSection
+    beside: tuple[Identity, ...]
+
+
 def run_chain(
     chain: Chain, *, report: Report = silent, watch: Watch | None = None, at_once: int = 1
 ) -> States:
@@ -55,8 +66,23 @@ def run_chain(
     return run_stages(run_table(chain), chain.workspace, report=report, watch=watch, at_once=at_once)
 
 
+def chain_of(config: RunConfig, workspace: Path, device: str | None = None) -> Chain:
+    """The chain of a run's method."""
+    kind = DenseChain if config.training.method == "dense" else Chain
+    return kind(config, workspace, device)
+
+
+def delivered_model(chain: Chain) -> Path:
+    """The model that comes out of a run: the pair, or the last CNN5."""
+    if isinstance(chain, DenseChain):
+        return chain.delivered
+    return chain.model(students(chain.config)[-1].name)
+
+
 def run_table(chain: Chain) -> list[Stage]:
     """All stages of a run, in order."""
+    if isinstance(chain, DenseChain):
+        return dense_table(chain)
     stages = [*data_stages(chain), *ensemble_stages(chain)]
     networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
     test = Stage(
@@ -64,6 +90,39 @@ def run_table(chain: Chain) -> list[Stage]:
         partial(_test, chain), NetworksTested.of(chain.config), sealed=True,
     )  # fmt: skip
     return [*stages, test]
+
+
+def dense_table(chain: DenseChain) -> list[Stage]:
+    """The stages of the method `dense`, with the test of the delivered pair."""
+    beside = chain.dense.beside
+    identities = parse_card(named_model(beside).with_suffix(".json")).identities if beside else ()
+    tested = PairTested(source_of(chain.config, ("test",)), chain.config.test, identities)
+    about = "detection on test slides with the delivered pair, F1 by laboratory"
+    test = Stage("test", about, ("pair",), (RESULTS,), partial(_test_pair, chain), tested, sealed=True)
+    return [*dense_stages(chain), test]
+
+
+def _test_pair(chain: DenseChain, report: Report) -> Facts:
+    """Search the test slides as `metaphase detect` does, at the thresholds of the models' cards."""
+    config = chain.config.test
+    bench = bench_of(chain.cohort, chain.reference, "test", config.matching)
+    models = {chain.config.card.name: chain.delivered}
+    if chain.dense.beside:
+        models[f"{Path(chain.dense.beside).stem} (beside)"] = named_model(chain.dense.beside)
+    networks = {}
+    for name, model in models.items():
+        points = parse_card(model.with_suffix(".json")).thresholds
+        point, shared = points["mitoses"], points_of(points)
+        peaks = replace(config.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
+        search = SplitSearch(chain.workspace / DETECTIONS, peaks, chain.device)
+        marked = bench.marked(search.search(name, [model], chain.slides("test"), report))
+        reached = point.value if point.value is not None else math.nan
+        values = measured_at(point.delta, reached, marked, bench.centres())
+        sizes = [parameter_count(load_model(path)[0]) for path in pair_files(model)]
+        networks[name] = values | {"parameters": sum(sizes)}
+    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
+    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    return {"models": len(networks), "test slides": len(bench.cohort.cases)}
 
 
 def read_results(workspace: str | Path) -> dict[str, Any]:
@@ -81,11 +140,10 @@ def training_centres(chain: Chain) -> set[str]:
 
 
 def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
-    """What is tested, and the networks whose mean it is: CNN3, the ensemble, every CNN5, the start."""
+    """What is tested, and the networks whose mean it is: CNN3, the ensemble and every CNN5."""
     names = tuple(task.name for task in members(config))
     single = {task.name: (task.name,) for task in students(config)}
-    start = {START: (START,)} if config.training.start else {}
-    return {CNN3: (CNN3,), ENSEMBLE: names, **single, **start}
+    return {CNN3: (CNN3,), ENSEMBLE: names, **single}
 
 
 def _test(chain: Chain, report: Report) -> Facts:

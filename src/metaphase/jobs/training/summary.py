@@ -12,11 +12,13 @@ import pandas as pd
 from metaphase.base.arrays import Floats32, Integers
 from metaphase.evaluation.benches import GRID, counts_of
 from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.pairs import POINTS
 from metaphase.jobs.stages import States, stage_rows
 from metaphase.jobs.training.chain import NETWORKS, Chain
-from metaphase.jobs.training.config import CNN3, ENSEMBLE, START
-from metaphase.jobs.training.run import read_results
+from metaphase.jobs.training.config import CNN3, ENSEMBLE
+from metaphase.jobs.training.run import delivered_model, read_results
 from metaphase.labels.mining import SOFT_TARGET
+from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
 from metaphase.reports.plots import Line
@@ -37,7 +39,7 @@ def run_report(chain: Chain, states: States) -> RunReport:
         name=chain.workspace.name,
         stages=stage_rows(states),
         headline=_headline(results),
-        tables=_tables(results, chain.config.test.bootstrap),
+        tables=[*_tables(results, chain.config.test.bootstrap), *left_out_tables(delivered_model(chain))],
         panels=_panels(results),
         grid=GRID.tolist(),
         histories=_histories(chain.workspace / NETWORKS),
@@ -46,15 +48,15 @@ def run_report(chain: Chain, states: States) -> RunReport:
 
 
 def _headline(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """F1 on held-out laboratories of the start, CNN3, the ensemble and the last CNN5."""
+    """F1 on held-out laboratories of CNN3, the ensemble and the last CNN5, or of the pairs tested."""
     if not results:
         return []
     away, _ = _centres(results)
-    first = [name for name in results["networks"] if name == START]
-    last = [name for name in results["networks"] if name != START][-1]
+    names = list(results["networks"])
+    shown = (CNN3, ENSEMBLE, names[-1]) if CNN3 in names else names
     return [
         (name, f"{counts_of([results['networks'][name]], away).f1_at_validation(NO_DRAWS).value:.3f}")
-        for name in (*first, CNN3, ENSEMBLE, last)
+        for name in shown
     ]
 
 
@@ -91,6 +93,21 @@ def _tables(results: dict[str, Any], samples: int) -> list[TextTable]:
         TextTable("", headings, rows, note),
         TextTable("", ["F1 by laboratory", *centres], by_centre, "At the same thresholds."),
     ]
+
+
+def left_out_tables(model: Path) -> list[TextTable]:
+    """What a delivered pair does in each group of images left out, as its card says it."""
+    card = parse_card(model.with_suffix(".json")) if model.is_file() else None
+    groups = card.metrics.get("left out", {}) if card is not None else {}
+    headings = ["images left out", "mitoses", "mm2"]
+    headings += [f"{point}: {what}" for point in POINTS for what in ("F1", "recall", "false per mm2")]
+    rows = []
+    for name, points in groups.items():
+        first = next(iter(points.values()))
+        figures = [str(points[point][key]) for point in POINTS for key in ("f1", "recall", "false_per_mm2")]
+        rows.append([name, str(first["mitoses"]), str(first["mm2"]), *figures])
+    note = "Validation images, which chose the operating points, then test images by laboratory."
+    return [TextTable("", headings, rows, note)] if rows else []
 
 
 def _f1_of(values: dict[str, Any], centres: set[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from metaphase.jobs.training.chain import COHORT, MINING, NETWORKS, REFERENCE, C
 from metaphase.jobs.training.cohort import SPLITS, ManifestRow, manifest_rows, read_points
 from metaphase.jobs.training.config import (
     CNN3,
-    START,
     LearningSection,
     RunConfig,
     Task,
@@ -33,7 +32,6 @@ from metaphase.labels.mining.mining import (
     StainFitted,
     TissueFound,
 )
-from metaphase.networks.cards import NetworkIdentity, named_model, parse_card
 from metaphase.simulation.cohort import CaseSimulated
 from metaphase.simulation.config import SimulationConfig
 
@@ -95,13 +93,6 @@ class DifficultSetsDrawn(Ingredients, stage=HARD, uses=(CandidatesJudged, Patche
 
 
 @dataclass(frozen=True)
-class StartTaken(Ingredients, stage="start"):
-    """The model from which the networks start."""
-
-    model: NetworkIdentity
-
-
-@dataclass(frozen=True)
 class NetworkTrained(Ingredients, stage="network"):
     """One network."""
 
@@ -117,10 +108,23 @@ class SoftTargetsGiven(Ingredients, stage="soft targets", uses=(SoftTargetsAdded
 # ---- the table itself ----
 
 
+def source_stages(chain: Chain) -> list[Stage]:
+    """The slides, and where their mitoses are."""
+    config, everything = chain.config, source_of(chain.config)
+    kind, labelled = str(config.reference.source), everything
+    if config.training.method == "dense":  # of thousands of crops the stage before it knows enough
+        kind, labelled = f"{kind} with look-alikes", replace(everything, rows=())
+    return [
+        Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
+              SlidesNamed(everything), sealed=True),
+        Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
+              chain.find_reference, ReferenceRead(kind, labelled), sealed=True),
+    ]  # fmt: skip
+
+
 def data_stages(chain: Chain) -> list[Stage]:
     """From slides to the difficult sets, with CNN3 on the way."""
     config, mining, patches = chain.config, chain.config.mining, f"{MINING}/patches"
-    everything = source_of(config)
     easy = (f"{patches}/positives", f"{patches}/easy", f"{patches}/validation")
     labelled = CandidatesLabelled(
         source_of(config, ("train", "validation")),
@@ -130,10 +134,6 @@ def data_stages(chain: Chain) -> list[Stage]:
         mining.standardise,
     )
     stages = [
-        Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
-              SlidesNamed(everything), sealed=True),
-        Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
-              chain.find_reference, ReferenceRead(config.reference.source, everything), sealed=True),
         Stage("candidates", "dark places of training and validation slides", (),
               (f"{MINING}/candidates",), chain.find_candidates, labelled, after=("reference",)),
         Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,
@@ -143,16 +143,7 @@ def data_stages(chain: Chain) -> list[Stage]:
               (f"{MINING}/probabilities", f"{patches}/hard"), chain.judge_and_draw,
               DifficultSetsDrawn(mining.sets)),
     ]  # fmt: skip
-    return [*stages[:4], *start_stages(chain), *stages[4:]]
-
-
-def start_stages(chain: Chain) -> list[Stage]:
-    """The model from which the networks start, where there is one."""
-    if not chain.config.training.start:
-        return []
-    identity = parse_card(named_model(chain.config.training.start).with_suffix(".json")).identity
-    about = "the model from which all networks start, to be tested beside them"
-    return [Stage(START, about, (), (f"{NETWORKS}/{START}",), chain.take_start, StartTaken(identity))]
+    return [*source_stages(chain), *stages]
 
 
 def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
@@ -185,7 +176,6 @@ def network_stage(chain: Chain, task: Task, reads: tuple[str, ...], about: str) 
     """Training of one network as a stage."""
     work = partial(chain.train_network, task)
     made_from = NetworkTrained(task, chain.config.training)
-    reads = (*reads, START) if chain.config.training.start else reads
     return Stage(task.name, about, reads, (f"{NETWORKS}/{task.name}",), work, made_from, renew=True)
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
+from scipy.ndimage import zoom
 
 from metaphase.base.arrays import RGB
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine.settings import Precision
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 TOLERANCE = {"auto": 0.4, "fast": 1.0}
 """Largest difference in logits to plain float32, in any of 2,500 places of what looks like tissue, with which
 faster arithmetic is used. Smoothing averages most of it away (`recipes/breast/arithmetic.py`)."""
-TRIED_OUTPUTS = 50
+TRIED_PX = RECEPTIVE_PX + OUTPUT_STRIDE_PX * 49
 _BLOBS_PX = ((4, 0.5), (12, 1.0), (40, 1.0))
 """Sizes of what a picture of tissue is made of, with weights."""
 _BLUE, _PINK, _NOISE = (95.0, 60.0, 140.0), (235.0, 190.0, 215.0), 4.0
@@ -37,13 +39,13 @@ Ways = Sequence[tuple[str, Callable[[], Detector]]]
 """Arithmetic in words, fastest first, with what makes a detector of it."""
 
 
-def rounded(make: Callable[[torch.dtype], Detector], device: torch.device, precision: Precision) -> Ways:
-    """PyTorch's convolutions with numbers of 16 bits, where a device has them or `fast` asks for them."""
-    if device.type == "cuda":
-        return [("float16", lambda: make(torch.float16)), ("TensorFloat-32", lambda: make(torch.float32))]
-    if precision == "fast" or torch.cpu._is_amx_tile_supported():
-        return [("bfloat16", lambda: make(torch.bfloat16))]
-    return []
+def rounded(make: Callable[[torch.dtype], Detector], device: torch.device) -> Ways:
+    """PyTorch's convolutions with numbers of fewer bits, where a device is faster with them."""
+    import torch
+
+    if device.type != "cuda":
+        return []
+    return [("float16", lambda: make(torch.float16)), ("TensorFloat-32", lambda: make(torch.float32))]
 
 
 def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precision) -> tuple[Detector, str]:
@@ -62,21 +64,25 @@ def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precis
     return exact, "float32"
 
 
-def largest_difference(detector: Detector, exact: Detector, device: torch.device) -> float:
-    """In logits, on a small image that looks like tissue."""
-    image = torch.from_numpy(tissue_like(RECEPTIVE_PX + OUTPUT_STRIDE_PX * (TRIED_OUTPUTS - 1)))[None]
-    image = image.to(device)
-    return float((detector.logits(image) - exact.logits(image)).abs().max())
+def largest_difference(
+    detector: Detector, exact: Detector, device: torch.device, other: torch.device | None = None
+) -> float:
+    """In logits, on a small image that looks like tissue; the exact one may be on another device."""
+    import torch
+
+    image = torch.from_numpy(tissue_like(TRIED_PX))[None]
+    found, expected = detector.logits(image.to(device)), exact.logits(image.to(other or device))
+    return float((found.cpu() - expected.cpu()).abs().max())
 
 
 def tissue_like(side_px: int, seed: int = 0) -> RGB:
     """Cell-sized blobs in H&E colours with finer structure and sensor noise."""
     rng = np.random.default_rng(seed)
-    field = torch.zeros(side_px, side_px)
+    field = np.zeros((side_px, side_px))
     for step, weight in _BLOBS_PX:
-        coarse = torch.from_numpy(rng.normal(size=(1, 1, *[side_px // step + 2] * 2)).astype(np.float32))
-        field += weight * functional.interpolate(coarse, (side_px, side_px), mode="bicubic")[0, 0]
-    mix = torch.sigmoid(3 * field)[..., None].numpy()
+        coarse = rng.normal(size=[side_px // step + 2] * 2)
+        field += weight * zoom(coarse, step, order=1, grid_mode=True, mode="nearest")[:side_px, :side_px]
+    mix = 1 / (1 + np.exp(-3 * field))[..., None]
     noise = rng.normal(0, _NOISE, (side_px, side_px, 1))
     image = mix * np.array(_BLUE) + (1 - mix) * np.array(_PINK) + noise
     return np.asarray(np.clip(image, 0, 255), np.uint8)

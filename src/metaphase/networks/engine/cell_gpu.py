@@ -24,7 +24,7 @@ from metaphase.networks.engine.layers import (
     PIXEL_STEP,
     FoldedConv,
     centred,
-    fold_cells,
+    fold_logits,
     other_kind,
 )
 
@@ -71,7 +71,7 @@ class LiteDetector:
     def __init__(
         self, network: nn.Sequential, device: torch.device, plan: Callable[[InvertedBlock], Plan] = plan_of
     ) -> None:
-        first, blocks, hidden, slope, answer = parts(fold_cells(network))
+        first, blocks, hidden, slope, answer = parts(fold_logits(network))
         plans = [plan(block) for block in blocks]
         channels = padded(first.out_channels, max(plans[0].chunk, CHANNEL_MULTIPLE))
         self._stem = Stem(first, channels, device)

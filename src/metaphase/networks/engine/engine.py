@@ -16,25 +16,24 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
-from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.parallel import ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.engine.arithmetic import Detector, fastest, rounded
-from metaphase.networks.engine.bands import BandedCells
-from metaphase.networks.engine.cpu import CpuDetector, PortableDetector, Workers
+from metaphase.networks.engine.arithmetic import TOLERANCE, Detector, fastest, largest_difference, rounded
 from metaphase.networks.engine.layers import (
     CELL_PX,
-    WINDOWS_PX,
     CellDetector,
     FoldedDetector,
     ForeignDetector,
     OtherKindError,
     PatchNetwork,
     PlainDetector,
+    PortableDetector,
     first_line,
     fold_detector,
     is_ours,
+    windows_px,
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
@@ -47,13 +46,9 @@ from metaphase.networks.engine.settings import (
     Second,
     not_finite,
 )
-from metaphase.networks.engine.windows import JoinedWindows, WinogradWindows
 
-CPU_OUTPUTS = (32, 24, 16)
-"""Outputs a side of a Fourier block on the CPU: the first whose spectra fit `SPECTRA_BYTES` is taken."""
-SPECTRA_BYTES = 900_000_000
-CPU_TILE_OUTPUTS, CPU_CELL_OUTPUTS = 320, 560
-"""Outputs a side of a tile; cells in bands take no more memory for larger tiles, of which less overlaps."""
+CPU_TILE_OUTPUTS = 240
+"""Outputs a side of a tile."""
 GPU_OUTPUTS, GPU_TILE_BLOCKS = 50, 10
 """Blocks of 50 outputs read 63 features a side: 64 with one of padding, which is what matrix units like."""
 TILE_BYTES, BATCH_SHARE, MAX_BATCH = 1.5e9, 0.5, 16
@@ -81,53 +76,51 @@ class Engine:
             raise UsageError("an engine needs at least one network", next_step="name a model")
         self.config = config or EngineConfig()
         self.device = choose_device(self.config.device)
+        if self.device.type == "cpu" and self.config.workers is not None:
+            torch.set_num_threads(self.config.workers)
         everywhere = second is not None and self.config.exhaustive
         self._combined = mean_logit if everywhere else combine
         with torch.inference_mode(), self.active():
             if second is not None and everywhere:
                 networks = [*networks, second.network]
-            self._detectors, self.arithmetic = self._prepare(networks)
+            prepared = [self._prepared(network) for network in networks]
+            self._detectors = [detector for detector, _ in prepared]
             self.second: Second[Detector] | None = None
             if second is not None and not everywhere:
-                detector, words = self._in_windows(second.network)
-                self.second = Second(detector, second.floor)
-                self.arithmetic = " and ".join(dict.fromkeys([*self.arithmetic.split(" and "), words]))
+                prepared.append(self._wide(fold_detector(second.network)))
+                self.second = Second(prepared[-1][0], second.floor)
+                networks = [*networks, second.network]
+            self.arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
+            if self.device.type == "mps":
+                self._compare_with_cpu(networks)
+        self._has_cells = any(
+            isinstance(one, nn.Sequential) and isinstance(one[-1], Subcells) for one in networks
+        )
         self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
         self.calibration = calibration or Calibration()
 
-    def _prepare(self, networks: Sequence[nn.Sequential]) -> tuple[list[Detector], str]:
-        """Each network in the form that runs fastest here, and the arithmetic in words."""
-        wide, cells, others = self._by_kind(networks)
-        self._wide, self._has_cells = wide, bool(cells)
-        prepared: list[tuple[Detector, str]]
-        if self.device.type == "cpu":
-            outputs = cpu_block_outputs(wide)
-            prepared = [(CpuDetector(folded, outputs, self._workers), "float32") for folded in wide]
-        else:
-            prepared = [self._on_gpu(folded) for folded in wide]
-        prepared += [self._of_cells(network) for network in cells]
-        prepared += [self._foreign(network) for network in others]
-        arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
-        return [detector for detector, _ in prepared], arithmetic
+    def _prepared(self, network: nn.Module) -> tuple[Detector, str]:
+        """A network in the form that runs fastest here, and the arithmetic in words."""
+        if not isinstance(network, nn.Sequential) or not is_ours(network):
+            return self._foreign(network)
+        if isinstance(network[-1], Subcells):
+            return self._of_cells(network)
+        try:
+            return self._wide(fold_detector(network))
+        except OtherKindError:
+            return self._foreign(network)
 
-    def _by_kind(
-        self, networks: Sequence[nn.Module]
-    ) -> tuple[list[FoldedDetector], list[nn.Sequential], list[nn.Module]]:
-        """Networks with a wide convolution, folded; those of cells; and all others, as they are."""
-        wide: list[FoldedDetector] = []
-        cells: list[nn.Sequential] = []
-        others: list[nn.Module] = []
-        for network in networks:
-            if not isinstance(network, nn.Sequential) or not is_ours(network):
-                others.append(network)
-            elif isinstance(network[-1], Subcells):
-                cells.append(network)
-            else:
-                try:
-                    wide.append(fold_detector(network))
-                except OtherKindError:
-                    others.append(network)
-        return wide, cells, others
+    def _compare_with_cpu(self, networks: Sequence[nn.Sequential]) -> None:
+        """Refuse a device that computes something else than the CPU."""
+        second = [] if self.second is None else [self.second.network]
+        for detector, network in zip([*self._detectors, *second], networks, strict=True):
+            exact, _ = Engine([network], EngineConfig(device="cpu"))._prepared(network)
+            difference = largest_difference(detector, exact, self.device, torch.device("cpu"))
+            if not difference <= TOLERANCE["auto"]:
+                raise DeviceError(
+                    f"the device {self.device} differs from the CPU by {difference:.2g} in logits",
+                    next_step="use --device cpu",
+                )
 
     def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
         """A network that is not ours, as it is."""
@@ -135,48 +128,31 @@ class Engine:
             return copy.deepcopy(network).to(self.device), "float32, window by window"
         return ForeignDetector(network, self.device), "float32"
 
-    def _on_gpu(self, folded: FoldedDetector) -> tuple[Detector, str]:
-        """A network's fastest form with its arithmetic in words."""
-        exact = PortableDetector(folded, self.device, GPU_OUTPUTS)
+    def _wide(self, folded: FoldedDetector) -> tuple[Detector, str]:
+        """A network with a wide convolution: its fastest form with its arithmetic in words."""
+        precision = self.config.precision
         if not folded.chain:
-            return self._rounded(partial(PlainDetector, folded, self.device), exact)
-        if importlib.util.find_spec("triton") is None:
+            plain = PlainDetector(folded, self.device, torch.float32)
+            ways = rounded(partial(PlainDetector, folded, self.device, rounded=True), self.device)
+            return fastest(ways, plain, self.device, precision)
+        exact = PortableDetector(folded, self.device)
+        if self.device.type != "cuda" or importlib.util.find_spec("triton") is None:
             return exact, "float32"
         from metaphase.networks.engine.gpu import GpuDetector  # kernels made for the paper's detector
 
-        planes, words = (1, "float16") if self.config.precision == "fast" else (2, "float16 pairs")
+        planes, words = (1, "float16") if precision == "fast" else (2, "float16 pairs")
         ways = [(words, partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes))]
-        return fastest(ways, exact, self.device, self.config.precision)
+        return fastest(ways, exact, self.device, precision)
 
     def _of_cells(self, network: nn.Sequential) -> tuple[Detector, str]:
         """The form of a network without a wide convolution."""
-        if self.device.type == "cpu":
-            make = partial(BandedCells, network, self._workers)
-            return self._rounded(make, make(torch.float32))
         exact, precision = CellDetector(network, self.device, torch.float32), self.config.precision
-        ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device, precision)]
+        ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device)]
         if self.device.type == "cuda" and fits_kernels(network):
             from metaphase.networks.engine.cell_gpu import LiteDetector  # kernels made for its blocks
 
             ways.insert(0, ("float16", partial(LiteDetector, network, self.device)))
         return fastest(ways, exact, self.device, precision)
-
-    @cached_property
-    def _workers(self) -> Workers:
-        """What shares the work of one tile on a CPU."""
-        return Workers(self.config.workers or available_cores())
-
-    def _in_windows(self, network: nn.Sequential) -> tuple[Detector, str]:
-        """The form of a network that sees windows anywhere, unlike one whose cells have their lattice."""
-        folded = fold_detector(network)
-        if self.device.type == "cuda":
-            return self._on_gpu(folded)
-        make = partial(JoinedWindows, folded, self._workers)
-        return self._rounded(make, WinogradWindows(folded, self._workers))
-
-    def _rounded(self, make: Callable[[torch.dtype], Detector], exact: Detector) -> tuple[Detector, str]:
-        precision = self.config.precision
-        return fastest(rounded(make, self.device, precision), exact, self.device, precision)
 
     def active(self) -> AbstractContextManager[object]:
         """Makes the engine's GPU the current one, as kernels and events expect."""
@@ -199,10 +175,7 @@ class Engine:
     @property
     def tile_outputs(self) -> int:
         """Outputs a side of the tiles that run fastest."""
-        if self.device.type != "cpu":
-            return GPU_OUTPUTS * GPU_TILE_BLOCKS
-        cells = all(isinstance(detector, CellDetector) for detector in self._detectors)
-        return CPU_CELL_OUTPUTS if cells else CPU_TILE_OUTPUTS
+        return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
 
     @property
     def tile_px(self) -> int:
@@ -249,18 +222,11 @@ class Engine:
             if self._classifier is not None:
                 logits = self._classifier(image.permute(0, 3, 1, 2))
             else:
-                logits = self._combined([one.logits(image)[:, 0, 0] for one in self._for_patches])
+                logits = self._combined([one.logits(image)[:, 0, 0] for one in self._detectors])
             if self.second is not None:
                 logits = mean_logit([logits, self.second.network.logits(image)[:, 0, 0]])
         check_finite(logits)
         return torch.sigmoid(self.calibration(logits)).cpu().numpy()
-
-    @cached_property
-    def _for_patches(self) -> list[Detector]:
-        """The networks; on a CPU, those made for wide tiles in the form that is made for windows."""
-        others = [one for one in self._detectors if not isinstance(one, CpuDetector)]
-        wide = self._wide if self.device.type == "cpu" else []
-        return [*(WinogradWindows(folded, self._workers) for folded in wide), *others]
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
@@ -336,7 +302,7 @@ class StartedBatch:
         second = self._engine.second
         assert second is not None
         parts = []
-        for some in windows.split(max(1, WINDOWS_PX[self._engine.device.type] // windows.pixels**2)):
+        for some in windows.split(max(1, windows_px(self._engine.device) // windows.pixels**2)):
             count = len(some.tile)
             shown = some.filled(usual_count(count)) if self._cuda else some
             seen = _cut(self._image, shown, OUTPUT_STRIDE_PX, some.pixels)
@@ -397,19 +363,6 @@ def page_locked(memory: mmap) -> Callable[[], object]:
     if lock.cudaHostRegister(place.ctypes.data, place.nbytes, PORTABLE) != lock.cudaError.success:
         return lambda: None
     return partial(lock.cudaHostUnregister, place.ctypes.data)
-
-
-def cpu_block_outputs(folded: Sequence[FoldedDetector]) -> int:
-    """Outputs a side of a block: larger ones are faster, and their spectra need more memory."""
-    for outputs in CPU_OUTPUTS:
-        total = 0
-        for detector in folded:
-            filters, channels, kernel, _ = detector.wide.weight.shape
-            size = outputs + kernel - 1
-            total += size * (size // 2 + 1) * channels * filters * 3 * 4
-        if total <= SPECTRA_BYTES:
-            return outputs
-    return CPU_OUTPUTS[-1]
 
 
 def fits_kernels(network: nn.Sequential) -> bool:

@@ -1,20 +1,21 @@
 """A detector on a GPU: half-precision products with sums in float32, batched over tiles and blocks.
 
-The same arithmetic as on the CPU, in another arrangement: transforms are dense matrices, channels are
+The wide layer is in Fourier's form over blocks of outputs. Transforms are dense matrices, channels are
 padded to what tensor cores take, and one padded channel is constantly 1 and carries the biases. Numbers are
 float16 pairs (value, remainder) in two planes, or one plane where speed goes before exactness.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Floats32
 from metaphase.networks.engine import launching
-from metaphase.networks.engine.fourier import FourierBlocks
 from metaphase.networks.engine.layers import PIXEL_MIDDLE, PIXEL_STEP, FoldedConv, FoldedDetector, centred
 
 CHANNEL_MULTIPLE = 8
@@ -55,6 +56,45 @@ class SmallLayers:
         for weight, stride in self.rest:
             values = launching.convolution(values, weight, stride, self.slope)
         return values
+
+
+class FourierBlocks:
+    """The transform of blocks of `outputs` x `outputs` correlation results with a kernel of `kernel` pixels.
+
+    A block reads `size` = `outputs` + `kernel` - 1 pixels a side, an odd number: positions and frequencies
+    come in pairs +-j around one middle. Positions count from the middle of the block (inputs) and from the
+    middle of the outputs; the kernel's spectrum holds the difference. Frequencies are ordered 0, 1, .., half,
+    -1, .., -half; those of x below 0 follow from the rest.
+    """
+
+    def __init__(self, outputs: int, kernel: int) -> None:
+        if (outputs + kernel) % 2 or outputs % 2:
+            raise ValueError(f"{outputs} outputs of a kernel of {kernel}: both must be even")
+        self.outputs, self.kernel = outputs, kernel
+        self.size = outputs + kernel - 1
+        self.half = self.size // 2
+        self.step = 2 * np.pi / self.size
+        self.order = np.concatenate([np.arange(self.half + 1), -np.arange(1, self.half + 1)])
+
+    def kernel_spectra(self, weight: Floats) -> Iterator[tuple[Floats32, Floats32]]:
+        """Real and imaginary part (size, channels, filters) for each frequency of x from 0 on.
+
+        `weight` is (filters, channels, y, x).
+        """
+        filters, channels = weight.shape[:2]
+        offsets = np.arange(self.kernel) + self.outputs // 2 - self.half
+        along_y = self.step * np.outer(self.order, offsets)
+        cosine, sine = np.cos(along_y).astype(np.float32), np.sin(along_y).astype(np.float32)
+        taps = np.ascontiguousarray(weight.transpose(3, 2, 1, 0), np.float32).reshape(self.kernel, -1)
+        for frequency in range(self.half + 1):
+            along_x = self.step * frequency * offsets
+            parts = np.stack([np.cos(along_x), np.sin(along_x)]).astype(np.float32) @ taps
+            real, imaginary = parts.reshape(2, self.kernel, -1)
+            shape = (self.size, channels, filters)
+            yield (
+                (cosine @ real - sine @ imaginary).reshape(shape),
+                (cosine @ imaginary + sine @ real).reshape(shape),
+            )
 
 
 class WideLayer:

@@ -22,42 +22,6 @@ from metaphase.networks.architectures import (
 )
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 
-# ---- memory that is used again and again ----
-
-
-class Scratch:
-    """Named float32 buffers of one thread; a buffer grows to the largest size asked for."""
-
-    def __init__(self) -> None:
-        self._flat: dict[str, Tensor] = {}
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor of this shape with undefined content, overwritten by the next taker of the name."""
-        size = math.prod(shape)
-        flat = self._flat.get(name)
-        if flat is None or flat.numel() < size:
-            flat = self._flat[name] = torch.empty(size)
-        return flat[:size].view(shape)
-
-
-@dataclass(frozen=True)
-class Features:
-    """A feature map (rows, columns, channels), of which the first `height` x `width` are meant.
-
-    Or several: (maps, rows, columns, channels). What lies beyond is finite filler, so that a layer may read
-    whole blocks.
-    """
-
-    data: Tensor
-    height: int
-    width: int
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        """Elements from a row to the next, and from a column to the next."""
-        return self.data.stride(-3), self.data.stride(-2)
-
-
 # ---- a detector brought into the form that the engine computes ----
 
 PIXEL_MAX = 255.0
@@ -193,21 +157,24 @@ SUMMED = 30_000_000
 class PlainDetector:
     """One network, ready to compute logits of batches of tiles.
 
-    `dtype` is that of weights and features; float32 products are rounded to TensorFloat-32 on a GPU.
+    `dtype` is that of weights and features; where products may be `rounded`, those of float32 are to
+    TensorFloat-32 on a GPU.
     """
 
-    def __init__(self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
+    ) -> None:
         first, *rest = detector.small
         if not isinstance(first, FoldedConv):
             raise TypeError("a detector begins with a convolution")
         layers = [centred(first), *rest, detector.wide]
-        self._dtype = dtype
+        self._dtype, self._rounded = dtype, rounded
         self._layers = SmallLayers(layers, detector.slope, device, dtype)
         self._head, self._head_bias = detector.head.to(device, torch.float32), detector.head_bias
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        with tensor_float(True):
+        with tensor_float(self._rounded):
             pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
             values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
         with tensor_float(False):
@@ -269,6 +236,55 @@ def _moved_conv(conv: FoldedConv, device: torch.device, dtype: torch.dtype) -> F
     return FoldedConv(weight, conv.bias.to(device, dtype), conv.stride)
 
 
+# ---- a detector with its wide convolution in Fourier's form ----
+
+BLOCK_OUTPUTS = 32
+"""Outputs a side of a block, which reads 45 features a side in the paper's detector: a fast length."""
+
+
+class PortableDetector:
+    """One network in float32, its wide layer in Fourier's form over blocks of 32 x 32 outputs.
+
+    That needs 20 times less arithmetic than the convolution, and on a CPU a fifth of ONNX Runtime's time.
+    """
+
+    def __init__(self, detector: FoldedDetector, device: torch.device, outputs: int = BLOCK_OUTPUTS) -> None:
+        self._small = SmallLayers(detector.small, detector.slope, device, torch.float32)
+        self._slope, self._head_bias = detector.slope, detector.head_bias
+        self._head = detector.head.to(device, torch.float32)
+        self._bias = detector.wide.bias.to(device, torch.float32)
+        weight = detector.wide.weight.to(device, torch.float32)
+        self._kernel, self._outputs = weight.shape[2], outputs
+        self._size = outputs + self._kernel - 1
+        spectrum = torch.fft.rfft2(weight, s=(self._size, self._size)).conj()
+        self._spectrum = spectrum.permute(2, 3, 1, 0).flatten(0, 1).contiguous()
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
+        with tensor_float(False):
+            values = self._small(image.permute(0, 3, 1, 2).float())
+            return torch.cat([self._wide(tile) for tile in values])
+
+    def _wide(self, features: Tensor) -> Tensor:
+        """Logits (1, rows, columns) of the features (channels, rows, columns) of one tile."""
+        outputs, size, lost = self._outputs, self._size, self._kernel - 1
+        channels, height, width = features.shape[0], features.shape[1] - lost, features.shape[2] - lost
+        rows, columns = -(-height // outputs), -(-width // outputs)
+        features = functional.pad(features, (0, columns * outputs - width, 0, rows * outputs - height))
+        channel, row, column = features.stride()
+        blocks = features.as_strided(
+            (rows, columns, channels, size, size), (outputs * row, outputs * column, channel, row, column)
+        )
+        spectrum = torch.fft.rfft2(blocks.reshape(rows * columns, channels, size, size))
+        products = torch.bmm(spectrum.permute(2, 3, 0, 1).flatten(0, 1), self._spectrum)
+        products = products.view(size, size // 2 + 1, rows * columns, -1).permute(2, 3, 0, 1)
+        values = torch.fft.irfft2(products, s=(size, size))[..., :outputs, :outputs]
+        values = functional.leaky_relu_(values + self._bias[:, None, None], self._slope)
+        logits = torch.einsum("bfyx,f->byx", values, self._head) + self._head_bias
+        logits = logits.view(rows, columns, outputs, outputs).transpose(1, 2)
+        return logits.reshape(1, rows * outputs, columns * outputs)[:, :height, :width]
+
+
 # ---- a detector without a wide convolution: cells of several outputs ----
 
 CELL_PX = 2 * OUTPUT_STRIDE_PX
@@ -280,22 +296,23 @@ def is_ours(network: nn.Module) -> bool:
     return isinstance(network, nn.Sequential) and isinstance(next(iter(network), None), PixelScale)
 
 
-def fold_cells(network: nn.Sequential) -> nn.Sequential:
-    """A detector of cells without normalisation, for pixels from 0 to 255, in double precision.
+def fold_logits(network: nn.Sequential) -> nn.Sequential:
+    """A detector without normalisation, for pixels from 0 to 255, in double precision.
 
-    Its last layer gives the logits of "yes" against "no" of a cell's four outputs.
+    Its last layer gives the logits of "yes" against "no": one, or those of a cell's four outputs.
     """
     folded = fold_normalisation(copy.deepcopy(network).double())
-    *body, head = folded
-    if not isinstance(head, Subcells) or not isinstance(body[0], nn.Conv2d):
+    *body, last = folded
+    head = last.answer if isinstance(last, Subcells) else last
+    if not isinstance(head, nn.Conv2d) or not isinstance(body[0], nn.Conv2d):
         raise other_kind()
     _check_finite(list(folded.parameters()))
-    answer = head.answer
-    difference = nn.Conv2d(answer.in_channels, 4, 1, dtype=torch.float64)
+    half = head.out_channels // 2
+    difference = nn.Conv2d(head.in_channels, half, 1, dtype=torch.float64)
     with torch.no_grad():
         body[0].weight /= PIXEL_MAX
-        difference.weight.copy_(answer.weight[4:] - answer.weight[:4])
-        difference.bias.copy_(answer.bias[4:] - answer.bias[:4])  # type: ignore[union-attr, index]
+        difference.weight.copy_(head.weight[half:] - head.weight[:half])
+        difference.bias.copy_(head.bias[half:] - head.bias[:half])  # type: ignore[union-attr, index]
     return nn.Sequential(*body, difference).eval().requires_grad_(False)
 
 
@@ -308,7 +325,9 @@ class CellDetector:
     def __init__(
         self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
     ) -> None:
-        layers = fold_cells(network).to(device, dtype)
+        if not isinstance(network[-1], Subcells):
+            raise other_kind()
+        layers = fold_logits(network).to(device, dtype)
         self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
 
@@ -385,8 +404,10 @@ def _other_geometry(why: str) -> ModelError:
 
 # ---- a classifier of single patches, shown every window of a tile by itself ----
 
-WINDOWS_PX = {"cpu": 4_000_000, "cuda": 30_000_000}
-"""Pixels of windows that a network sees at once."""
+
+def windows_px(device: torch.device) -> int:
+    """Pixels of windows that a network sees at once."""
+    return 4_000_000 if device.type == "cpu" else 30_000_000
 
 
 class PatchNetwork(nn.Module):
@@ -445,7 +466,7 @@ class PatchNetwork(nn.Module):
         for axis in (1, 2):
             windows = windows.narrow(axis, start, windows.shape[axis] - start)
             windows = windows.unfold(axis, self.patch_px, self.stride_px).narrow(axis, 0, shape[axis])
-        at_once = max(1, WINDOWS_PX[image.device.type] // self.patch_px**2)
+        at_once = max(1, windows_px(image.device) // self.patch_px**2)
         numbers = torch.arange(math.prod(shape), device=image.device).split(at_once)
         found = torch.cat([self(windows[torch.unravel_index(some, shape)]) for some in numbers]).view(shape)
         size = [self._step * (count - 1) + 1 for count in shape[1:]]

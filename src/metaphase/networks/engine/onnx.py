@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import expit, log_expit, logit, logsumexp
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import parsing, raised, told
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card, vouched_bytes
+from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
 from metaphase.networks.engine.settings import (
@@ -32,8 +34,9 @@ from metaphase.networks.engine.settings import (
 
 PIXELS, PROBABILITY, LOGIT = "pixels", "probability", "logit"
 """Input and outputs of a graph."""
-TILE_OUTPUTS = 240
-"""Outputs a side of a tile: features of larger ones take more memory and no less time."""
+TILE_OUTPUTS, QUICK_OUTPUTS = 240, 480
+"""Outputs a side of a tile: features of larger ones take more memory and no less time; those of 8 bits take
+a quarter of it, and less of larger tiles overlaps."""
 STEP_PX = 2 * OUTPUT_STRIDE_PX
 """Tiles join without a seam, whatever the detector's cells."""
 WINDOWS_PX = 1_000_000
@@ -42,9 +45,14 @@ LONGEST_S = 600.0
 """A tile takes seconds; a graph that takes longer than this is given up."""
 MOST_BYTES = 2 << 30
 """Memory for the features of tiles; ours need a fifth."""
+QUICK_WORDS = "8 bits, what they point to in float32 (ONNX Runtime)"
+TRIED_SIGMA, TRIED_TIMES = 1.75, 3.0
+"""Smoothing of the comparison at the start, and how much larger than stated an error in it may be: it is on
+what only looks like tissue."""
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Pixels = npt.NDArray[np.uint8]
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,15 @@ class OnnxNetwork:
     path: Path
     data: bytes
     sha256: str
+    quick: Quick | None = None
+
+
+@dataclass(frozen=True)
+class Quick:
+    """A detector's form in 8 bits, and by how many smoothed logits it may say less where something is."""
+
+    data: bytes
+    error: float
 
 
 def load_onnx(path: str | Path) -> tuple[OnnxNetwork, ModelCard]:
@@ -61,9 +78,14 @@ def load_onnx(path: str | Path) -> tuple[OnnxNetwork, ModelCard]:
     path = Path(path).with_suffix(".onnx")
     card = parse_card(path.with_suffix(".json"))
     data = vouched_bytes(path, card.graph_sha256, "graph is")
+    quick = None
+    if card.eight_bits is not None:
+        beside = vouched_bytes(quick_path(path), card.eight_bits.graph_sha256, "graph in 8 bits is")
+        quick = Quick(beside, card.eight_bits.error)
     with parsing(path, "not a graph that runs", next_step="export the model again", error=ModelError):
-        _refuse_programs(memoryview(data))
-    return OnnxNetwork(path, data, card.graph_sha256), card
+        for graph in (data, b"" if quick is None else quick.data):
+            _refuse_programs(memoryview(graph))
+    return OnnxNetwork(path, data, card.graph_sha256, quick), card
 
 
 _GRAPH, _FUNCTIONS, _NODE, _ATTRIBUTE, _SUBGRAPHS = 7, 25, 1, 5, (6, 11)
@@ -135,6 +157,17 @@ def _runtime() -> Any:
     return onnxruntime
 
 
+def run_all(graph: bytes, outputs: Sequence[str], pictures: Iterable[RGB]) -> Iterator[list[Floats32]]:
+    """Outputs of a graph of our own for each of some pictures."""
+    session = _runtime().InferenceSession(graph, providers=[PROVIDERS["cpu"]])
+    return (session.run(outputs, {PIXELS: picture[None]}) for picture in pictures)
+
+
+def quick_path(path: Path) -> Path:
+    """Where the form in 8 bits of an exported graph lies."""
+    return path.with_suffix(".8bit.onnx")
+
+
 @lru_cache(1)
 def _bound_memory() -> None:
     """Let no graph take more memory of this process than any of ours needs many times over."""
@@ -151,7 +184,6 @@ class OnnxEngine:
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
-    arithmetic = "float32 (ONNX Runtime)"
     step_px = STEP_PX
 
     def __init__(
@@ -168,18 +200,47 @@ class OnnxEngine:
         everywhere = second is not None and self.config.exhaustive
         if second is not None and everywhere:
             networks = [*networks, second.network]
-        self._combined = mean_logit if everywhere else combined
+        self.combined = mean_logit if everywhere else combined
         self._sessions = [self._session(network) for network in networks]
         self.second: Second[Any] | None = None
+        self.quick: tuple[Any, Any] | None = None
+        """Sessions of both networks in 8 bits: the first searches, the second sees each place by itself."""
         if second is not None and not everywhere:
             self.second = Second(self._session(second.network), second.floor)
+            if self.config.precision != "float32" and self.device == "cpu" and len(networks) == 1:
+                self._make_quick(networks[0], second)
+        self.arithmetic = "float32 (ONNX Runtime)" if self.quick is None else QUICK_WORDS
         self.calibration = calibration or Calibration()
+
+    def _make_quick(self, first: OnnxNetwork, second: Second[OnnxNetwork]) -> None:
+        """Search in 8 bits from now on, where both networks have such a form and it is right on this machine.
+
+        The floor of the first is lowered by what 8 bits may take from it.
+        """
+        assert self.second is not None
+        forms = first.quick, second.network.quick
+        if forms[0] is None or forms[1] is None:
+            _log.info("%s has no form in 8 bits: it searches in float32", first.path.stem)
+            return
+        both = [self._session(replace(first, data=each.data)) for each in forms if each is not None]
+        picture = tissue_like(TRIED_PX)[None]
+        for mine, exact, form in zip(both, (self._sessions[0], self.second.network), forms, strict=True):
+            smooth = (smoothed(computed(each, picture), TRIED_SIGMA) for each in (mine, exact))
+            difference = float(np.abs(np.subtract(*smooth)).max())
+            if form is None or not difference <= TRIED_TIMES * form.error:
+                _log.warning(
+                    "8 bits on this machine are off by %.2g in logits: the search is in float32", difference
+                )
+                return
+        self.quick = both[0], both[1]
+        self.second = replace(self.second, floor=float(expit(logit(second.floor) - forms[0].error)))
 
     def _session(self, network: OnnxNetwork) -> Any:
         runtime = _runtime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = self.config.workers or available_cores()
         options.log_severity_level = 4  # our errors say it
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # cores decode, too
         options.add_session_config_entry("session.use_env_allocators", "1")
         _bound_memory()
         kind, _, number = self.device.partition(":")
@@ -196,7 +257,7 @@ class OnnxEngine:
     @property
     def tile_px(self) -> int:
         """Side of a tile's core that runs fastest."""
-        return OUTPUT_STRIDE_PX * (TILE_OUTPUTS - 2 * BORDER)
+        return OUTPUT_STRIDE_PX * ((TILE_OUTPUTS if self.quick is None else QUICK_OUTPUTS) - 2 * BORDER)
 
     @property
     def margin(self) -> int:
@@ -215,7 +276,7 @@ class OnnxEngine:
                 f"tiles of shape {tuple(tiles.shape)} cannot be computed",
                 next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
             )
-        return self._combined([computed(session, tiles) for session in self._sessions])
+        return self.combined([computed(session, tiles) for session in self._sessions])
 
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
@@ -236,46 +297,92 @@ class OnnxEngine:
         """Tiles computed, smoothed by `sigma` outputs."""
         if self.second is not None:
             refuse_components(config)
-        return OnnxBatch(self, pixels, self.logits(pixels), config, sigma)
+        begun = [begin(each, pixels) for each in self._searching]
+        return OnnxBatch(self, pixels, begun, config, sigma)
+
+    @property
+    def _searching(self) -> list[Any]:
+        return self._sessions if self.quick is None else [self.quick[0]]
+
+    def around(self, tiles: Pixels, windows: Windows) -> Floats32:
+        """Logits (n, outputs, outputs) of the first network in windows, its cells those of the tiles."""
+        even = replace(windows, corner=windows.corner // 2 * 2, outputs=windows.outputs + 1)
+        found = _in_windows(self._sessions[0], tiles, even)
+        own = Windows(np.arange(len(found)), windows.corner % 2, windows.outputs)
+        return cut(found, own, 1, windows.outputs)
 
 
 @dataclass(frozen=True)
 class OnnxBatch:
-    """A batch with its logits, and which places of them are asked for."""
+    """A batch whose search has begun: what is found in one is looked at again while the next is searched."""
 
     engine: OnnxEngine
     pixels: Pixels
-    raw: Floats32
+    begun: list[Callable[[], Floats32]]
     config: PeakConfig
     sigma: float
 
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Places and, where asked for, probabilities (tiles, rows, columns)."""
         second, calibration = self.engine.second, self.engine.calibration
-        inner = slice(self.engine.margin, -self.engine.margin or None)
-        own = smoothed(self.raw[:, inner, inner], self.sigma)
-        logits = calibration(own)
+        own = self._smoothed(self.raw)
         maxima = self.config.method == "maxima"
         if second is not None:
             first = collect(own, is_peak(own, second.floor))
-            peaks = look_again(first, self._answers, self.sigma, self.config.floor, calibration)
+            asked = self.sigma, self.config.floor, calibration
+            quick = None if self.engine.quick is None else self._quick_answers
+            peaks = look_again(first, self._answers, *asked, quick)
         else:
+            logits = calibration(own)
             peak = (is_peak if maxima else reaches)(logits, self.config.floor)
             peaks = collect(logits, peak, between=maxima)
-        return peaks, np.asarray(expit(logits)) if maps else None
+        if not maps:
+            return peaks, None
+        if self.engine.quick is not None:
+            own = self._smoothed(self.engine.logits(self.pixels))
+        return peaks, np.asarray(expit(calibration(own)))
+
+    @cached_property
+    def raw(self) -> Floats32:
+        """Logits of the search."""
+        return self.engine.combined([wait() for wait in self.begun])
+
+    def _smoothed(self, raw: Floats32) -> Floats32:
+        inner = slice(self.engine.margin, -self.engine.margin or None)
+        return smoothed(raw[:, inner, inner], self.sigma)
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around places."""
-        assert self.engine.second is not None
-        parts = [
-            computed(self.engine.second.network, cut(self.pixels, some, OUTPUT_STRIDE_PX, some.pixels))
-            for some in windows.split(max(1, WINDOWS_PX // windows.pixels**2))
-        ]
-        return cut(self.raw, windows, 1, windows.outputs), np.concatenate(parts)
+        """Logits of both networks around places, in float32."""
+        engine = self.engine
+        assert engine.second is not None
+        if engine.quick is None:
+            first = cut(self.raw, windows, 1, windows.outputs)
+        else:
+            first = engine.around(self.pixels, windows)
+        return first, _in_windows(engine.second.network, self.pixels, windows)
+
+    def _quick_answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around places, in 8 bits."""
+        assert self.engine.quick is not None
+        second = _in_windows(self.engine.quick[1], self.pixels, windows)
+        return cut(self.raw, windows, 1, windows.outputs), second
+
+
+def _in_windows(session: Any, tiles: Pixels, windows: Windows) -> Floats32:
+    """Logits (n, outputs, outputs) of a network in windows of tiles."""
+    some = windows.split(max(1, WINDOWS_PX // windows.pixels**2))
+    return np.concatenate(
+        [computed(session, cut(tiles, each, OUTPUT_STRIDE_PX, each.pixels)) for each in some]
+    )
 
 
 def computed(session: Any, tiles: Pixels) -> Floats32:
-    """What a graph says; in a thread of its own, so that signals reach the one that waits."""
+    """What a graph says."""
+    return begin(session, tiles)()
+
+
+def begin(session: Any, tiles: Pixels) -> Callable[[], Floats32]:
+    """What a graph says, when it is called: in a thread of its own, so that signals reach who waits."""
     options, answers = _runtime().RunOptions(), SimpleQueue[Any]()
 
     def run() -> None:
@@ -284,13 +391,21 @@ def computed(session: Any, tiles: Pixels) -> Floats32:
         except Exception as error:  # noqa: BLE001 -- told below
             answers.put(error)
 
+    def wait() -> Floats32:
+        try:
+            logits = answers.get(timeout=LONGEST_S)
+        except Empty:
+            logits = TimeoutError(f"tiles of shape {tiles.shape} took more than {LONGEST_S:.0f} s")
+        finally:
+            options.terminate = True  # where it still runs
+        return _checked(logits, tiles)
+
     threading.Thread(target=run, daemon=True).start()
-    try:
-        logits = answers.get(timeout=LONGEST_S)
-    except Empty:
-        logits = TimeoutError(f"tiles of shape {tiles.shape} took more than {LONGEST_S:.0f} s")
-    finally:
-        options.terminate = True  # where it still runs
+    return wait
+
+
+def _checked(logits: Any, tiles: Pixels) -> Floats32:
+    """An answer that is as it should be."""
     if isinstance(logits, Exception):
         raise DeviceError(
             f"ONNX Runtime failed ({told(logits)})",

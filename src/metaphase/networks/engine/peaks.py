@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional
 
@@ -58,11 +59,11 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     else:
         down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
         right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
-    rows = [index, row, column, down, right, torch.sigmoid(middle.double())]
-    values = torch.stack([values.double() for values in rows]).cpu().numpy()
+    rows = [index, row, column, down, right, middle]
+    values = torch.stack([values.float() for values in rows]).cpu().double().numpy()
     output = values[1:3].T.astype(np.int64)
     y, x = values[1:3] + values[3:5]
-    return Peaks(values[0].astype(np.int64), output, y, x, values[5].astype(np.float32))
+    return Peaks(values[0].astype(np.int64), output, y, x, expit(values[5]).astype(np.float32))
 
 
 def logit_of(probability: float) -> float:

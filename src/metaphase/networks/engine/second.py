@@ -21,7 +21,7 @@ NEAR, FAR = 1, 5
 MARGIN = 6
 """Outputs that a tile needs at each side beyond those of a search with one look: `FAR` and a border, and an
 even number, so that the cells of a network lie as they do in such a search."""
-LACKING = 1.0
+LACKING = 0.7
 """Logits, calibrated, by which both networks at a place itself may say less than what is asked for."""
 NARROW_OUTPUTS = 2.5
 """Smoothing up to which a place itself tells enough: what is averaged wider says little about it."""
@@ -69,15 +69,23 @@ def refuse_components(config: PeakConfig) -> None:
         )
 
 
-def look_again(first: Peaks, answers: Answers, sigma: float, floor: float, calibration: Calibration) -> Peaks:
+def look_again(
+    first: Peaks,
+    answers: Answers,
+    sigma: float,
+    floor: float,
+    calibration: Calibration,
+    quick: Answers | None = None,
+) -> Peaks:
     """What becomes of the places that the first network points to, from a probability of `floor` on.
 
     As if both had searched everything, and the mean of their logits counted. The second network first sees
-    each place itself, then what is near where that is promising, and more where the answer rises beyond it.
-    Places are counted in the first network's smoothed maps, which lack `MARGIN` and the smoothing's reach.
+    each place itself, where `quick` answers do, then what is near where that is promising, and more where the
+    answer rises beyond it. Places are counted in the first network's smoothed maps, which lack `MARGIN` and
+    the smoothing's reach.
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
-        alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
+        alone = calibration(_means(first, quick or answers, 0, sigma))[:, 0, 0]
         first = _taken(first, alone >= logit(floor) - LACKING)
     if not len(first.map_index):
         return first

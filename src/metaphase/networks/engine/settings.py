@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.provenance import decides
 from metaphase.detections.table import PAPER_SUPPRESS_UM
+from metaphase.networks.cards import ModelCard
 
 Network = TypeVar("Network")
 Numbers = TypeVar("Numbers", bound=Any)
@@ -22,10 +23,11 @@ class EngineConfig:
     """How networks are computed; the defaults suit the machine at hand."""
 
     device: str | None = field(default=None, metadata=decides())
-    """`cpu`, `cuda` or `cuda:1`; None is a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1` or `mps`; None is an NVIDIA GPU where there is one."""
     precision: Precision = "auto"
-    """`auto`: numbers of 16 bits where the device computes with them and probabilities stay within about 0.01
-    of float32; `fast`: also where they stay within 0.1; `float32`: all arithmetic in float32."""
+    """`auto`: on a GPU numbers of 16 bits where probabilities stay within about 0.01 of float32, on a CPU a
+    search in 8 bits whose places are answered in float32; `fast`: also where they stay within 0.1 on a GPU;
+    `float32`: all arithmetic in float32."""
     exhaustive: bool = False
     """Whether a model's second look sees every place, and not only those that the first points to."""
     batch: int | None = field(default=None, metadata=decides())
@@ -113,3 +115,4 @@ class Second(Generic[Network]):
     network: Network
     floor: float
     """As the first network says it, before calibration."""
+    card: ModelCard | None = None

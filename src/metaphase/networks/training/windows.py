@@ -1,18 +1,23 @@
-"""Augmented windows of real images with the labels of their cells, drawn evenly over laboratories."""
+"""Augmented windows of labelled images with the labels of their cells, drawn evenly over laboratories.
+
+A window is drawn from (seed, step) alone, so that a training that was stopped goes on as if it had not been.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pictures import IGNORE, LOOKALIKE, MITOSIS, MPP, Picture, Points
 from torch import Tensor
 from torch.nn import functional
 
+from metaphase.base.arrays import RGB, Points
+from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import (
     Augmentation,
     AugmentationConfig,
@@ -22,42 +27,34 @@ from metaphase.images.stain.augmentation import (
     resample,
 )
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
+from metaphase.networks.training.images import MPP, PAINTED_UM, LabelledImage
 
 CELL_PX = OUTPUT_STRIDE_PX
 WINDOW_PX, SOURCE_PX = 256, 288
 """Windows that networks see, and what they are cut from before they are turned."""
 POSITIVE_UM, IGNORE_UM = 3.5, 8.0
 """Cells this near to a mitosis should say yes; those up to the second distance may say anything."""
-PAINTED_UM = 14.0
 BLACK, RECOLOURED_SPREAD = 20, (0.8, 1.25)
 """What is darker lies beyond the edge of a scan; limits of how much the contrast of tissue is changed."""
 KINDS = {"mitoses": 0.4, "hard": 0.35, "anywhere": 0.25}
 """What windows are drawn around: mitoses, look-alikes and a teacher's errors, any place of a field."""
 FRAMED, FRAME_PX, SEAM_PX = 0.35, (90, 128), 1.5
 """Share of the windows of fields that end like a crop, at a rectangle of such sides; how softly they end."""
-DOMAIN_WEIGHT = {"midesec": 0.0, "tupac-lookalikes": 0.5}
-BREAST_WEIGHT, FEW = 2.0, 20
-"""Domains with less than so much of a kind are drawn less often."""
-MIXED = 0.8
-"""Share of the windows that are shown in the colours of another laboratory."""
-AUGMENTATION = AugmentationConfig(
-    size_px=WINDOW_PX, stain_factor=(0.85, 1.15), stain_bias=(-0.1, 0.1), scale=(0.75, 1.4),
-    colour=(0.85, 1.2), contrast=(0.85, 1.2), brightness=(0.9, 1.1), blur_sigma_px=(0.0, 1.2),
-    noise_sigma=(0.0, 0.04),
-)  # fmt: skip
+FEW = 20
+"""Laboratories with less than so much of a kind are drawn less often."""
 NO, YES, ANY = 0, 1, 2
 Cells = npt.NDArray[np.uint8]
 Pair = npt.NDArray[np.int64]
 """Whole numbers, rows and columns."""
 
 
-def label_cells(picture: Picture) -> Cells:
+def label_cells(image: LabelledImage) -> Cells:
     """What each cell of an image should say: no, yes, or anything."""
-    rows, columns = (-(-side // CELL_PX) for side in picture.pixels.shape[:2])
+    rows, columns = (-(-side // CELL_PX) for side in image.pixels.shape[:2])
     y, x = np.mgrid[:rows, :columns] * CELL_PX + (CELL_PX - 1) / 2
     cells = np.zeros((rows, columns), np.uint8)
     for label, near, far in ((IGNORE, 0.0, PAINTED_UM), (MITOSIS, POSITIVE_UM, IGNORE_UM)):
-        for point in picture.of(label):
+        for point in image.of(label):
             top, left = (max(0, int((place - far / MPP) // CELL_PX)) for place in point[::-1])
             part = (
                 slice(top, top + 2 * round(far / MPP / CELL_PX) + 3),
@@ -71,49 +68,58 @@ def label_cells(picture: Picture) -> Cells:
 
 
 @dataclass(frozen=True)
-class Crops:
-    """How crops, which show little more than a mitosis, are shown."""
+class Batch:
+    """Windows of a step."""
 
-    weight: float = 1.0
-    """How often they are drawn, against complete fields."""
-    collage: float = 0.0
-    """Share of the windows that end like a crop beyond whose edge lies a field, in the crop's colours; the
-    others are mirrored there."""
+    pixels: Tensor
+    """(n, side, side, 3), and images (n, 3, side, side) once they are augmented."""
+    cells: Tensor
+    """(n, side / 4, side / 4): no, yes or any."""
+    laboratory: Tensor
+    sure: Tensor
+    """(n,): whether tissue without labels certainly holds no mitosis."""
+    answers: Tensor | None
+    """What a frozen network says about each cell, where that is known."""
 
 
 @dataclass
 class Windows:
-    """Draws windows of training images with their labels; `hard` grows while a teacher learns."""
+    """Draws windows of training images with their labels; `hard` grows while a network learns."""
 
-    pictures: list[Picture]
+    images: Sequence[LabelledImage]
     device: torch.device
     seed: int
-    crops: Crops = Crops()
+    collage: float = 0.0
+    """Share of the windows that end like a crop beyond whose edge lies a field, in the crop's colours; the
+    others are mirrored there."""
     hard: list[Points] = field(default_factory=list)
+    answers: Flat | None = None
+    """Probabilities that a frozen network gives to the cells of each image."""
 
     def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(self.seed)
-        self.pixels = Flat([one.pixels for one in self.pictures], self.device)
-        self.cells = Flat([label_cells(one) for one in self.pictures], self.device)
-        self.domains = sorted({one.domain for one in self.pictures})
-        self.domain = np.array([self.domains.index(one.domain) for one in self.pictures])
+        self.pixels = Flat([one.pixels for one in self.images], self.device)
+        self.cells = Flat([label_cells(one) for one in self.images], self.device)
+        self.laboratories = sorted({one.laboratory for one in self.images})
+        self.laboratory = np.array([self.laboratories.index(one.laboratory) for one in self.images])
         groups = [
-            sample([one.pixels for one in self.pictures if one.domain == name]) for name in self.domains
+            sample([one.pixels for one in self.images if one.laboratory == name])
+            for name in self.laboratories
         ]
         self.appearances = [appearance_of(pixels) for pixels in groups]
-        self.is_crop = np.array([one.is_crop for one in self.pictures])
+        self.is_crop = np.array([one.is_crop for one in self.images])
+        self.is_sure = np.array([one.kind == "negatives" for one in self.images])
         self.forget()
 
     def forget(self) -> None:
         """Know no errors but the look-alikes that were labelled."""
-        self.remember([one.of(LOOKALIKE) for one in self.pictures])
+        self.remember([one.of(LOOKALIKE) for one in self.images])
 
     def remember(self, hard: list[Points]) -> None:
-        """Draw from these errors too. Domains count alike, breast twice, images by what they hold."""
+        """Draw from these errors too. Laboratories count by their weight, images by what they hold."""
         self.hard = hard
-        area = np.array([one.pixels.shape[0] * one.pixels.shape[1] for one in self.pictures], float)
+        area = np.array([one.area_mm2 for one in self.images])
         held = {
-            "mitoses": np.array([len(one.of(MITOSIS)) for one in self.pictures], float),
+            "mitoses": np.array([len(one.of(MITOSIS)) for one in self.images], float),
             "hard": np.array([len(points) for points in hard], float) + self.is_crop,
             "anywhere": area * ~self.is_crop,
         }
@@ -121,53 +127,63 @@ class Windows:
 
     def _balanced(self, amount: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         odds = np.zeros(len(amount))
-        for number, name in enumerate(self.domains):
-            here = self.domain == number
-            total = float(amount[here].sum())
-            other = name.startswith("midog") and "breast" not in name
-            weight = DOMAIN_WEIGHT.get(name, 1.0 if other else BREAST_WEIGHT)
-            weight *= self.crops.weight if self.is_crop[here].any() else 1.0
-            odds[here] = weight * amount[here] / max(total, FEW)
+        weight = np.array([one.weight for one in self.images])
+        for number in range(len(self.laboratories)):
+            here = self.laboratory == number
+            odds[here] = weight[here] * amount[here] / max(float(amount[here].sum()), FEW)
         return np.asarray(odds / odds.sum(), np.float64)
 
-    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixels (n, side, side, 3), their cells' labels (n, side / 4, side / 4), and domains."""
+    def draw(self, count: int, step: int) -> Batch:
+        """The windows of a step."""
+        rng = np.random.default_rng((self.seed, step))
         kinds = [kind for kind in KINDS if kind in self.odds]
         share = np.array([KINDS[kind] for kind in kinds])
-        chosen = [kinds[number] for number in self.rng.choice(len(kinds), count, p=share / share.sum())]
-        numbers = [self._number(kind) for kind in chosen]
-        places = [self._place(number, kind) for number, kind in zip(numbers, chosen, strict=True)]
+        chosen = [kinds[number] for number in rng.choice(len(kinds), count, p=share / share.sum())]
+        numbers = [self._number(kind, rng) for kind in chosen]
+        places = [self._place(number, kind, rng) for number, kind in zip(numbers, chosen, strict=True)]
         corner, first, last = (np.stack(parts) for parts in zip(*places, strict=True))
-        pixels, cells = self._cut(numbers, corner, first, last)
-        domains = torch.from_numpy(self.domain[numbers]).to(self.device)
+        pixels, cells, answers = self._cut(numbers, corner, first, last)
         inside = _inside(corner, first, last, self.device)
         in_cells = functional.avg_pool2d(inside[:, None], CELL_PX)[:, 0]
-        alone = self.rng.random(count) >= self.crops.collage
+        alone = rng.random(count) >= self.collage
         framed = np.flatnonzero(~alone & (in_cells.amin((1, 2)) < 0.5).cpu().numpy())
         cells = cells.masked_fill(in_cells < 0.5, ANY)
-        if len(framed):
-            self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), inside, in_cells)
-        return pixels, cells, domains
+        if len(framed) and "anywhere" in self.odds:
+            self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), inside, in_cells, rng)
+        laboratory, sure = (
+            torch.from_numpy(values[numbers]).to(self.device) for values in (self.laboratory, self.is_sure)
+        )
+        return Batch(pixels, cells, laboratory, sure, answers)
 
-    def _number(self, kind: str) -> int:
+    def _number(self, kind: str, rng: np.random.Generator) -> int:
         """An image that holds this kind."""
-        return int(np.searchsorted(self.odds[kind], self.rng.random(), side="right"))
+        return min(int(np.searchsorted(self.odds[kind], rng.random(), side="right")), len(self.images) - 1)
 
-    def _cut(self, numbers: list[int], corner: Pair, first: Pair, last: Pair) -> tuple[Tensor, Tensor]:
-        """Pixels and cells of squares of `SOURCE_PX`, mirrored beyond rectangles."""
+    def _cut(
+        self, numbers: list[int], corner: Pair, first: Pair, last: Pair
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Pixels, cells and answers of squares of `SOURCE_PX`, mirrored beyond rectangles."""
         in_cells = corner // CELL_PX, first // CELL_PX, last // CELL_PX
+        side = SOURCE_PX // CELL_PX
         pixels = self.pixels.cut(numbers, corner, first, last, SOURCE_PX)
-        return pixels, self.cells.cut(numbers, *in_cells, SOURCE_PX // CELL_PX)
+        answers = None if self.answers is None else self.answers.cut(numbers, *in_cells, side)
+        return pixels, self.cells.cut(numbers, *in_cells, side), answers
 
     def _surround(
-        self, pixels: Tensor, cells: Tensor, framed: Tensor, share: Tensor, in_cells: Tensor
+        self,
+        pixels: Tensor,
+        cells: Tensor,
+        framed: Tensor,
+        share: Tensor,
+        in_cells: Tensor,
+        rng: np.random.Generator,
     ) -> None:
         """Let tissue of fields lie beyond the edge of framed windows, in their colours, with its labels."""
-        numbers = [self._number("anywhere") for _ in range(len(framed))]
-        size = np.array([self.pictures[number].pixels.shape[:2] for number in numbers])
-        corner = (self.rng.random(size.shape) * np.maximum(1, size - SOURCE_PX)).astype(np.int64)
+        numbers = [self._number("anywhere", rng) for _ in range(len(framed))]
+        size = np.array([self.images[number].pixels.shape[:2] for number in numbers])
+        corner = (rng.random(size.shape) * np.maximum(1, size - SOURCE_PX)).astype(np.int64)
         last = size // CELL_PX * CELL_PX
-        around, labels = self._cut(numbers, corner // CELL_PX * CELL_PX, np.zeros_like(last), last)
+        around, labels, _ = self._cut(numbers, corner // CELL_PX * CELL_PX, np.zeros_like(last), last)
         piece, mine = pixels[framed], share[framed]
         both = torch.lerp(_recoloured(around, piece, mine), piece.float(), mine[..., None])
         pixels[framed] = both.round().to(torch.uint8)
@@ -176,22 +192,22 @@ class Windows:
         after = torch.where(mine >= 0.5, before, labels)
         cells[framed] = after.masked_fill(seam, ANY)
 
-    def _place(self, number: int, kind: str) -> tuple[Pair, Pair, Pair]:
+    def _place(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Pair, Pair, Pair]:
         """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
-        one = self.pictures[number]
+        one = self.images[number]
         size = np.array(one.pixels.shape[:2])
         points = one.of(MITOSIS) if kind == "mitoses" else self.hard[number] if kind == "hard" else ()
         if len(points):
-            place = points[self.rng.integers(len(points))][::-1]
-            middle = place + self.rng.uniform(-56, 56, 2)
+            place = points[rng.integers(len(points))][::-1]
+            middle = place + rng.uniform(-56, 56, 2)
         else:
-            middle = place = self.rng.uniform(0, 1, 2) * size
+            middle = place = rng.uniform(0, 1, 2) * size
         first, last = np.zeros(2), size.astype(float)
-        if one.is_crop or self.rng.random() < FRAMED:
-            side = self.rng.uniform(*FRAME_PX, 2)
-            first = np.clip(place - self.rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
+        if one.is_crop or (self.is_crop.any() and rng.random() < FRAMED):
+            side = rng.uniform(*FRAME_PX, 2)
+            first = np.clip(place - rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
             last = np.minimum(first + side, size)
-            middle = (first + last) / 2 + self.rng.uniform(-24, 24, 2)
+            middle = (first + last) / 2 + rng.uniform(-24, 24, 2)
         corner = CELL_PX * np.round((middle - SOURCE_PX / 2) / CELL_PX)
         first = CELL_PX * np.ceil(first / CELL_PX)
         last = np.maximum(CELL_PX * (last // CELL_PX), first + CELL_PX)
@@ -228,7 +244,7 @@ def _moments(density: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 class Flat:
     """Images of several sizes one after the other in one tensor, so that one look-up cuts many windows."""
 
-    def __init__(self, images: Sequence[npt.NDArray[np.uint8]], device: torch.device) -> None:
+    def __init__(self, images: Sequence[npt.NDArray[Any]], device: torch.device) -> None:
         channels = images[0].shape[2:]
         parts = [torch.from_numpy(np.array(image).reshape(-1, *channels)).to(device) for image in images]
         self.values = torch.cat(parts)
@@ -253,44 +269,70 @@ def _mirrored(places: Pair, first: Pair, last: Pair) -> Pair:
     return np.asarray(first + np.where(inside < length, inside, 2 * length - 1 - inside), np.int64)
 
 
-def sample(images: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
+def sample(images: Sequence[RGB]) -> RGB:
     """Pixels (1, n, 3) of some of the images."""
     chosen = images[:: max(1, len(images) // 60)]
     return np.concatenate([image[::5, ::5].reshape(-1, 3) for image in chosen])[None]
 
 
-class Views:
-    """Augmented windows with the labels of their cells."""
+@dataclass(frozen=True)
+class ViewConfig:
+    """How windows are shown."""
 
-    def __init__(self, windows: Windows, batch: int, mixed: float = MIXED) -> None:
-        self.windows, self.batch, device = windows, batch, windows.device
-        self.augment = Augmentation("RCSEHBG", AUGMENTATION).to(device)
-        self.mixer = StainMixer(windows.appearances, mixed).to(device)
-        self.generator = torch.Generator(device).manual_seed(windows.seed)
+    batch: int
+    augment: str
+    augmentation: AugmentationConfig
+    stain_mix: float
+    """Share of the windows that are shown in the colours of another laboratory."""
+
+
+class Views:
+    """Augmented windows with the labels of their cells; those of the next step are drawn meanwhile."""
+
+    def __init__(self, windows: Windows, config: ViewConfig) -> None:
+        self.windows, self.config, device = windows, config, windows.device
+        self.augment = Augmentation(config.augment, replace(config.augmentation, size_px=WINDOW_PX)).to(
+            device
+        )
+        self.mixer = StainMixer(windows.appearances, config.stain_mix).to(device)
+        self.generator = torch.Generator(device)
         place = torch.arange(SOURCE_PX, device=device, dtype=torch.float32)
         self.places = torch.stack(
             [place.expand(SOURCE_PX, SOURCE_PX), place[:, None].expand(SOURCE_PX, SOURCE_PX)]
         )[None]
         self.pool = ThreadPoolExecutor(1)
-        self.waiting = self.pool.submit(windows.draw, batch)
+        self.waiting: dict[int, Future[Batch]] = {}
 
     @torch.no_grad()
-    def __call__(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Images (n, 3, side, side), labels (n, side / 4, side / 4), and domains."""
-        pixels, cells, domains = self.waiting.result()
-        self.waiting = self.pool.submit(self.windows.draw, self.batch)
-        drawn = self.augment.draw(len(pixels), self.generator)
-        images = self.augment.apply_draw(self.mixer(pixels, domains, self.generator), drawn)
+    def __call__(self, step: int) -> Batch:
+        """The windows of a step as networks see them."""
+        drawn = self._drawn(step).result()
+        self.waiting = {step + 1: self._drawn(step + 1)}
+        words = np.random.SeedSequence((self.windows.seed, step, 1)).generate_state(1, np.uint64)
+        self.generator.manual_seed(int(words[0] >> 1))
+        draw = self.augment.draw(len(drawn.pixels), self.generator)
+        mixed = self.mixer(drawn.pixels, drawn.laboratory, self.generator)
+        images = self.augment.apply_draw(mixed, draw).contiguous(memory_format=torch.channels_last)
         grid = self.augment.pixels
-        if drawn.nodes is not None:
-            grid = grid + displacement(drawn.nodes, self.augment.spread, self.augment.config.elastic_alpha_px)
-        origin = resample(self.places.expand(len(pixels), -1, -1, -1), grid, drawn)
+        if draw.nodes is not None:
+            grid = grid + displacement(draw.nodes, self.augment.spread, self.augment.config.elastic_alpha_px)
+        origin = resample(self.places.expand(len(images), -1, -1, -1), grid, draw)
         origin = functional.avg_pool2d(origin, CELL_PX)  # where each cell's middle came from
         column, row = ((origin / CELL_PX).floor().long().clamp_(0, SOURCE_PX // CELL_PX - 1)).unbind(1)
-        number = torch.arange(len(pixels), device=pixels.device)[:, None, None]
-        return images, cells[number, row, column], domains
+        number = torch.arange(len(images), device=images.device)[:, None, None]
+        answers = None if drawn.answers is None else drawn.answers[number, row, column].float()
+        return replace(drawn, pixels=images, cells=drawn.cells[number, row, column], answers=answers)
+
+    def _drawn(self, step: int) -> Future[Batch]:
+        return self.waiting.get(step) or self.pool.submit(self.windows.draw, self.config.batch, step)
+
+    def remember(self, hard: list[Points]) -> None:
+        """Draw from these errors from the next step on."""
+        for waiting in self.waiting.values():
+            waiting.result()
+        self.waiting = {}
+        self.windows.remember(hard)
 
     def close(self) -> None:
         """Let go of the thread."""
-        self.waiting.result()
-        self.pool.shutdown()
+        self.pool.shutdown(cancel_futures=True)

@@ -1,0 +1,261 @@
+"""Choosing how a pair of networks is used, on images that neither learnt from.
+
+Probabilities that mean what they say, the floor from which positions are re-checked, and both operating
+points; and how good the pair is in each group of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, logit
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import UsageError
+from metaphase.detections import IGNORE, MITOSIS, match
+from metaphase.detections.matching import NOBODY
+from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
+from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.metrics import (
+    BootstrapConfig,
+    curve,
+    detection_metrics,
+    slide_counts,
+    steady_threshold,
+)
+from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
+from metaphase.networks.cards import StatedCalibration
+from metaphase.networks.engine.settings import Calibration
+from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
+
+KEPT = 0.995
+"""Share of the detections of each validation group that the floor must let pass."""
+FLOORS = np.arange(0.05, 0.96, 0.05).round(2)
+POINTS: tuple[PointName, ...] = ("mitoses", "count")
+FIELDS, NEGATIVES = "fields", "negatives"
+Found = Mapping[str, Floats]
+"""(n, 4) of each image: x, y, probability, and that of the network that sees everything."""
+Groups = dict[str, list[LabelledImage]]
+
+
+def marked(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
+    """Detections in these images, each true or false; what lies near a point to ignore is left out."""
+    rows, truths = [np.empty((0, 3))], []
+    for index, one in enumerate(images):
+        here, real, ignored = found[one.name], one.of(MITOSIS), one.of(IGNORE)
+        if len(ignored) and len(here):
+            apart = np.hypot(*(here[:, None, :2] - ignored[None]).transpose(2, 0, 1)).min(axis=1)
+            here = here[apart * MPP > PAINTED_UM]
+        inside = ((real >= 0) & (real < one.pixels.shape[1::-1])).all(axis=1)
+        matched = match(here[:, :2] * MPP, here[:, 2].copy(), real[inside] * MPP, radius_um)
+        rows.append(np.column_stack([here[:, 2], matched != NOBODY, np.full(len(here), index)]))
+        truths.append(int(inside.sum()))
+    every = np.concatenate(rows)
+    every = every[np.argsort(-every[:, 0], kind="stable")]
+    return Marked(
+        probability=every[:, 0],
+        found=every[:, 1].astype(bool),
+        distance_um=np.full(len(every), np.nan),
+        slide=every[:, 2].astype(np.int64),
+        truths=np.array(truths, np.int64),
+        area_mm2=np.array([one.area_mm2 for one in images]),
+        cases=tuple(one.name for one in images),
+        patients=tuple(one.patient for one in images),
+    )
+
+
+# ---- groups ----
+
+
+def validation_groups(images: Sequence[LabelledImage]) -> Groups:
+    """The images that choose: fields, tissue without mitoses, and the crops of each laboratory."""
+    chosen = [one for one in images if one.split == "validation"]
+    groups: Groups = {
+        FIELDS: [one for one in chosen if one.kind == "field"],
+        NEGATIVES: [one for one in chosen if one.kind == "negatives"],
+    }
+    for name in sorted({one.laboratory for one in chosen if one.is_crop}):
+        groups[name] = [one for one in chosen if one.is_crop and one.laboratory == name]
+    if not any(len(one.of(MITOSIS)) for one in groups[FIELDS]):
+        raise UsageError(
+            "no field or slide of the split validation has a mitosis",
+            next_step="put fields of a patient that is not trained on into the split validation",
+        )
+    return {name: group for name, group in groups.items() if group}
+
+
+def tested_groups(images: Sequence[LabelledImage]) -> Groups:
+    """The images of the split test, by laboratory."""
+    tested = [one for one in images if one.split == "test"]
+    names = sorted({one.laboratory for one in tested})
+    return {name: [one for one in tested if one.laboratory == name] for name in names}
+
+
+# ---- probabilities ----
+
+
+def fitted(logits: Floats, right: npt.NDArray[np.bool_], weight: Floats) -> Calibration:
+    """Scale and shift of logits by the least cross-entropy."""
+
+    def loss(values: Floats) -> float:
+        z = np.exp(values[0]) * logits + values[1]
+        return float(np.sum(weight * np.where(right, -log_expit(z), -log_expit(-z))))
+
+    scale, shift = minimize(loss, (0.0, 0.0), method="Nelder-Mead").x
+    return Calibration(float(np.clip(np.exp(scale), 0.01, 100)), float(np.clip(shift, -100, 100)))
+
+
+def fitted_to_fields(groups: Groups, found: Found, radius_um: float) -> Calibration:
+    """The calibration of fields, each laboratory counting alike; none where nothing is found or all right."""
+    names = sorted({one.laboratory for one in groups[FIELDS]})
+    parts = [
+        marked([one for one in groups[FIELDS] if one.laboratory == name], found, radius_um) for name in names
+    ]
+    parts = [part for part in parts if len(part.probability)]
+    right = np.concatenate([np.empty(0, np.bool_), *(part.found for part in parts)])
+    if not right.any() or right.all():
+        return Calibration(1.0, 0.0)
+    logits = logit(np.clip(np.concatenate([part.probability for part in parts]), 1e-6, 1 - 1e-6))
+    weight = np.concatenate([np.full(len(part.found), 1 / len(part.found)) for part in parts])
+    return fitted(logits, right, weight)
+
+
+def calibrated(found: Found, calibration: Calibration) -> dict[str, Floats]:
+    """The same positions with calibrated probabilities."""
+    return {
+        name: np.column_stack(
+            [rows[:, :2], expit(calibration(logit(np.clip(rows[:, 2], 1e-7, 1 - 1e-7)))), rows[:, 3:]]
+        )
+        for name, rows in found.items()
+    }
+
+
+def reliability(part: Marked, bins: int = 5) -> list[dict[str, float]]:
+    """Mean probability, and how often it was right, in bins of equal numbers from a probability of 0.1 on."""
+    kept = part.probability >= 0.1
+    said, right = part.probability[kept], part.found[kept]
+    groups = [group for group in np.array_split(np.argsort(said), bins) if len(group)]
+    return [
+        {"said": round(float(said[group].mean()), 3), "right": round(float(right[group].mean()), 3),
+         "detections": len(group)}
+        for group in groups
+    ]  # fmt: skip
+
+
+# ---- the floor of the re-check, and operating points ----
+
+
+def floor_for(found: Found, groups: Groups, threshold: float) -> float:
+    """The highest floor that lets `KEPT` of each group's detections pass.
+
+    Those near which the first network has no maximum at all are lost whatever the floor.
+    """
+    fine = LEAST_FLOOR
+    for floor in FLOORS:
+        for images in groups.values():
+            rows = np.concatenate([found[one.name] for one in images])
+            sure = rows[rows[:, 2] >= threshold, 3]
+            if len(sure) and (sure >= floor).sum() < min(KEPT * len(sure), (sure > 0).sum()):
+                return fine
+        fine = float(floor)
+    return fine
+
+
+def patient_recall(part: Marked, threshold: float) -> float:
+    """Mean over patients with mitoses of the share that is found."""
+    found = slide_counts(part, np.array([threshold]))[0][:, 0]
+    sums = pd.DataFrame({"found": found, "there": part.truths}).groupby(list(part.patients)).sum()
+    return float((sums["found"] / sums["there"])[sums["there"] > 0].mean())
+
+
+def told(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
+    """Figures of one group at one point."""
+    figures = detection_metrics(part, threshold, BootstrapConfig(samples=samples))
+    return {
+        "images": figures.slides, "patients": figures.patients, "mitoses": int(part.truths.sum()),
+        "mm2": round(float(part.area_mm2.sum()), 2), "f1": str(figures.f1), "recall": str(figures.recall),
+        "precision": str(figures.precision), "false_per_mm2": round(figures.false_per_mm2, 2),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """How a pair is chosen and measured."""
+
+    radius_um: float
+    suppress_um: float
+    smooth_um: float
+    most_false_per_mm2: float
+    samples: int
+    """Draws of patients for 95 % intervals."""
+
+
+@dataclass(frozen=True)
+class PairChoice:
+    """How a pair is used, and how good it is."""
+
+    calibration: Calibration
+    floor: float
+    points: dict[PointName, OperatingPoint]
+    f1: float
+    """On the validation images, at the threshold of mitoses."""
+    metrics: dict[str, Any]
+
+    @property
+    def stated(self) -> StatedCalibration:
+        """The calibration as a card says it."""
+        return StatedCalibration(scale=self.calibration.scale, shift=self.calibration.shift)
+
+
+def chosen_pair(
+    images: Sequence[LabelledImage], raw: Found, config: PairConfig, calibration: Calibration | None = None
+) -> PairChoice:
+    """Calibrate (unless that is given), choose both operating points and the floor, and measure."""
+    groups, radius = validation_groups(images), config.radius_um
+    calibration = calibration or fitted_to_fields(groups, raw, radius)
+    found = calibrated(raw, calibration)
+    marks = {name: marked(group, found, radius) for name, group in groups.items()}
+    fields = marks[FIELDS]
+    others = [marks[NEGATIVES]] if NEGATIVES in marks else []
+    crops = [part for name, part in marks.items() if name not in (FIELDS, NEGATIVES)]
+    several, f1 = (
+        threshold_of_several(fields, crops, others)
+        if crops
+        else steady_threshold(curve(marked([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius)))
+    )
+    if np.isnan(several):
+        several, f1 = 0.5, 0.0
+    strict, false = threshold_for_false([fields, *others], config.most_false_per_mm2, least=several)
+    marks |= {name: marked(group, found, radius) for name, group in tested_groups(images).items()}
+    every = [one for group in groups.values() for one in group]
+    shared: dict[str, Any] = {
+        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um,
+        "cases": tuple(one.name for one in every if not one.is_crop),
+        "patients": tuple(dict.fromkeys(one.patient for one in every)),
+        "laboratories": tuple(dict.fromkeys(one.laboratory for one in every)),
+    }  # fmt: skip
+    points: dict[PointName, OperatingPoint] = {
+        "mitoses": OperatingPoint(
+            name="mitoses", delta=several, metric="F1", value=f1, source="validation images of metaphase run",
+            false_per_mm2=told(fields, several, 0)["false_per_mm2"],
+            recall=patient_recall(fields, several), **shared,
+        ),
+        "count": OperatingPoint(
+            name="count", delta=strict, theta1=PAPER_POINTS.count.theta1, theta2=PAPER_POINTS.count.theta2,
+            source=f"chosen for at most {config.most_false_per_mm2:g} false detections per mm2 in tumours "
+            "not trained on; theta1 and theta2 are the paper's",
+            false_per_mm2=false, recall=patient_recall(fields, strict), **shared,
+        ),
+    }  # fmt: skip
+    measured = {
+        name: {point: told(part, points[point].delta, config.samples) for point in POINTS}
+        for name, part in marks.items()
+    }
+    metrics = {"left out": measured, "reliability": reliability(fields)}
+    return PairChoice(calibration, floor_for(found, groups, several), points, f1, metrics)

@@ -1,0 +1,606 @@
+"""The method `dense`: teachers, both networks of a pair, its choice, and its test, as stages of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.special import expit
+from scipy.stats import mannwhitneyu
+from torch import nn
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.files import atomic_path
+from metaphase.base.foreign import parsing
+from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.tables import write_table
+from metaphase.detections import LOOKALIKE, MITOSIS
+from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
+from metaphase.images.stain.augmentation import StainMixer
+from metaphase.images.stain.deconvolution import stained_density
+from metaphase.jobs.stages import Facts, Report, Stage
+from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
+from metaphase.jobs.training.cohort import image_facts, image_sources
+from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
+from metaphase.jobs.training.table import source_stages
+from metaphase.networks.architectures import build_network
+from metaphase.networks.cards import (
+    PATCH_PX,
+    AtypicalModel,
+    ModelCard,
+    NetworkIdentity,
+    NetworkSpec,
+    SecondModel,
+    StatedCalibration,
+    TrainingData,
+    current_versions,
+    named_model,
+    parse_card,
+)
+from metaphase.networks.checkpoints import choose_device, load_model, save_model
+from metaphase.networks.engine.settings import Calibration
+from metaphase.networks.training.atypical import (
+    FOLDS,
+    Figures,
+    figure_logits,
+    folds_of,
+    images_with_flags,
+    taught_figures,
+)
+from metaphase.networks.training.dense import (
+    DenseTraining,
+    Lesson,
+    Teacher,
+    all_maps,
+    pair_found,
+    published_weights,
+    with_published,
+)
+from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, read_images
+from metaphase.networks.training.windows import Flat, ViewConfig, Views, Windows, sample
+
+IMAGES, FOUND, MODEL = "images.csv", "found", "model"
+FIRST, SECOND, ATYPICAL = "lite", "residual", "atypical"
+NEW, OLD, MEAN = "new", "start", "mean"
+"""Pairs that may be delivered: the one that learnt, the one that it went on from, their mean of weights."""
+PUBLISHED = (".pth", ".pt")
+
+# ---- what decides each stage's result ----
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What of the settings decides how networks learn densely."""
+
+    augment: str
+    augmentation: Any
+    stain_mix: float
+    batch: int
+    learning_rate: float
+    seed: int
+
+    @classmethod
+    def of(cls, training: LearningSection) -> Protocol:
+        """Those of a run."""
+        return cls(
+            training.augment,
+            training.augmentation,
+            training.stain_mix,
+            training.batch,
+            training.learning_rate,
+            training.seed,
+        )
+
+    @property
+    def view(self) -> ViewConfig:
+        """How windows are shown."""
+        return ViewConfig(self.batch, self.augment, self.augmentation, self.stain_mix)
+
+
+@dataclass(frozen=True, eq=False)
+class ImagesRead(Ingredients, stage="images"):
+    """The labelled images; what the files hold is known from the stages before."""
+
+    facts: pd.DataFrame
+    """What the manifest says of each."""
+    memory_gb: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class TeacherTaught(Ingredients, stage="teacher"):
+    """One teacher."""
+
+    weights: FileContent
+    protocol: Protocol
+    steps: int
+    collage: float
+    number: int
+
+
+@dataclass(frozen=True)
+class StudentsTaught(Ingredients, stage="students"):
+    """Both networks of the pair."""
+
+    protocol: Protocol
+    steps: int
+    gammas: tuple[float, float]
+    trust: float
+    collage: float
+    published: tuple[FileContent, ...]
+    models: tuple[NetworkIdentity, ...]
+    """Networks that teach, or that it goes on from."""
+
+
+@dataclass(frozen=True)
+class AtypicalTaught(Ingredients, stage="atypical"):
+    """The network that tells atypical figures."""
+
+    protocol: Protocol
+    steps: int
+
+
+@dataclass(frozen=True)
+class ImagesSearched(Ingredients, stage="search"):
+    """What the pairs find in images left out."""
+
+    suppress_um: float
+    smooth_um: float
+
+
+@dataclass(frozen=True)
+class PairPackaged(Ingredients, stage="pair"):
+    """The delivered model with its card."""
+
+    test: EvaluationSection
+    most_false_per_mm2: float
+    card: CardSection
+    start: NetworkIdentity | None
+
+
+# ---- the work of the stages ----
+
+
+@dataclass(frozen=True)
+class DenseChain(Chain):
+    """A run by the method `dense`."""
+
+    @property
+    def dense(self) -> DenseSection:
+        """Its settings."""
+        return self.config.dense
+
+    @property
+    def delivered(self) -> Path:
+        """The model that comes out."""
+        return self.workspace / MODEL / f"{self.config.card.name}.safetensors"
+
+    @cached_property
+    def images(self) -> list[LabelledImage]:
+        """All labelled images, in memory."""
+        sources = image_sources(self.cohort, self.reference)
+        if self.config.reference.source == "phh3":
+            sources = [_without_brown(source) for source in sources]
+        return read_images(sources, self.dense.memory_gb, self.config.training.seed)
+
+    @property
+    def learnt(self) -> list[LabelledImage]:
+        """Those that are learnt from."""
+        return [one for one in self.images if one.split == "train"]
+
+    @property
+    def left_out(self) -> list[LabelledImage]:
+        """Those that are searched: all others, or where a pair goes on those that choose."""
+        splits = ("validation",) if self.dense.start else ("validation", "test")
+        return [one for one in self.images if one.split in splits]
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """Where networks learn."""
+        return choose_device(self.device)
+
+    @cached_property
+    def _windows(self) -> Windows:
+        return Windows(self.learnt, self.torch_device, 0, self.dense.collage)
+
+    def windows(self, seed: int) -> Windows:
+        """Windows of the training images, drawn anew; no errors are known yet."""
+        self._windows.seed, self._windows.answers = seed, None
+        self._windows.forget()
+        return self._windows
+
+    @property
+    def published(self) -> list[str]:
+        """Files of published weights, each of a teacher."""
+        return [one for one in self.dense.teachers if Path(one).suffix in PUBLISHED]
+
+    @property
+    def pair(self) -> list[Path]:
+        """The networks of the pair that is gone on from."""
+        return pair_files(self.dense.start) if self.dense.start else []
+
+    def read_images(self, report: Report) -> Facts:
+        """Read all images once, and say what there is."""
+        report("reading images", 0, 1)
+        rows = [
+            {"image": one.name, "laboratory": one.laboratory, "patient": one.patient, "split": one.split,
+             "kind": one.kind, "mm2": round(one.area_mm2, 4), "mitoses": len(one.of(MITOSIS)),
+             "lookalikes": len(one.of(LOOKALIKE))}
+            for one in self.images
+        ]  # fmt: skip
+        table = pd.DataFrame(rows)
+        write_table(self.workspace / IMAGES, table)
+        learnt = table[table["split"] == "train"]
+        return {
+            "images": len(learnt), "laboratories": int(learnt["laboratory"].nunique()),
+            "mitoses": int(learnt["mitoses"].sum()), "left out": len(table) - len(learnt),
+        }  # fmt: skip
+
+    def teach_teacher(self, number: int, made_from: TeacherTaught, report: Report) -> Facts:
+        """A teacher that begins with published weights and learns the labels."""
+        torch.manual_seed(made_from.protocol.seed + number)
+        weights = published_weights(made_from.weights.path)
+        teacher = _on(Teacher(weights), self.torch_device)
+        lesson = Lesson(made_from.steps, made_from.protocol.learning_rate)
+        folder = self.workspace / NETWORKS / f"teacher-{number}"
+        windows = self.windows(made_from.protocol.seed + number)
+        training = DenseTraining(
+            {f"teacher-{number}": teacher}, Views(windows, made_from.protocol.view), lesson, (), folder,
+            made_from.account(), self.dense.checkpoint_minutes,
+        )  # fmt: skip
+        taught = training.finish(report)
+        _save(taught[f"teacher-{number}"], folder / "teacher.safetensors")
+        training.forget()
+        return {"steps": lesson.steps, "loss": round(float(training.loss), 4)}
+
+    def teachers(self) -> list[nn.Module]:
+        """All that teach the students: those of the run, and models as they are."""
+        found: list[nn.Module] = []
+        for number, path in enumerate(self.published, start=1):
+            teacher = Teacher(published_weights(path))
+            stored = self.workspace / NETWORKS / f"teacher-{number}" / "teacher.safetensors"
+            with parsing(stored, "damaged weights", next_step="remove it", error=ModelError):
+                teacher.load_state_dict({name: value.float() for name, value in load_file(stored).items()})
+            found.append(teacher)
+        for name in self.dense.teachers:
+            if name not in self.published:
+                found += [load_model(path)[0] for path in pair_files(name)]
+        return [_on(one, self.torch_device).eval().requires_grad_(False) for one in found]
+
+    def teach_students(self, made_from: StudentsTaught, report: Report) -> Facts:
+        """Both networks side by side: from teachers and labels, or on from a pair and its answers."""
+        seed = made_from.protocol.seed + 100
+        torch.manual_seed(seed)
+        windows = self.windows(seed)
+        if self.pair:
+            students = {name: _on(load_model(path)[0], self.torch_device).requires_grad_(True)
+                        for name, path in zip((FIRST, SECOND), self.pair, strict=True)}  # fmt: skip
+            windows.answers = self._frozen_answers(windows, list(students.values()), report)
+            teachers: list[nn.Module] = []
+        else:
+            students = {
+                name: _on(build_network(spec), self.torch_device) for name, spec in self.specs.items()
+            }
+            if self.published:
+                with_published(students[FIRST], published_weights(self.published[0]))
+            teachers = self.teachers()
+        lesson = Lesson(
+            made_from.steps, made_from.protocol.learning_rate, made_from.trust,
+            trust_at_mitoses=0.0 if self.pair else made_from.trust,
+        )  # fmt: skip
+        folder = self.workspace / NETWORKS / "students"
+        training = DenseTraining(
+            dict(students), Views(windows, made_from.protocol.view), lesson, teachers, folder,
+            made_from.account(), self.dense.checkpoint_minutes,
+        )  # fmt: skip
+        taught = training.finish(report)
+        for name, network in taught.items():
+            self._save_network(folder / f"{NEW}-{name}.safetensors", network, name)
+        training.forget()
+        return {"steps": lesson.steps, "teachers": len(teachers), "loss": round(float(training.loss), 4)}
+
+    @property
+    def specs(self) -> dict[str, NetworkSpec]:
+        """The networks of the pair."""
+        if self.pair:
+            cards = [parse_card(path.with_suffix(".json")) for path in self.pair]
+            return {name: card.spec for name, card in zip((FIRST, SECOND), cards, strict=True)}
+        widths = zip((FIRST, SECOND), self.dense.gammas, strict=True)
+        return {name: NetworkSpec(name, gamma, "batch") for name, gamma in widths}
+
+    def _frozen_answers(self, windows: Windows, pair: Sequence[nn.Module], report: Report) -> Flat:
+        """What a pair says about every cell of the training images, asked once."""
+        answers: list[Any] = [None] * len(windows.images)
+        frozen = [network.eval() for network in pair]
+        for done, (number, maps) in enumerate(all_maps(frozen, windows.images, self.torch_device)):
+            mean = torch.sigmoid(torch.stack(maps).mean(dim=0))[0]
+            answers[number] = mean.half().cpu().numpy()
+            report("asking the pair about the training images", done + 1, len(answers))
+        return Flat(answers, self.torch_device)
+
+    def _save_network(self, path: Path, network: nn.Module, name: str) -> None:
+        spec = self.specs[name]
+        card = ModelCard(
+            name=path.stem, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
+            patch_px=PATCH_PX, classes=("other", "mitosis"), versions=current_versions(),
+        )  # fmt: skip
+        save_model(path, network, card, half=True)
+
+    def candidate(self, name: str) -> dict[str, nn.Sequential]:
+        """The networks of a pair that may be delivered."""
+        folder = self.workspace / NETWORKS / "students"
+        new = {each: load_model(folder / f"{NEW}-{each}.safetensors")[0] for each in (FIRST, SECOND)}
+        if name == NEW:
+            return new
+        old = dict(zip((FIRST, SECOND), (load_model(path)[0] for path in self.pair), strict=True))
+        return old if name == OLD else {each: _mean_of(new[each], old[each]) for each in (FIRST, SECOND)}
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Pairs that are compared on the validation images."""
+        return (NEW, MEAN, OLD) if self.pair else (NEW,)
+
+    def search(self, made_from: ImagesSearched, report: Report) -> Facts:
+        """What each pair finds in the images left out."""
+        images, folder = self.left_out, self.workspace / FOUND
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, name in enumerate(self.candidates):
+            pair = [_on(one, self.torch_device).eval() for one in self.candidate(name).values()]
+            found: dict[str, Floats] = {}
+            for index, (first, second) in all_maps(pair, images, self.torch_device):
+                rows = pair_found(first, second, made_from.smooth_um, made_from.suppress_um)
+                found[images[index].name] = rows
+                done = number + len(found) / len(images)
+                report(f"searching images with the pair {name}", done, len(self.candidates))
+            with atomic_path(folder / f"{name}.npz") as part, part.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **found)
+        return {"images": len(images), "pairs": len(self.candidates)}
+
+    def teach_atypical(self, made_from: AtypicalTaught, report: Report) -> Facts:
+        """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
+        protocol = made_from.protocol
+        windows = Windows(images_with_flags(self.learnt), self.torch_device, protocol.seed)
+        figures = Figures.of(windows)
+        mixer = StainMixer(windows.appearances, protocol.stain_mix).to(self.torch_device)
+        lesson = Lesson(made_from.steps, 0.3 * protocol.learning_rate)
+        fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))
+
+        def taught(number: int, mine: Any) -> nn.Module:
+            network = _on(self.candidate(NEW)[FIRST], self.torch_device).requires_grad_(True)
+            torch.manual_seed(protocol.seed)
+
+            def show(share: float) -> None:
+                report("atypical figures", number + share, FOLDS + 1)
+
+            return taught_figures(
+                network, figures, mine, mixer, protocol.view, lesson, protocol.seed, show
+            ).eval()
+
+        for number in range(FOLDS):
+            out = fold == number
+            if out.any():
+                chosen = torch.from_numpy(out).to(self.torch_device)
+                said[out] = figure_logits(taught(number, ~out), figures.pixels[chosen])
+        calibration = fitted(said, figures.atypical, np.ones(len(said)))
+        network = taught(FOLDS, np.ones(len(said), np.bool_))
+        metrics = atypical_figures(calibration(said), figures.atypical, figures.patient)
+        spec = self.specs[FIRST]
+        card = ModelCard(
+            name=ATYPICAL, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
+            patch_px=PATCH_PX, classes=("typical", "atypical"), metrics={"left out": metrics},
+            data=self.training_data(figures), intended_use=self.config.card.intended_use,
+            calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
+            versions=current_versions(),
+        )  # fmt: skip
+        save_model(model_path(self.workspace / NETWORKS, ATYPICAL), network, card, half=True)
+        return metrics
+
+    def training_data(self, figures: Figures | None = None) -> tuple[TrainingData, ...]:
+        """The images learnt from, with their terms; one entry a beginning of laboratories' names."""
+        positives: dict[str, int] = {}
+        for one in self.learnt:
+            key = next(
+                (key for key in self.config.card.terms if one.laboratory.startswith(key)), one.laboratory
+            )
+            count = len(one.of(MITOSIS)) if figures is None else int(np.nansum(one.atypical))
+            positives[key] = positives.get(key, 0) + count
+        terms = self.config.card.terms
+        return tuple(
+            TrainingData(name=key, terms=terms.get(key, "not stated"), positives=count)
+            for key, count in positives.items()
+        )
+
+    def package(self, made_from: PairPackaged, report: Report) -> Facts:
+        """Choose the best pair and how it is used, and write it as one model with its card."""
+        report("choosing operating points", 0, 1)
+        choices = {name: self._choice(name, made_from) for name in self.candidates}
+        chosen = max(choices, key=lambda name: choices[name].f1)
+        choice, networks, card = choices[chosen], self.candidate(chosen), self.config.card
+        target = self.delivered
+        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair else None
+        f1 = {name: round(each.f1, 4) for name, each in choices.items()}
+        metrics: dict[str, Any] = choice.metrics | {"chosen": chosen, "validation F1": f1}
+        common: dict[str, Any] = {
+            "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
+            "intended_use": card.intended_use, "known_failures": card.known_failures,
+            "versions": current_versions(),
+            "optical_density": self._colour(), "seed": self.config.training.seed,
+            "data": (*(before.data if before is not None else ()), *self.training_data()),
+        }  # fmt: skip
+        if before is not None:
+            common["intended_use"] = card.intended_use or before.intended_use
+            common["known_failures"] = (*before.known_failures, *card.known_failures)
+        beside = target.with_name(f"{target.stem}-second.safetensors")
+        specs = {name: asdict(spec) for name, spec in self.specs.items()}
+        looks = save_model(
+            beside, networks[SECOND], ModelCard(name=beside.stem, **specs[SECOND], **common), half=True
+        )
+        second = SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=choice.floor)
+        whole = ModelCard(
+            name=target.stem, **specs[FIRST], **common, thresholds=choice.points, second=second,
+            calibration=choice.stated, atypical=self._atypical(target), metrics=metrics,
+        )  # fmt: skip
+        save_model(target, networks[FIRST], whole, half=True)
+        points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
+        return {"pair": chosen, "floor": choice.floor, **points,
+                "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
+
+    def _choice(self, name: str, made_from: PairPackaged) -> PairChoice:
+        path = self.workspace / FOUND / f"{name}.npz"
+        with (
+            parsing(path, "damaged detections", next_step="remove it", error=UsageError),
+            np.load(path) as kept,
+        ):
+            found: Mapping[str, Floats] = dict(kept)
+        test, stated = made_from.test, None
+        if self.pair:
+            stated = parse_card(self.pair[0].with_suffix(".json")).calibration
+        calibration = None if stated is None else Calibration(stated.scale, stated.shift)
+        config = PairConfig(
+            test.radius_um, test.suppress_um, test.smooth_um, made_from.most_false_per_mm2, test.bootstrap
+        )
+        return chosen_pair(self.left_out, found, config, calibration)
+
+    def _colour(self) -> tuple[float, float, float]:
+        """Mean density of what is stained in the images learnt from, laboratories counting alike."""
+        names = sorted({one.laboratory for one in self.learnt})
+        parts = [sample([one.pixels for one in self.learnt if one.laboratory == name]) for name in names]
+        red, green, blue = np.mean([stained_density(part) for part in parts], axis=0)
+        return float(red), float(green), float(blue)
+
+    def _atypical(self, target: Path) -> AtypicalModel | None:
+        """The run's own network of atypical figures, or that of the pair it went on from; copied beside."""
+        source = model_path(self.workspace / NETWORKS, ATYPICAL) if self.dense.atypical_steps else None
+        if source is None and self.pair:
+            stated = parse_card(self.pair[0].with_suffix(".json")).atypical
+            source = self.pair[0].with_name(f"{stated.model}.safetensors") if stated is not None else None
+        if source is None:
+            return None
+        network, card = load_model(source)
+        beside = target.with_name(f"{target.stem}-atypical.safetensors")
+        saved = save_model(beside, network, card.model_copy(update={"name": beside.stem}), half=True)
+        return AtypicalModel(model=beside.stem, weights_sha256=saved.weights_sha256)
+
+
+def atypical_figures(logits: Floats, right: Any, patients: Any) -> dict[str, Any]:
+    """ROC AUC with its interval over patients, balanced accuracy, and how far chances are off."""
+    rows = [np.flatnonzero(patients == name) for name in np.unique(patients)]
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(300):
+        at = np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
+        if right[at].any() and not right[at].all():
+            drawn.append(_auc(logits[at], right[at]))
+    low, high = np.quantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
+    chance = expit(logits)
+    yes = chance >= right.mean()
+    groups = [group for group in np.array_split(np.argsort(chance), 10) if len(group)]
+    error = np.mean([abs(chance[group].mean() - right[group].mean()) for group in groups])
+    return {"figures": len(right), "atypical": int(right.sum()),
+            "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
+            "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
+            "calibration_error": round(float(error), 3)}  # fmt: skip
+
+
+def _auc(values: Floats, right: Any) -> float:
+    return float(mannwhitneyu(values[right], values[~right]).statistic / (right.sum() * (~right).sum()))
+
+
+def _on(network: Any, device: torch.device) -> Any:
+    return network.to(device, memory_format=torch.channels_last)
+
+
+def _mean_of(one: nn.Sequential, other: nn.Sequential) -> nn.Sequential:
+    """A network whose weights are the mean of two networks'."""
+    mine, theirs = one.state_dict(), other.state_dict()
+    one.load_state_dict(
+        {
+            name: (value + theirs[name]) / 2 if value.is_floating_point() else value
+            for name, value in mine.items()
+        }
+    )
+    return one
+
+
+def _save(network: nn.Module, path: Path) -> None:
+    """Weights in 16 bits."""
+    state = {
+        name: value.detach().cpu().half().contiguous() if value.is_floating_point() else value.cpu()
+        for name, value in network.state_dict().items()
+    }
+    with atomic_path(path) as part:
+        save_file(state, part)
+
+
+def _without_brown(source: ImageSource) -> ImageSource:
+    """A slide whose PHH3 section has no brown nucleus certainly shows no mitosis."""
+    return source if (source.points["label"] == MITOSIS).any() else replace(source, kind="negatives")
+
+
+def pair_files(model: str | Path) -> list[Path]:
+    """The networks of a model: itself, and the one that re-checks where it has one."""
+    path = named_model(model).with_suffix(".safetensors")
+    second = parse_card(path.with_suffix(".json")).second
+    return [path] if second is None else [path, path.with_name(f"{second.model}.safetensors")]
+
+
+# ---- the table ----
+
+
+def dense_stages(chain: DenseChain) -> list[Stage]:
+    """All stages up to the delivered model."""
+    config, dense = chain.config, chain.dense
+    if chain.dense.start and len(chain.pair) != 2:
+        raise UsageError(
+            f"the model {dense.start} is no pair",
+            next_step="start from breast, or from a pair of this method",
+        )
+    protocol = Protocol.of(config.training)
+    read = ImagesRead(image_facts(chain.manifest), dense.memory_gb, config.training.seed)
+    stages = source_stages(chain)
+    stages.append(
+        Stage("images", "labelled images at 0.25 um/px", ("reference",), (IMAGES,), chain.read_images, read)
+    )
+    taught = []
+    for number, path in enumerate(chain.published, start=1):
+        made = TeacherTaught(FileContent(Path(path)), protocol, dense.teacher_steps, dense.collage, number)
+        work = partial(chain.teach_teacher, number, made)
+        name = f"teacher-{number}"
+        about = "EfficientNet-Lite, which learns from labels and its own errors"
+        taught.append(Stage(name, about, ("images",), (f"{NETWORKS}/{name}",), work, made, renew=True))
+    models = [one for name in dense.teachers if name not in chain.published for one in pair_files(name)]
+    students = StudentsTaught(
+        protocol, dense.student_steps, dense.gammas, dense.trust, dense.collage,
+        tuple(FileContent(Path(path)) for path in chain.published[:1]),
+        tuple(parse_card(path.with_suffix(".json")).identity for path in (*models, *chain.pair)),
+    )  # fmt: skip
+    searched = ImagesSearched(config.test.suppress_um, config.test.smooth_um)
+    start = parse_card(chain.pair[0].with_suffix(".json")).identity if chain.pair else None
+    packaged = PairPackaged(config.test, dense.most_false_per_mm2, config.card, start)
+    names = ("images", *(stage.name for stage in taught))
+    stages += [
+        *taught,
+        Stage("students", "both networks of the pair", names, (f"{NETWORKS}/students",),
+              partial(chain.teach_students, students), students, renew=True),
+        Stage("search", "what the pair finds in images left out", ("students",), (FOUND,),
+              partial(chain.search, searched), searched, renew=True),
+    ]  # fmt: skip
+    reads: tuple[str, ...] = ("search",)
+    if dense.atypical_steps:
+        made_atypical = AtypicalTaught(protocol, dense.atypical_steps)
+        work = partial(chain.teach_atypical, made_atypical)
+        about = "the network that tells atypical figures"
+        stages.append(Stage(ATYPICAL, about, ("students",), (f"{NETWORKS}/{ATYPICAL}",), work, made_atypical))
+        reads = ("search", ATYPICAL)
+    about = "the delivered pair: calibration, floor of the re-check, operating points, card"
+    stages.append(
+        Stage("pair", about, reads, (MODEL,), partial(chain.package, packaged), packaged, renew=True)
+    )
+    return stages

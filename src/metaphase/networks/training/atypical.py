@@ -1,0 +1,121 @@
+"""A network that tells atypical figures, asked about patients that it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from metaphase.base.arrays import Floats
+from metaphase.base.errors import TrainingError
+from metaphase.detections import MITOSIS
+from metaphase.images.stain.augmentation import Augmentation, StainMixer
+from metaphase.networks.cards import PATCH_PX
+from metaphase.networks.training.dense import Learner, Lesson, dense_logits
+from metaphase.networks.training.images import LabelledImage
+from metaphase.networks.training.windows import ViewConfig, Windows
+
+FIGURE_PX, FOLDS, ANSWERED_AT_ONCE = 128, 5, 512
+DOUBT = 0.05
+"""How far labels are from certain: pathologists differ about many figures."""
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Squares around all mitoses of which somebody said whether they are atypical."""
+
+    pixels: Tensor
+    laboratory: Tensor
+    atypical: npt.NDArray[np.bool_]
+    patient: npt.NDArray[np.str_]
+    odds: Floats
+    """How often each is drawn: laboratories and answers alike."""
+
+    @classmethod
+    def of(cls, windows: Windows) -> Figures:
+        """Those of the images that windows are cut from."""
+        rows = [
+            (number, place, flag)
+            for number, image in enumerate(windows.images)
+            for place, flag in zip(image.of(MITOSIS), image.atypical, strict=True)
+            if not np.isnan(flag)
+        ]
+        atypical = np.array([flag > 0 for _, _, flag in rows], np.bool_)
+        if not atypical.any() or atypical.all():
+            raise TrainingError(
+                "the training images name no atypical and typical figures to learn from",
+                next_step="fill the reference table's column atypical (1 or 0), or set atypical_steps = 0",
+            )
+        numbers = [number for number, _, _ in rows]
+        corner = np.array([np.round(place[::-1] - FIGURE_PX / 2) for _, place, _ in rows], np.int64)
+        size = np.array([windows.images[number].pixels.shape[:2] for number in numbers], np.int64)
+        pixels = windows.pixels.cut(numbers, corner, np.zeros_like(size), size, FIGURE_PX)
+        laboratory = windows.laboratory[numbers]
+        group = 2 * laboratory + atypical
+        odds = 1 / np.bincount(group)[group]
+        patient = np.array([windows.images[number].patient for number in numbers])
+        return cls(pixels, torch.from_numpy(laboratory).to(windows.device), atypical, patient, odds)
+
+
+def taught_figures(
+    network: nn.Module,
+    figures: Figures,
+    mine: npt.NDArray[np.bool_],
+    mixer: StainMixer,
+    view: ViewConfig,
+    lesson: Lesson,
+    seed: int,
+    progress: Progress,
+) -> nn.Module:
+    """A network after its steps on the figures of `mine`."""
+    device = figures.pixels.device
+    augment = Augmentation(view.augment, replace(view.augmentation, size_px=PATCH_PX)).to(device)
+    generator = torch.Generator(device).manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    numbers, odds = np.flatnonzero(mine), figures.odds[mine] / figures.odds[mine].sum()
+    wanted = torch.from_numpy(DOUBT + (1 - 2 * DOUBT) * figures.atypical.astype(np.float32)).to(device)
+    learner = Learner(network, 1)
+    optimizer = torch.optim.AdamW(network.parameters(), lesson.learning_rate, weight_decay=1e-4)
+    for step in range(lesson.steps):
+        drawn = torch.from_numpy(rng.choice(numbers, view.batch, p=odds)).to(device)
+        with torch.no_grad():
+            images = augment(mixer(figures.pixels[drawn], figures.laboratory[drawn], generator), generator)
+        network.train()
+        logits = dense_logits(network, images.contiguous(memory_format=torch.channels_last))[:, 0, 0]
+        for group in optimizer.param_groups:
+            group["lr"] = lesson.rate_at(step)
+        optimizer.zero_grad(set_to_none=True)
+        functional.binary_cross_entropy_with_logits(logits, wanted[drawn]).backward()
+        optimizer.step()
+        learner.follow(step + 1)
+        progress((step + 1) / lesson.steps)
+    mean: nn.Module = learner.mean
+    return mean
+
+
+@torch.inference_mode()
+def figure_logits(network: nn.Module, pixels: Tensor) -> Floats:
+    """Logits of figures, the mean of the two that a mirror gives."""
+    first = (FIGURE_PX - PATCH_PX) // 2
+    parts = []
+    for batch in pixels[:, first : first + PATCH_PX, first : first + PATCH_PX].split(ANSWERED_AT_ONCE):
+        images = (batch.permute(0, 3, 1, 2) / 255).contiguous(memory_format=torch.channels_last)
+        parts.append((dense_logits(network, images) + dense_logits(network, images.flip(3)))[:, 0, 0] / 2)
+    return torch.cat(parts).double().cpu().numpy()
+
+
+def folds_of(patients: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The fold in which each figure is left out: those of a patient together."""
+    names, index = np.unique(np.asarray(patients), return_inverse=True)
+    return np.asarray(np.random.default_rng(0).permutation(len(names))[index] % FOLDS, np.int64)
+
+
+def images_with_flags(images: Sequence[LabelledImage]) -> list[LabelledImage]:
+    """Those with a figure of which somebody said whether it is atypical."""
+    return [one for one in images if not np.isnan(one.atypical).all()]
