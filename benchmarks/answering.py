@@ -25,7 +25,8 @@ import numpy as np
 from tests.web.pages import ITEMS, Page, labelling, served, viewing
 
 from metaphase.base.tables import read_manifest
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 
 Said = dict[str, tuple[str, str]]
 """Item and answer by uuid."""

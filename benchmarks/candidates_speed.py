@@ -21,9 +21,10 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB
-from metaphase.images.tissue import find_tissue
+from metaphase.images.tissue.finding import find_tissue
 from metaphase.labels.mining import CandidateConfig, find_candidates
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 
 MPP, RENDERED_PX, TILE_PX = 0.25, 3072, 512

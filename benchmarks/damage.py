@@ -25,7 +25,7 @@ from scipy.ndimage import gaussian_filter
 from tests.hostile.inputs.damaged import CONTAINERS, MPP, damage
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import _SlideJob
 from metaphase.jobs.detection_config import DetectionConfig
@@ -67,7 +67,8 @@ def main() -> None:
 
 def _pixels(field: Path | None, corner: tuple[int, int], side: int) -> Any:
     if field is None:
-        from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+        from metaphase.simulation.config import SimulationConfig, cohort_cases
+        from metaphase.simulation.rendering import render_region
 
         (case,) = cohort_cases(SimulationConfig(cases=1, centres=1, width=2048, height=2048, seed=5))
         return render_region(case, "he", 500, 600, side, side)

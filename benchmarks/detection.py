@@ -23,7 +23,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.detections import match
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
 RGB = npt.NDArray[np.uint8]

@@ -36,7 +36,8 @@ from tests.web.pages import Page, command, labelling, post, served, viewing
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.running import begin
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 
 KINDS = ("detect", "run", "lab", "label", "view")
 SIDE_PX = 768

@@ -26,8 +26,10 @@ from metaphase.base.tables import read_manifest, read_table, write_table
 from metaphase.jobs.labelling import merge_project
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
-from metaphase.simulation import SimulationConfig, simulate_cohort
-from metaphase.web.labelling import Running, serve_project
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
+from metaphase.web.labelling import serve_project
+from metaphase.web.serving import Running
 
 SLIDE_PX, MARGIN_PX = 3072, 512
 KEYS = {"mitosis": "m", "brown_nucleus": "n", "artefact": "a"}

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import psutil
 
-from metaphase.base.batch import BatchWatch, Progress
+from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.jobs.cohort import named_slides
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.networks.cards import bundled_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
 ALLOWED_GROWTH_MB = 30.0

@@ -23,8 +23,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.phh3.candidates import find_brown_candidates
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.survey import survey_slide
+from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 
 MPP, TILE_PX, DOTS_PER_SIDE, RADIUS_PX = 0.25, 512, 13, 8.0

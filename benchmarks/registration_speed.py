@@ -19,8 +19,11 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB
-from metaphase.labels.registration import register_pair, register_points
-from metaphase.simulation import Case, SimulationConfig, case_truth, cohort_cases, render_region
+from metaphase.labels.registration.pair import register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 
 MPP = 0.25

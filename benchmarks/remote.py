@@ -25,8 +25,9 @@ import numpy as np
 import pandas as pd
 from tests.base.servers import RangeServer, serving
 
-from metaphase.images.tissue import TissueMask
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.images.tissue.mask import TissueMask
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
 PIECE_PX, TILE_PX, MPP = 2048, 256, 0.25

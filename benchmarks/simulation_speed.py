@@ -15,7 +15,8 @@ import time
 
 import psutil
 
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 
 
 class Enough(Exception):

@@ -18,8 +18,9 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
-from metaphase.images.stain.standardisation import METHODS, Transform
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.images.stain.standardisation.transform import METHODS, StainTransform
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 
 FIELD_PX, TIMES = 1024, 64
 
@@ -34,7 +35,7 @@ def field_of(picture: Path | None) -> RGB:
 
 def figures_of(field: RGB, method: str, threads: int, repeats: int) -> dict[str, Any]:
     """Megapixels a second, seconds to build, and errors in grey levels."""
-    transform, many = Transform.fit(field, method), np.tile(field, (TIMES, 1))
+    transform, many = StainTransform.fit(field, method), np.tile(field, (TIMES, 1))
     began = time.perf_counter()
     table = transform.table
     build_s, seconds = time.perf_counter() - began, []

@@ -23,7 +23,8 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 from tests.web.results import spread_places, write_result, write_sparse_slide
 
-from metaphase.web.viewing import Running, serve_view
+from metaphase.web.serving import Running
+from metaphase.web.viewing import serve_view
 
 WINDOW = {"width": 1200, "height": 760}
 FIGURES = 400

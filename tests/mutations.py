@@ -36,13 +36,13 @@ networks/engine/streaming.py
 networks/engine/streaming.py
 - first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX
 + first_px = PATCH_PX + OUTPUT_STRIDE_PX
-detections/suppression.py
+detections/matching.py
 - (square >= distance**2) & (point != near)
 + (square > distance**2) & (point != near)
-detections/suppression.py
+detections/matching.py
 - order = np.lexsort((x, y, -score))
 + order = np.lexsort((y, x, -score))
-detections/suppression.py
+detections/matching.py
 - TOUCHING = 1.5
 + TOUCHING = 1.2
 detections/matching.py
@@ -69,13 +69,13 @@ base/provenance.py
 base/provenance.py
 - if stage in field.metadata.get(_DECIDES, (stage,))
 + if field.name
-base/leases.py
+base/sharing/leases.py
 - != stated.get("started")
 + == stated.get("started")
-base/leases.py
+base/sharing/leases.py
 - if path.read_bytes() != lapsed.content:
 + if not path.exists():
-base/leases.py
+base/sharing/leases.py
 - if not self._is_mine(_read(self._path)):
 + if not _read(self._path):
 counting/calibration.py
@@ -90,7 +90,7 @@ labels/registration/transform.py
 labels/registration/correlation.py
 - > exclusion_px**2
 + < exclusion_px**2
-labels/registration/quality.py
+labels/registration/pair.py
 - return self.p_value <= FAILED_P and
 + return
 detections/formats/qupath.py

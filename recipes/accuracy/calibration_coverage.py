@@ -24,11 +24,10 @@ from scipy.special import expit, logit
 from scipy.stats import t as student
 
 from metaphase.counting import CountConfig, count_slide
-from metaphase.counting.calibration import Calibration, evidence
+from metaphase.counting.calibration import SiteCalibration, evidence
 from metaphase.counting.clinical import find_hotspot, mitotic_count
 from metaphase.counting.populations import ReviewerError
-from metaphase.counting.specimen import Specimen, specimen
-from metaphase.evaluation.sites import (
+from metaphase.counting.sites import (
     Answered,
     Fitted,
     SampleConfig,
@@ -38,6 +37,7 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
+from metaphase.counting.specimen import Specimen, specimen
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -135,7 +135,7 @@ def slide(lab: Laboratory, generator: np.random.Generator) -> Slide:
 
 def calibrated(
     slides: Sequence[Slide], sample: SampleConfig, reviewer: ReviewerError, generator: np.random.Generator
-) -> tuple[Fitted, list[Calibration]]:
+) -> tuple[Fitted, list[SiteCalibration]]:
     """Draw the sample, let the reviewer answer, and learn; also what counts need, by slide and for others."""
     side = int(np.ceil(max(one.points_um.max(initial=1.0) for one in slides) / sample.square_um))
     known, hot = [], []
@@ -170,11 +170,11 @@ def calibrated(
     fitted = fit_site(given, DELTAS, reviewer)
     told = [np.column_stack([one.points_um, answer[number_of == k]]) for k, one in enumerate(slides)]
     told = [rows[np.isfinite(rows[:, 2])] for rows in told]
-    new = Calibration(fitted.laboratory, CONFIG.threshold, given.answers, reviewer)
+    new = SiteCalibration(fitted.laboratory, CONFIG.threshold, given.answers, reviewer)
     return fitted, [*(replace(new, own_answers=rows) for rows in told), new]
 
 
-def outcome(one: Slide, site: Calibration) -> Row:
+def outcome(one: Slide, site: SiteCalibration) -> Row:
     """How a new slide is counted, with and without calibration, against its truth."""
     whole, truth = one.specimen, one.true_count
     spot = find_hotspot(whole)

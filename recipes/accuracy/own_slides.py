@@ -1,9 +1,9 @@
 """What own slides add: `metaphase lab` on simulated laboratories, and the bundled model on an unseen one.
 
-    python recipes/accuracy/own_slides.py --folder OUT --device cuda     # 0, 1, 3 and 9 pairs to learn from
-    python recipes/accuracy/own_slides.py --folder OUT --toy             # 6 pairs in all, two CPU cores
-    python recipes/accuracy/own_slides.py --folder OUT --toy --kill 3    # killed at random moments
-    python recipes/accuracy/own_slides.py --folder OUT --odd             # slides that do not fit
+    python -m recipes.accuracy.own_slides --folder OUT --device cuda     # 0, 1, 3 and 9 pairs to learn from
+    python -m recipes.accuracy.own_slides --folder OUT --toy             # 6 pairs in all, two CPU cores
+    python -m recipes.accuracy.own_slides --folder OUT --toy --kill 3    # killed at random moments
+    python -m recipes.accuracy.own_slides --folder OUT --odd             # slides that do not fit
 
 A cohort is simulated; the slides of two laboratories are put into a folder as a laboratory would have them,
 and `metaphase lab init` and `metaphase lab next` are run as users type them. Whenever a page asks, simulated
@@ -26,22 +26,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.rehearsal import FOUR_OBSERVERS, answer
 
 from metaphase.base.tables import write_table
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
 from metaphase.jobs.cohort import cohort_slides
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
-from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.running import standings
-from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 
 OWN, UNSEEN, FIRST = ("birch", "cedar"), "dover", "aldgate"
 """The bundled simulated model was trained on the first laboratory, which has no part here."""

@@ -20,9 +20,8 @@ import pandas as pd
 from PIL import Image
 
 from metaphase.labels.phh3.candidates import find_brown_candidates
-from metaphase.labels.phh3.classification import Classifier, classify_candidates, load_classifier
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.survey import survey_slide
+from metaphase.labels.phh3.networks import Classifier, classify_candidates, load_classifier
+from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.slides import ArraySlide, Slide, cut_squares
 
 SIDE_PX = 100

@@ -38,11 +38,12 @@ from metaphase.jobs.reference import (
     given_points,
     network_points,
 )
-from metaphase.jobs.review import load_review
+from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 from metaphase.slides import open_slide
-from metaphase.web.pictures import ReviewCrops, Side
+from metaphase.web.pictures import ReviewCrops
 
 MPP = 0.25
 RADIUS_PX = 7.5 / MPP
@@ -50,7 +51,6 @@ JITTER_PX = 2.0
 """Standard deviation of a simulated point about its object."""
 REAL = {"icpr2012-aperio": 0.2456, "midesec": 0.25}
 """Folders of complete fields with `mitoses.csv`, and their um/px."""
-SIDES: tuple[Side, ...] = ("he", "phh3")
 COLUMNS = 6
 """Points in a row of the picture."""
 VARIANTS = {
@@ -222,7 +222,7 @@ def save_picture(workspace: Path, path: Path) -> None:
         some = review.table[review.table["automatic"] == accepted]
         some = some.iloc[np.linspace(0, len(some) - 1, COLUMNS).round().astype(int)]
         for column, (_, row) in enumerate(some.iterrows()):
-            for step, side in enumerate(SIDES):
+            for step, side in enumerate(ReviewCrops.views):
                 jpeg = crops.jpeg(int(row["number"]), side)
                 axes[top + step, column].imshow(Image.open(io.BytesIO(jpeg or b"")))
                 axes[top + step, column].set_axis_off()
@@ -237,7 +237,7 @@ def source_of(options: argparse.Namespace) -> PointSource:
     """Simulated points from files, or networks."""
     if options.cnn2 is None:
         return given_points
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     models = {"cnn1": options.cnn1, "cnn2": options.cnn2}
     return network_points([load_classifier(name, p, options.device) for name, p in models.items() if p])

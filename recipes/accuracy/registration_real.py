@@ -24,7 +24,10 @@ from skimage.measure import ransac
 from skimage.registration import phase_cross_correlation
 from skimage.transform import SimilarityTransform
 
-from metaphase.labels.registration import RegistrationConfig, nuclear_density, register_pair, register_points
+from metaphase.labels.registration.pair import register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.tiles import nuclear_density
 from metaphase.slides import open_slide
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,8 +21,11 @@ import pandas as pd
 from PIL import Image
 
 from metaphase.base.files import atomic_path
-from metaphase.labels.registration import Registration, draw_registration, register_pair, register_points
-from metaphase.simulation import Displacement, SimulationConfig, simulate_cohort
+from metaphase.labels.registration.files import draw_registration
+from metaphase.labels.registration.pair import Registration, register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import Displacement, SimulationConfig
 from metaphase.slides import open_slide
 
 MPP = 0.25

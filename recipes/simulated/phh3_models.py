@@ -5,7 +5,7 @@ the laboratories with names are left out and test the networks. Slides are rende
 candidates as `metaphase phh3 candidates` does; the simulator's truth labels them. Candidates of real tiles
 that hold artefacts alone (`--tiles`) are further negatives. A GPU machine needs five minutes.
 
-    python recipes/simulated/phh3_models.py --folder WORK -o src/metaphase/models --tiles DATA/phh3-tiles
+    python -m recipes.simulated.phh3_models --folder WORK -o src/metaphase/models --tiles DATA/phh3-tiles
 
 Run it again to go on after a stop.
 """
@@ -26,30 +26,36 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from PIL import Image
+from tests.rehearsal import RADIUS_UM, true_labels
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
-from metaphase.labels.observers.rehearsal import RADIUS_UM, true_labels
 from metaphase.labels.phh3.candidates import find_brown_candidates
-from metaphase.labels.phh3.classification import Classifier, load_classifier
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.survey import survey_slide
-from metaphase.labels.phh3.training import SIDE_PX, TRAIN, VALIDATION, LearningConfig
+from metaphase.labels.phh3.networks import (
+    SIDE_PX,
+    TRAIN,
+    VALIDATION,
+    Classifier,
+    LearningConfig,
+    load_classifier,
+)
+from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.networks.cards import CardAdditions, TrainingData
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import REPEAT, open_set
 from metaphase.networks.training.loop import train
 from metaphase.networks.training.patches import PatchWriter
-from metaphase.simulation import (
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import (
     LABORATORIES,
     Case,
-    Laboratory,
+    Scanner,
     SimulationConfig,
-    case_truth,
+    Triple,
+    VirtualLaboratory,
     cohort_cases,
-    render_region,
 )
-from metaphase.simulation.laboratories import Scanner, Triple
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import ArraySlide, Slide, cut_squares
 
 TEST = "test"
@@ -65,7 +71,7 @@ FAILURES = ("Hardly any real PHH3 tissue was seen: real mitoses may be missed, a
 # ---- laboratories and their slides ----
 
 
-def drawn_laboratory(number: int) -> Laboratory:
+def drawn_laboratory(number: int) -> VirtualLaboratory:
     """A virtual laboratory whose PHH3 stain and scanner are drawn at random."""
     rng = np.random.default_rng((number, 23))
     white = tuple(rng.uniform((238, 225, 228), 255.0).tolist())
@@ -74,7 +80,7 @@ def drawn_laboratory(number: int) -> Laboratory:
         sharpening=float(rng.uniform(0.0, 1.0)), noise=float(rng.uniform(0.5, 2.0)),
         jpeg_quality=int(rng.integers(70, 96)),
     )  # fmt: skip
-    return Laboratory(
+    return VirtualLaboratory(
         name=f"drawn{number:03d}", scanner=scanner, haematoxylin=(0.5, 0.76, 0.42), eosin=(0.1, 0.87, 0.48),
         haematoxylin_gain=1.0, eosin_gain=1.0,
         counterstain=_unit(rng.normal((0.78, 0.55, 0.28), 0.07)),
@@ -110,7 +116,7 @@ def cases_of(options: argparse.Namespace) -> dict[str, list[Case]]:
     }
 
 
-def _moved(case: Case, laboratory: Laboratory) -> Case:
+def _moved(case: Case, laboratory: VirtualLaboratory) -> Case:
     return replace(case, laboratory=laboratory, name=f"{laboratory.name}-{case.name}")
 
 

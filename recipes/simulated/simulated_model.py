@@ -16,7 +16,7 @@ from simulated_training import test, train, write_stores
 from metaphase.networks.cards import CardAdditions, TrainingData, parse_card
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import open_set
-from metaphase.simulation import SimulationConfig
+from metaphase.simulation.config import SimulationConfig
 
 FAILURES = (
     "Trained on simulated slides only: on real tissue it shows how the tool works; its counts mean nothing.",

@@ -30,7 +30,9 @@ from metaphase.networks.training.data import Feeder, open_set
 from metaphase.networks.training.loop import feed_in_order
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import best_f1
-from metaphase.simulation import Case, SimulationConfig, case_truth, cohort_cases, render_region
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import ArraySlide, cut_squares
 
 STORED_PX = 128

@@ -20,21 +20,21 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB
-from metaphase.base.batch import BatchWatch, Progress
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, SlideCount
+from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.evaluation import MitosisResult, evaluate_mitoses
-from metaphase.evaluation.sites import SiteProfile, load_profile
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
-from metaphase.jobs.detection import SlideOutcome, detect_slide
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
-from metaphase.labels.registration import Annotations, RegistrationConfig
+from metaphase.labels.registration.files import Annotations
+from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide

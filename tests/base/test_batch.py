@@ -16,11 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaphase.base import batch as batch_module
-from metaphase.base import leases
-from metaphase.base.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.leases import Holder, holding
+from metaphase.base.sharing import batch as batch_module
+from metaphase.base.sharing import leases
+from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
+from metaphase.base.sharing.leases import Holder, holding
 from metaphase.cli.console import BarWatch, batch_bar, progress_bar
 
 PATIENCE_S = 60.0

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from metaphase.base import crews
-from metaphase.base.batch import BatchWatch, Failure, Progress, run_batch
-from metaphase.base.crews import Crew, hired
 from metaphase.base.errors import UsageError
+from metaphase.base.sharing import crews
+from metaphase.base.sharing.batch import BatchWatch, Failure, Progress, run_batch
+from metaphase.base.sharing.crews import Crew, hired
 
 pytest.importorskip("distributed", reason="the extra cluster is not installed")
 pytestmark = pytest.mark.filterwarnings("default")  # what Dask warns about is not ours

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from metaphase.base import leases
 from metaphase.base.errors import OutputError
-from metaphase.base.leases import Holder, Lease, file_name, holding
+from metaphase.base.sharing import leases
+from metaphase.base.sharing.leases import Holder, Lease, file_name, holding
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from metaphase.base.leases import holding
+from metaphase.base.sharing.leases import holding
 with holding(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from metaphase.base.parallel import KeptBytes
+
 CODE = """
 import os, sys, time
 from concurrent.futures import ProcessPoolExecutor
@@ -46,3 +48,17 @@ def test_workers_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> N
     if not ended(worker):
         os.kill(worker, signal.SIGKILL)
         raise AssertionError("a worker outlived its parent")
+
+
+def test_what_is_kept_is_what_was_used_last_and_never_too_much() -> None:
+    kept = KeptBytes(10)
+    kept.put("a", b"1234")
+    kept.put("b", b"1234")
+    assert kept.get("a") == b"1234"
+    kept.put("c", b"1234")
+    assert (kept.get("a"), kept.get("b"), kept.get("c")) == (b"1234", None, b"1234")
+    for _ in range(5):
+        kept.put("c", b"123456")  # in the place of the shorter one, not beside it
+    assert (kept.get("a"), kept.get("c")) == (b"1234", b"123456")
+    kept.put("d", b"x" * 11)
+    assert [kept.get(key) for key in "abcd"] == [None] * 4

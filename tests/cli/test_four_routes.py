@@ -16,15 +16,15 @@ import metaphase as mp
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.counting import count_slide
+from metaphase.counting.sites import SampleConfig, save_profile
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
-from metaphase.evaluation.sites import SampleConfig, save_profile
-from metaphase.images.tissue import load_tissue
+from metaphase.images.tissue.mask import load_tissue
 from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.jobs.results import SlideResult, load_result
-from metaphase.jobs.reviewing import apply_reviews, log_of
+from metaphase.jobs.slide_review import apply_reviews, log_of
 from metaphase.labels.observers.places import place_name
-from metaphase.networks.points import OperatingPoint
-from metaphase.web.access import Access
+from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app
 from tests.jobs.conftest import he_pixels, he_slide, tiny_model, write_slide  # noqa: F401
@@ -169,7 +169,7 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
     assert (computed.count, computed.count_interval) == (count.count, count.count_interval)
     (viewed,) = viewed_slides([folder])
     access = Access()
-    pages = viewing_app([viewed], TileMaker(), access)
+    pages = Guard(viewing_app([viewed], TileMaker()), access)
     with Client(pages, "http://127.0.0.1:8502", access.token) as client:
         (listed,) = client.post("/api/slides", json={}).json()["slides"]
         shown = client.post(f"/api/count/{viewed.key}", json={}).json()

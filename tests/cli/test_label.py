@@ -15,7 +15,7 @@ from metaphase.cli.label import label
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.web import labelling
-from metaphase.web.labelling import Running
+from metaphase.web.serving import Running
 from tests.labels.observers.projects import write_project
 
 
@@ -71,7 +71,7 @@ def test_serve_hands_over_its_options_and_prints_the_link(
     asked: dict[str, Any] = {}
 
     def pretend(folder: Path, **options: Any) -> None:
-        options.pop("ready")(Running("http://somewhere/", project))
+        options.pop("ready")(Running("http://somewhere/", len(project.items)))
         asked.update(options, folder=folder)
 
     monkeypatch.setattr(labelling, "serve_project", pretend)

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from metaphase.cli.main import app
 from metaphase.networks.cards import bundled_model
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 from tests.cli.running import run
 

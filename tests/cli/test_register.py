@@ -13,9 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.cli.register import register
+from metaphase.cli.reference import register
 from metaphase.detections import read_detections
-from metaphase.labels.registration import Similarity, load_transform
+from metaphase.labels.registration.similarity import Similarity
+from metaphase.labels.registration.transform import load_transform
 from metaphase.slides import Slide
 from tests.labels.registration.slides import MPP, he_slide, moved, nuclei, phh3_slide
 

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig, SlideCount, count_slide
-from metaphase.counting.calibration import Calibration, evidence
+from metaphase.counting.calibration import SiteCalibration, evidence
 from metaphase.counting.learning import Posterior, learn
 from metaphase.counting.populations import (
     OWN,
@@ -42,7 +42,7 @@ def scene(
     return generator.uniform(0, side_um, (len(true), 2)), expit(np.maximum(odds, FLOOR)), true
 
 
-def sure(missed: float = 0.0, spread: float = 1e-6, share: float = -1.4) -> Calibration:
+def sure(missed: float = 0.0, spread: float = 1e-6, share: float = -1.4) -> SiteCalibration:
     """A laboratory of which everything is known: the densities of `scene`."""
     draws = 100
     lab = Laboratory(
@@ -54,7 +54,7 @@ def sure(missed: float = 0.0, spread: float = 1e-6, share: float = -1.4) -> Cali
         np.full((draws, len(SPREADS)), spread),
         np.full(draws, missed),
     )
-    return Calibration(lab, COUNTED, 100, ReviewerError())
+    return SiteCalibration(lab, COUNTED, 100, ReviewerError())
 
 
 def answered_slides(
@@ -146,7 +146,7 @@ def test_squares_say_how_many_are_missed() -> None:
     assert many == pytest.approx(0.4, abs=0.15)
 
 
-def counted(mitoses: int, others: int, site: Calibration, seed: int = 0) -> tuple[SlideCount, int]:
+def counted(mitoses: int, others: int, site: SiteCalibration, seed: int = 0) -> tuple[SlideCount, int]:
     """The count of a small slide, and how many of its detections are mitoses."""
     generator = np.random.default_rng((5, seed))
     points, probability, _ = scene(generator, mitoses, others, 1300.0)

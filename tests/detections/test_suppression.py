@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage import measure
 
-from metaphase.detections.suppression import components, suppress
+from metaphase.detections.matching import components, suppress
 
 POINTS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from([0.2, 0.5, 0.9, 1.0])), max_size=60

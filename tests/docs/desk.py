@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 from tests.slides.dicoms import write_series
 

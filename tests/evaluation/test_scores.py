@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, write_table
 from metaphase.counting.specimen import grade_of
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation import (
     BootstrapConfig,
     evaluate_grade,
@@ -27,7 +28,6 @@ from metaphase.evaluation import (
 )
 from metaphase.evaluation.operating_points import load_point, save_point
 from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa
-from metaphase.networks.points import OperatingPoint
 from metaphase.reports.evaluation import write_agreement_report
 from tests.evaluation.cohorts import write_cohort
 

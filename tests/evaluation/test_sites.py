@@ -17,7 +17,7 @@ from scipy.special import expit
 from metaphase.base.arrays import Mask
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting.populations import ReviewerError
-from metaphase.evaluation.sites import (
+from metaphase.counting.sites import (
     Answered,
     Fitted,
     SampleConfig,
@@ -31,7 +31,7 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.networks.points import UNTUNED
+from metaphase.detections.points import UNTUNED
 
 DELTAS: Any = {"mitoses": 0.8, "count": 0.95}
 SEARCH = {"networks": [{"weights_sha256": "a"}], "peaks": {"floor": 0.1}}

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.detections import DetectionSet, Format, ReadContext, WriteContext, detection_set
 from metaphase.networks.cards import NetworkSpec
 from metaphase.slides import Level, Resolution, Slide, SlideBackend, SlideInfo

@@ -47,12 +47,12 @@ UNFORESEEN = ("Traceback (most recent call last)", "The traceback is in")
 FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 """... or of one among others."""
 PRELOADED = (
-    "metaphase.cli.main", "metaphase.jobs.detection_cohort", "metaphase.networks.detector",
-    "metaphase.jobs.tissue", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
-    "metaphase.jobs.training.run", "metaphase.labels.observers.exchange", "metaphase.jobs.labelling",
+    "metaphase.cli.main", "metaphase.jobs.detection", "metaphase.networks.detector",
+    "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
+    "metaphase.jobs.training.run", "metaphase.labels.observers.store", "metaphase.jobs.labelling",
     "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
-    "metaphase.base.crews", "metaphase.jobs.calibration", "metaphase.jobs.registration",
+    "metaphase.base.sharing.crews", "metaphase.jobs.calibration", "metaphase.jobs.registration",
     "metaphase.jobs.reference", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip

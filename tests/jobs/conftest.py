@@ -13,7 +13,8 @@ import torch
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid
 
 WIDTH, HEIGHT = 500, 400

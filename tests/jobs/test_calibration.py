@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
-from metaphase.evaluation.sites import SampleConfig, SiteProfile, load_profile, save_profile
-from metaphase.images.tissue import TissueSource
+from metaphase.counting.sites import SampleConfig, SiteProfile, load_profile, save_profile
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result
-from metaphase.jobs.reviewing import apply_review, log_of
+from metaphase.jobs.slide_review import apply_review, log_of
 from metaphase.labels.observers import AnswerStore, load_project
 from metaphase.labels.observers.places import place_name
 from metaphase.networks.detector import ReadyDetector, load_detector

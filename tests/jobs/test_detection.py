@@ -16,8 +16,8 @@ from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.detections import read_detections
-from metaphase.images.tissue import TissueSource
-from metaphase.jobs import journal as journal_module
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.jobs import searching
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
@@ -25,7 +25,8 @@ from metaphase.jobs.results import load_result
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import SlideSource, open_slide
 from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide
@@ -264,15 +265,15 @@ def test_a_full_disk_is_said_and_resumed(
     whole: SlideOutcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add, calls = journal_module.TileJournal.add, []
+    add, calls = searching.TileJournal.add, []
 
-    def full(self: journal_module.TileJournal, tile: int, points: journal_module.Peaks) -> None:
+    def full(self: searching.TileJournal, tile: int, points: searching.Peaks) -> None:
         calls.append(tile)
         if len(calls) == 4:
             raise OutputError("cannot write (No space left on device)", path=self.path)
         add(self, tile, points)
 
-    monkeypatch.setattr(journal_module.TileJournal, "add", full)
+    monkeypatch.setattr(searching.TileJournal, "add", full)
     with pytest.raises(OutputError, match="No space"):
         detected(he_slide, tmp_path, detector, CONFIG)
     monkeypatch.undo()

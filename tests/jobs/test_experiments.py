@@ -16,8 +16,14 @@ from metaphase.base.errors import UsageError
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.benches import GRID
 from metaphase.jobs.experiments import Experiments, markdown, run_experiments, summarise
-from metaphase.jobs.experiments.plan import baselines, easy_networks, experiments, questions, unsoftened
-from metaphase.jobs.experiments.running import colour_table
+from metaphase.jobs.experiments.running import (
+    baselines,
+    colour_table,
+    easy_networks,
+    experiments,
+    questions,
+    unsoftened,
+)
 from metaphase.jobs.experiments.summary import experiments_report
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students

@@ -20,12 +20,13 @@ import tifffile
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.counting import CountConfig
 from metaphase.detections import read_detections
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
-from metaphase.images.tissue import TissueMask, TissueSource, find_tissue, save_tissue
+from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
 from metaphase.jobs.counting import count_cohort, count_point, read_cases
-from metaphase.jobs.detection import SlideOutcome, detect_slide, slide_states
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide, slide_states
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.experiments import Experiments
 from metaphase.jobs.results import load_result
@@ -36,7 +37,6 @@ from metaphase.jobs.training.config import members, run_config, students
 from metaphase.jobs.training.run import run_chain, run_table
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
-from metaphase.networks.points import OperatingPoint
 from metaphase.slides import ArraySlide, Slide, SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config

@@ -38,20 +38,20 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
 )
 from metaphase.jobs.lab.parts import Pacer, Reporting, Step, in_parts, measure_rate, measured_rates
-from metaphase.jobs.lab.rehearsal import answer
 from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
 from metaphase.jobs.lab.steps import expected_seconds, steps_of
 from metaphase.jobs.stages import Facts, Report, Stage, run_stages
 from metaphase.labels.observers.project import load_project, read_items
-from metaphase.labels.observers.rehearsal import FOUR_OBSERVERS
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
-from metaphase.reports.lab import LabPage, LabRow
-from metaphase.simulation import SimulationConfig, simulate_cohort
+from metaphase.reports.run import LabPage, LabRow
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 from tests.jobs.run_samples import TINY_LAB
 from tests.labels.observers.projects import write_project
+from tests.rehearsal import FOUR_OBSERVERS, answer
 
 
 def seen(name: str, looks: Role = "", problem: str = "") -> Seen:

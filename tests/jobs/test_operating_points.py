@@ -13,19 +13,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, read_table, table_attributes
-from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
-from metaphase.evaluation.operating_points import load_points, save_point
-from metaphase.images.tissue import TissueSource
-from metaphase.jobs import counting
-from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
-from metaphase.jobs.detection import SlideOutcome, detect_slide
-from metaphase.jobs.detection_cohort import detect_cohort
-from metaphase.jobs.detection_config import DetectionConfig
-from metaphase.networks.cards import parse_card
-from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, find_detections
-from metaphase.networks.points import (
+from metaphase.detections.points import (
     PAPER_POINTS,
     UNTUNED,
     OperatingPoint,
@@ -33,6 +21,17 @@ from metaphase.networks.points import (
     paper_points,
     points_of,
 )
+from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
+from metaphase.evaluation.operating_points import load_points, save_point
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.jobs import counting
+from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
+from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
+from metaphase.jobs.detection_config import DetectionConfig
+from metaphase.networks.cards import parse_card
+from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
+from metaphase.networks.engine import Engine, EngineConfig, find_detections
 from metaphase.slides import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 

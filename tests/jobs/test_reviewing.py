@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.batch import run_batch
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import run_batch
 from metaphase.base.tables import read_table
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
-from metaphase.jobs import reviewing
+from metaphase.jobs import slide_review as reviewing
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
 from metaphase.jobs.detection import detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import file_of, load_result, load_results, write_cohort
-from metaphase.jobs.reviewing import (
+from metaphase.jobs.slide_review import (
     answers_of,
     apply_review,
     apply_reviews,

@@ -24,8 +24,9 @@ from metaphase.jobs.training.run import read_results, run_chain, run_table
 from metaphase.jobs.training.summary import example_groups
 from metaphase.labels.mining import CandidateError
 from metaphase.networks.checkpoints import load_model
-from metaphase.simulation import SimulationConfig, render_region, simulate_cohort
-from metaphase.simulation.config import cohort_cases
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import open_slide
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import ModelError
+from metaphase.detections.points import OperatingPoint
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import ModelCard, NetworkSpec, vouched_card
 from metaphase.networks.checkpoints import load_model, save_model
-from metaphase.networks.points import OperatingPoint
 
 SPEC = NetworkSpec(gamma=0.05)
 TUNED = OperatingPoint(name="mitoses", delta=0.9, metric="F1", value=0.7, cases=("a", "b"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
+from metaphase.detections.points import OperatingPoint
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     NOT_LABELLED,
@@ -21,7 +22,6 @@ from metaphase.networks.cards import (
     read_additions,
 )
 from metaphase.networks.checkpoints import load_model, package_model, save_model
-from metaphase.networks.points import OperatingPoint
 
 DATA = TrainingData(name="fields", terms="CC0", positives=7)
 POINT = OperatingPoint(name="patches", delta=0.9, metric="F1", value=0.7)

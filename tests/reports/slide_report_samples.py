@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.counting import Count, CountConfig, SlideCount, count_slide
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.reports.slide import ReportInput
 from metaphase.reports.slide.page import slide_page
 from metaphase.slides import ArraySlide, Level, Resolution, Slide, SlideInfo

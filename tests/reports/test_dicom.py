@@ -19,7 +19,8 @@ from metaphase.cli.main import app
 from metaphase.counting import count_slide
 from metaphase.detections import DetectionSet, read_detections, write_detections
 from metaphase.reports.dicom import write_count, write_probabilities
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides.dicom import source_image
 from tests.dicom_checks import DCIODVFY, faults, objections
 from tests.slides.dicoms import write_plain, write_series

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.reports.drawing import BEYOND, item_view
 from metaphase.slides import ArraySlide

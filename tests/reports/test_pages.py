@@ -23,7 +23,6 @@ from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.reports import evaluation
 from metaphase.reports.agreement import write_agreement_page
-from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
 from metaphase.reports.pages import (
     DASH,
     TextTable,
@@ -39,10 +38,14 @@ from metaphase.reports.plots import Line
 from metaphase.reports.run import (
     Examples,
     ExperimentsReport,
+    LabPage,
+    LabRow,
+    Round,
     RunReport,
     StageRow,
     run_page,
     write_experiments_page,
+    write_lab_page,
 )
 from metaphase.reports.slide import CohortRow, write_cohort_index
 from metaphase.reports.slide.page import slide_page

@@ -20,8 +20,8 @@ from metaphase.base.errors import MetaphaseError, MissingResolutionError, Output
 from metaphase.counting import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import write_slide_report
-from metaphase.reports.slide.gallery import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
 from metaphase.reports.slide.page import slide_page
+from metaphase.reports.slide.pictures import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
 from metaphase.slides import ArraySlide
 from tests.reports.slide_report_samples import (
     CARD,

@@ -15,16 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from metaphase.base.arrays import Box
 from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.geometry import Box
 from metaphase.counting import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.reports.drawing import Frame, dots_path, jpeg_uris, scale_bar
-from metaphase.reports.slide.gallery import BORDERLINE_MOST, HOTSPOT_MOST, choose, gallery_of, histogram_of
 from metaphase.reports.slide.inputs import Points, shown_points
-from metaphase.reports.slide.overview import closeup_of, heat_colours, heat_of, outline_path
 from metaphase.reports.slide.page import grade_scale, notice_of
+from metaphase.reports.slide.pictures import (
+    BORDERLINE_MOST,
+    HOTSPOT_MOST,
+    choose,
+    closeup_of,
+    gallery_of,
+    heat_colours,
+    heat_of,
+    histogram_of,
+    outline_path,
+)
 from metaphase.slides import ArraySlide
 from tests.reports.slide_report_samples import full_tissue, noisy_slide, page_of, random_points, result_for
 

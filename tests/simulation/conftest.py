@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaphase.simulation import Case, CaseRenderer, SimulationConfig, cohort_cases
+from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import CaseRenderer
 
 
 @pytest.fixture(scope="session")

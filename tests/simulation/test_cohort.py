@@ -11,14 +11,10 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import MetaphaseError, OutputError
-from metaphase.simulation import (
-    Displacement,
-    SimulationConfig,
-    cohort,
-    cohort_cases,
-    render_region,
-    simulate_cohort,
-)
+from metaphase.simulation import cohort
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import Displacement, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import open_slide
 
 SMALL = SimulationConfig(

@@ -2,7 +2,7 @@ import pytest
 
 from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
-from metaphase.simulation import LABORATORIES, SimulationConfig, cohort_cases
+from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import UsageError
-from metaphase.base.geometry import Box
-from metaphase.simulation.deformation import Displacement, random_displacement
+from metaphase.simulation.config import Displacement, random_displacement
 
 SIZE = (40_000, 30_000)
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from metaphase.base.geometry import Box
-from metaphase.simulation import Case, cohort_cases
+from metaphase.base.arrays import Box
 from metaphase.simulation.architecture import Architecture
-from metaphase.simulation.config import SimulationConfig
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.placement import (
     ARTEFACTS,
     CHUNK_PX,
@@ -16,7 +16,6 @@ from metaphase.simulation.placement import (
     Thing,
     reach_px,
 )
-from metaphase.simulation.truth import case_truth
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.simulation.randomness import (
     COARSE_STEP,
     Noise,

@@ -2,9 +2,11 @@ import cv2
 import numpy as np
 import pytest
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import RegionError
-from metaphase.base.geometry import Box
-from metaphase.simulation import Case, CaseRenderer, case_truth, object_patches, render_region, tissue_truth
+from metaphase.simulation.cohort import case_truth, tissue_truth
+from metaphase.simulation.config import Case
+from metaphase.simulation.rendering import CaseRenderer, object_patches, render_region
 
 
 @pytest.mark.slow

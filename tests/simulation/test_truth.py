@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 
 from metaphase.counting.specimen import grade_of
-from metaphase.simulation import Case, case_truth
-from metaphase.simulation.truth import GRADE_LIMITS, hotspot_count
+from metaphase.simulation.cohort import GRADE_LIMITS, case_truth, hotspot_count
+from metaphase.simulation.config import Case
 
 
 def test_coordinates_obey_the_displacement_exactly(case: Case):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import RegionError
-from metaphase.base.geometry import Box
 from metaphase.slides import Slide
 from tests.slides.images import BLOBS
 

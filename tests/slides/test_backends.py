@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.slides import ArraySlide, Slide, open_slide
 from tests.slides.conformance import Image, SlideConformance
 from tests.slides.images import blob_image, noise_image, write_tiff

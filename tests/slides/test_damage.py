@@ -16,7 +16,7 @@ import tifffile
 from PIL import Image
 from wsidicom.codec import JpegSettings
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.slides import ArraySlide, open_slide, plan_tiles, read_tiles
 from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError
 from metaphase.slides.damage import check_jpeg, odd_parts

@@ -12,8 +12,8 @@ from pydicom import dcmread
 from wsidicom import ConcatenationByFrames
 from wsidicom.codec import Jpeg2kSettings, JpegLsSettings, JpegSettings
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import MissingResolutionError, SlideError
-from metaphase.base.geometry import Box
 from metaphase.jobs.cohort import named_slides
 from metaphase.slides import Slide, SlideSource, open_slide
 from tests.slides import test_backends

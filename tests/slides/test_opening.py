@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
-from metaphase.base.geometry import Box
 from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
-from metaphase.slides.backends import filled_bounds
-from metaphase.slides.metadata import ome_mpp
+from metaphase.slides.backends import filled_bounds, ome_mpp
 from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError, UsageError
-from metaphase.base.geometry import Box
 from metaphase.slides import ArraySlide, MaskGrid, plan_tiles, read_tiles
 from tests.slides.images import blob_image, noise_image
 

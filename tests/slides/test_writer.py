@@ -15,8 +15,8 @@ import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.geometry import Box
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 from tests.slides.images import blob_image, halved, noise_image
 

@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from metaphase.base.errors import OutputError
-from metaphase.web import connections, serving
-from metaphase.web.connections import ImpatientProtocol, OnceInAWhile
-from metaphase.web.serving import LOOPBACK, listening
+from metaphase.web import serving
+from metaphase.web import serving as connections
+from metaphase.web.serving import LOOPBACK, ImpatientProtocol, OnceInAWhile, listening
 
 PATIENCE_S = 60.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.web.access import HEADERS, MAX_BODY, Access, is_loopback, own_token
-from metaphase.web.labelling import ASSETS, labelling_app
+from metaphase.web.access import HEADERS, MAX_BODY, Access, Guard, is_loopback, own_token
+from metaphase.web.labelling import labelling_app
 from metaphase.web.pictures import CropMaker
+from metaphase.web.serving import KINDS
 from tests.web.asgi import Client
 
 TOKEN = "a-token-of-some-length"
@@ -27,7 +29,9 @@ HERE = "http://127.0.0.1:8500"
 @pytest.fixture
 def client(project: Project, store: AnswerStore) -> Iterator[Client]:
     access = Access()
-    with Client(labelling_app(project, store, CropMaker(project), access), HERE, access.token) as opened:
+    with Client(
+        Guard(labelling_app(project, store, CropMaker(project)), access), HERE, access.token
+    ) as opened:
         yield opened
 
 
@@ -35,7 +39,7 @@ def client(project: Project, store: AnswerStore) -> Iterator[Client]:
 def distant(project: Project, store: AnswerStore) -> Iterator[Client]:
     """A server open to the network."""
     access = Access(TOKEN, loopback_only=False)
-    app = labelling_app(project, store, CropMaker(project), access)
+    app = Guard(labelling_app(project, store, CropMaker(project)), access)
     with Client(app, "http://labels.example:8500") as opened:
         yield opened
 
@@ -90,8 +94,10 @@ def test_nobody_learns_of_others_or_of_the_slides(
     for secret in ("Ben", "artefact", "secret", "patient", "i00", "0.123", "0.987", str(project.folder)):
         assert secret not in told
     assert set(state) == {
-        "observer", "project", "title", "question", "answers", "items", "given", "seconds", "crops", "marks",
+        "observer", "project", "title", "question", "answers", "items", "points", "given", "seconds", "crops",
+        "marks",
     }  # fmt: skip
+    assert state["points"] == [], "these are for reviews, which are not blind"
     picture = client.get(f"{state['crops']}/{state['items'][0]}/close.jpg")
     assert "secret" not in str(picture.headers) + picture.text
 
@@ -140,11 +146,14 @@ def test_no_path_reaches_the_file_system(client: Client, address: str) -> None:
 
 
 def test_every_asset_is_there_and_the_page_asks_for_no_other(client: Client) -> None:
-    for address, (_, kind) in ASSETS.items():
-        reply = client.get(f"/{address}")
-        assert reply.status_code == 200
-        assert reply.headers["content-type"] == kind
     page = client.get("/").text
+    scripts = "".join(client.get(f"/{name}.js").text for name in ("page", "controls"))
+    wanted = re.findall(r'(?:href|src)="/([^"]+)"', page) + re.findall(r'from "/([^"]+)"', scripts)
+    assert {"page.js", "page.css", "icon.svg", "controls.js", "outbox.js"} <= set(wanted)
+    for address in wanted:
+        reply = client.get(f"/{address}")
+        assert reply.status_code == 200, address
+        assert reply.headers["content-type"] == KINDS[Path(address).suffix]
     assert "http:" not in page
     assert "https:" not in page
     assert "style=" not in page  # the policy forbids it
@@ -168,7 +177,7 @@ def test_every_asset_is_there_and_the_page_asks_for_no_other(client: Client) -> 
         {"observer": "Anna", "answers": [answer(1) | {"item": "../items.csv"}]},
         {"observer": "Anna", "answers": [answer(1, seconds=-1)]},
         {"observer": "Anna", "answers": [answer(1, seconds=1e9)]},
-        {"observer": "Anna", "answers": [answer(1, "x" * 33)]},
+        {"observer": "Anna", "answers": [answer(1, "x" * 65)]},
         {"observer": "Anna", "answers": [answer(1, extra=1)]},
         {"observer": "Anna", "answers": [answer(1)] * 101},
         [],
@@ -319,7 +328,7 @@ def test_cookies_of_two_projects_do_not_meet() -> None:
 
 
 def test_everybody_needs_a_token_worth_the_name(project: Project, store: AnswerStore) -> None:
-    app = labelling_app(project, store, CropMaker(project), Access())
+    app = Guard(labelling_app(project, store, CropMaker(project)), Access())
     with Client(app, HERE) as another_user_of_the_machine:
         assert another_user_of_the_machine.post("/api/session", json={"observer": "A"}).status_code == 403
     assert Access().token != Access().token

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from metaphase.jobs.reference import finish_cohort
-from metaphase.jobs.review import collect_decisions
+from metaphase.jobs.reference_review import collect_decisions
 from tests.labels.reference.workspaces import built_workspace
 
 PATIENCE_MS = 60_000
 CODE = """
 import sys
-from metaphase.web.review import serve_review
+from metaphase.web.labelling import serve_review
 serve_review(sys.argv[1], port=0, ready=lambda running: print(running.url, flush=True))
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from metaphase.detections import read_detections
 from metaphase.jobs.results import load_result
-from metaphase.jobs.reviewing import apply_review
+from metaphase.jobs.slide_review import apply_review
 from tests.web.results import (
     spread_places,
     write_probability_map,

@@ -44,6 +44,12 @@ class UsageError(MetaphaseError):
     """An option or argument makes no sense, whatever the input files hold (exit code 2)."""
 
 
+def require(fine: bool, name: str, value: object, range_text: str) -> None:
+    """Refuse a setting that is out of its range."""
+    if not fine:
+        raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
+
+
 class SlideError(MetaphaseError):
     """A slide cannot be opened or read."""
 

@@ -1,12 +1,12 @@
-"""Work spread over threads, in order and with bounded memory."""
+"""Work spread over threads, in order and with bounded memory, and what threads keep of it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing.connection import wait
 from typing import TypeVar
@@ -60,3 +60,27 @@ def in_order(
     finally:
         for future in waiting:
             future.cancel()
+
+
+class KeptBytes:
+    """What was made or fetched, up to so many bytes; what was unused longest is dropped first."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._size = most, 0
+        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> bytes | None:
+        """What is kept under a key, or None."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: Hashable, data: bytes) -> None:
+        """Keep it."""
+        with self._lock:
+            self._size += len(data) - len(self._kept.get(key, b""))
+            self._kept[key] = data
+            while self._size > self._most:
+                self._size -= len(self._kept.popitem(last=False)[1])

@@ -11,8 +11,7 @@ import io
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from metaphase.base.errors import MetaphaseError, UsageError, is_url, spelled
+from metaphase.base.parallel import KeptBytes
 
 EXTRA = "pip install 'metaphase[remote]'"
 RETRIES, RETRY_S, REQUEST_S = 8, 120, 30
@@ -168,29 +168,7 @@ class RemoteFile(io.RawIOBase):
         return _kept.get((self.url, self.status, offset, size))
 
 
-class _Kept:
-    """Ranges of files, those unused longest dropped first."""
-
-    def __init__(self) -> None:
-        self._ranges: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> bytes | None:
-        with self._lock:
-            if key in self._ranges:
-                self._ranges.move_to_end(key)
-            return self._ranges.get(key)
-
-    def put(self, key: Hashable, data: bytes) -> None:
-        with self._lock:
-            self._bytes += len(data) - len(self._ranges.get(key, b""))
-            self._ranges[key] = data
-            while self._bytes > KEPT_BYTES:
-                self._bytes -= len(self._ranges.popitem(last=False)[1])
-
-
-_kept = _Kept()
+_kept = KeptBytes(KEPT_BYTES)
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

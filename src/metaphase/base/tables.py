@@ -15,10 +15,10 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from pyarrow import parquet
 
+from metaphase.base.arrays import BELIEVABLE_MPP
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised, readable
-from metaphase.base.geometry import BELIEVABLE_MPP
 from metaphase.base.remote import url_of
 
 MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")

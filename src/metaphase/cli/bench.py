@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, Mpp, print_json, progress_bar, stdout
+from metaphase.cli.console import Device, Json, Mpp, print_json, progress_bar, say, stdout
 
 AREAS_MM2 = (5.0, 50.0, 200.0)
 
@@ -73,13 +73,11 @@ def bench(
     }
     for name, rate in steps.items():
         table.add_row(name, f"{rate:.3g}", f"{1 / rate:.3g}")
-    stdout.print(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
+    say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
     stdout.print(table)
-    stdout.print(
-        f"A slide waits for {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed."
-    )
+    say(f"A slide waits for {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.")
     for area, value in minutes.items():
-        stdout.print(f"{area} mm2 of tissue: {_spoken(value)}")
+        say(f"{area} mm2 of tissue: {_spoken(value)}")
 
 
 def _spoken(minutes: float) -> str:

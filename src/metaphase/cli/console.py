@@ -29,10 +29,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.batch import BatchWatch, Failure, brief_time
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
-from metaphase.base.leases import Holder
+from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
+from metaphase.base.sharing.leases import Holder
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import StageState
@@ -187,7 +187,7 @@ def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
     counts = [counts_in(result)[0] for result in results]
     notes = (f"{one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
     for note in dict.fromkeys(notes):
-        stdout.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(note)
 
 
 def print_json(value: Any) -> None:
@@ -248,6 +248,11 @@ def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True)
     """A line a stage on stderr: kept, or why it was done."""
     for state in states if shown else ():
         tell(f"{name}: {state.explanation}" if name else state.explanation)
+
+
+def say(line: str) -> None:
+    """A plain line on stdout, however long."""
+    stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def tell(line: str) -> None:

@@ -38,7 +38,7 @@ from metaphase.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from metaphase.base.batch import Batch
+    from metaphase.base.sharing.batch import Batch
     from metaphase.jobs.detection import SlideOutcome
 
 
@@ -128,12 +128,11 @@ def detect(
     theta or format costs seconds. Several commands may write into one folder: each slide is done by one of
     them, and the index and tables are those of all.
     """
-    from metaphase.base.batch import shard_of
-    from metaphase.base.crews import hired
-    from metaphase.evaluation.sites import load_profile
+    from metaphase.base.sharing.batch import shard_of
+    from metaphase.base.sharing.crews import hired
+    from metaphase.counting.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
-    from metaphase.jobs.detection import slide_states
-    from metaphase.jobs.detection_cohort import detect_cohort
+    from metaphase.jobs.detection import detect_cohort, slide_states
     from metaphase.jobs.detection_config import DetectionConfig
     from metaphase.jobs.results import INDEX
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector

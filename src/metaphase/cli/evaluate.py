@@ -11,15 +11,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, Mpp, Paper, print_json, stdout, warn
+from metaphase.cli.console import Folder, Json, Mpp, Paper, print_json, say, stdout, warn
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.base.cautions import Cautions
-    from metaphase.evaluation.grades import AgreementResult
+    from metaphase.detections.points import OperatingPoint
     from metaphase.evaluation.tuning import CountPart
-    from metaphase.networks.points import OperatingPoint
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
@@ -102,48 +101,36 @@ def mitoses(
     _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
 
 
-@evaluate.command()
-def grade(
-    truth: Truth,
-    predictions: Predictions,
-    output: Output = None,
-    by: By = None,
-    split: Split = None,
-    card: Card = None,
-    skip_missing: SkipMissing = False,
-    bootstrap: Bootstrap = 1000,
-    as_json: Json = False,
-) -> None:
-    """Is the mitotic grade right? Quadratic weighted kappa."""
-    from metaphase.evaluation import BootstrapConfig, evaluate_grade
+def _add_agreement(task: str, about: str) -> None:
+    """The command of a task with one number a case."""
 
-    result = evaluate_grade(
-        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-        bootstrap=BootstrapConfig(samples=bootstrap),
-    )  # fmt: skip
-    _show_agreement(result, output, as_json)
+    def command(
+        truth: Truth,
+        predictions: Predictions,
+        output: Output = None,
+        by: By = None,
+        split: Split = None,
+        card: Card = None,
+        skip_missing: SkipMissing = False,
+        bootstrap: Bootstrap = 1000,
+        as_json: Json = False,
+    ) -> None:
+        from metaphase.evaluation import BootstrapConfig, evaluate_grade, evaluate_proliferation
+        from metaphase.reports.evaluation import write_agreement_report
+
+        result = (evaluate_grade if task == "grade" else evaluate_proliferation)(
+            truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
+            bootstrap=BootstrapConfig(samples=bootstrap),
+        )  # fmt: skip
+        if output is not None:
+            write_agreement_report(result, output)
+        _show(result.table(), result.warnings, output, as_json, "", result.settings)
+
+    evaluate.command(task, help=about)(command)
 
 
-@evaluate.command()
-def proliferation(
-    truth: Truth,
-    predictions: Predictions,
-    output: Output = None,
-    by: By = None,
-    split: Split = None,
-    card: Card = None,
-    skip_missing: SkipMissing = False,
-    bootstrap: Bootstrap = 1000,
-    as_json: Json = False,
-) -> None:
-    """Does the score follow proliferation? Spearman correlation."""
-    from metaphase.evaluation import BootstrapConfig, evaluate_proliferation
-
-    result = evaluate_proliferation(
-        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-        bootstrap=BootstrapConfig(samples=bootstrap),
-    )  # fmt: skip
-    _show_agreement(result, output, as_json)
+_add_agreement("grade", "Is the mitotic grade right? Quadratic weighted kappa.")
+_add_agreement("proliferation", "Does the score follow proliferation? Spearman correlation.")
 
 
 @tune.command("mitoses")
@@ -174,57 +161,40 @@ def tune_mitoses_command(
     )  # fmt: skip
 
 
-@tune.command("count")
-def tune_count_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
-    _tune_count(("proliferation", "grade"), truth, predictions, card, split, paper, as_json)
+def _add_count_tuning(name: str, parts: tuple[CountPart, ...], about: str) -> None:
+    """The command that tunes all of a count's numbers, or only some."""
+
+    def command(
+        truth: Truth,
+        predictions: Counts,
+        card: NewCard = None,
+        split: Split = None,
+        paper: Paper = False,
+        as_json: Json = False,
+    ) -> None:
+        from metaphase.evaluation import tune_count
+
+        tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
+        _show_tuned(tuned, as_json)
+
+    tune.command(name, help=about)(command)
 
 
-@tune.command("proliferation")
-def tune_proliferation_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose only the count's delta, for Spearman; thetas that were tuned at another delta go."""
-    _tune_count(("proliferation",), truth, predictions, card, split, paper, as_json)
-
-
-@tune.command("grade")
-def tune_grade_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold."""
-    _tune_count(("grade",), truth, predictions, card, split, paper, as_json)
-
-
-def _tune_count(
-    parts: tuple[CountPart, ...],
-    truth: Path,
-    counts: Path,
-    card: Path | None,
-    split: str | None,
-    paper: bool,
-    as_json: bool,
-) -> None:
-    from metaphase.evaluation import tune_count
-
-    _show_tuned(tune_count(truth, counts, card, split=split, parts=parts, floor=_floor(paper)), as_json)
+_add_count_tuning(
+    "count",
+    ("proliferation", "grade"),
+    "Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.",
+)
+_add_count_tuning(
+    "proliferation",
+    ("proliferation",),
+    "Choose only the count's delta, for Spearman; thetas that were tuned at another delta go.",
+)
+_add_count_tuning(
+    "grade",
+    ("grade",),
+    "Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold.",
+)
 
 
 def _floor(paper: bool) -> float:
@@ -232,14 +202,6 @@ def _floor(paper: bool) -> float:
     from metaphase.detections.table import PAPER_FLOOR
 
     return PAPER_FLOOR if paper else 0.0
-
-
-def _show_agreement(result: AgreementResult, output: Path | None, as_json: bool) -> None:
-    from metaphase.reports.evaluation import write_agreement_report
-
-    if output is not None:
-        write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json, "", result.settings)
 
 
 def _show(
@@ -262,9 +224,9 @@ def _show(
     stdout.print(shown)
     if point:
         told = f"{threshold} ({point})" if threshold else f"operating point {point}"
-        stdout.print(told, markup=False, highlight=False, soft_wrap=True)
+        say(told)
     if output is not None:
-        stdout.print(str(output / "index.html"), markup=False)
+        say(str(output / "index.html"))
 
 
 def _cell(value: Any) -> str:
@@ -281,7 +243,7 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
-        stdout.print(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients", soft_wrap=True)
+        say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
         warn("too few patients to tell how far delta depends on them: tune on more")
 
@@ -323,7 +285,7 @@ def export(
     )  # fmt: skip
     for warning in study.warnings:
         warn(str(warning))
-    stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
+    say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
 
 
 @observers.command()

@@ -12,8 +12,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.batch import brief_time
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
+from metaphase.base.sharing.batch import brief_time
+from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -69,7 +69,7 @@ def status(context: typer.Context, place: LabOption = None, as_json: Json = Fals
         _tell_end(found)
     tell(f"page {found.page}")
     if command:
-        stdout.print(f"next: {command}", markup=False, highlight=False)
+        say(f"next: {command}")
 
 
 @lab.command()
@@ -116,12 +116,9 @@ def init(
     told = ", ".join(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
-    stdout.print(
-        f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}",
-        markup=False, highlight=False,
-    )  # fmt: skip
+    say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}")
     tell(f"page {begun.lab.page}")
-    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+    say("next: metaphase lab next")
 
 
 @lab.command("next")
@@ -164,7 +161,7 @@ def next_(
             tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering are left.")
     if no_page:
         tell(asked.command)
-    stdout.print("next: metaphase lab next", markup=False, highlight=False)
+    say("next: metaphase lab next")
 
 
 def _answered(found: LabFolder, asked: Asked) -> bool:
@@ -178,9 +175,8 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
 
 def _serve(found: LabFolder, asked: Asked) -> None:
     """Show a page until everything on it is answered, or Ctrl-C."""
-    from metaphase.web.labelling import Running, serve_project
-    from metaphase.web.review import Running as ReviewRunning
-    from metaphase.web.review import serve_review
+    from metaphase.web.labelling import serve_project, serve_review
+    from metaphase.web.serving import Running
 
     said = [str(asked)]
 
@@ -191,7 +187,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
             tell(said[0])
         return now is None or now.complete
 
-    def ready(running: Running | ReviewRunning) -> None:
+    def ready(running: Running) -> None:
         tell("It goes on by itself when all is answered. Ctrl-C stops; answers are kept, and")
         tell("metaphase lab next --enough goes on with those there are. Open")
         typer.echo(running.url)
@@ -255,7 +251,7 @@ def _tell_end(found: LabFolder) -> None:
     for doubt in doubts:
         warn(str(doubt))
     for line in lines:
-        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _time(seconds: float | None, status: str) -> str:

@@ -1,7 +1,8 @@
-"""`metaphase label`: several observers judge candidates in the browser, and their answers become labels."""
+"""`metaphase label` and `calibrate`: answers of several observers become labels, or a site profile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Json, print_json, stderr, stdout, warn
+from metaphase.cli.console import Folder, Json, print_json, say, stderr, stdout, warn
 
 if TYPE_CHECKING:
+    from metaphase.counting.sites import SiteProfile
     from metaphase.labels.observers.consensus import Merged
-    from metaphase.web.labelling import Running
+    from metaphase.web.serving import Running
 
 label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
 
@@ -41,9 +43,27 @@ def serve(
     ] = None,
 ) -> None:
     """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""
+    from metaphase.labels.observers.project import load_project
     from metaphase.web.labelling import serve_project
 
-    serve_project(project, host=host, port=port, token=token, ready=_announce)
+    asked = load_project(project)
+    missing = asked.missing_slides()
+    if missing:
+        warn(
+            f"{len(missing)} slides are not there, so {sum(missing.values())} of {len(asked.items)} items "
+            f"have no picture; the first is {next(iter(missing))}"
+        )
+    serve_project(project, host=host, port=port, token=token, ready=announce("items"))
+
+
+def announce(what: str) -> Callable[[Running], None]:
+    """What a page that is about to be served shows, and where."""
+
+    def tell_link(running: Running) -> None:
+        stderr.print(f"{running.shown} {what}. Stop with Ctrl-C; open", highlight=False)
+        typer.echo(running.url)
+
+    return tell_link
 
 
 @label.command()
@@ -69,46 +89,31 @@ def merge(
     stdout.print(_table(merged))
     counts = merged.labels["label"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
-    stdout.print(
+    say(
         f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
         f"Fleiss' kappa {told_kappa(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
-        "that all observers answered",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    stdout.print(f"see {(output or project) / REPORT}", markup=False, highlight=False, soft_wrap=True)
+        "that all observers answered"
+    )
+    say(f"see {(output or project) / REPORT}")
 
 
 @label.command()
 def export(project: ProjectFolder, file: AnswersFile) -> None:
     """Write the answers to a CSV, for other tools."""
-    from metaphase.labels.observers.exchange import export_answers
+    from metaphase.labels.observers.store import export_answers
 
     count = export_answers(project, file)
-    stdout.print(f"{count} answers in {file}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{count} answers in {file}")
 
 
 @label.command(name="import")
 def import_(project: ProjectFolder, file: AnswersFile) -> None:
     """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
-    from metaphase.labels.observers.exchange import import_answers
+    from metaphase.labels.observers.store import import_answers
 
     done = import_answers(project, file)
-    stdout.print(
-        f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already",
-        markup=False, highlight=False,
-    )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    missing = running.project.missing_slides()
-    if missing:
-        warn(
-            f"{len(missing)} slides are not there, so {sum(missing.values())} of "
-            f"{len(running.project.items)} items have no picture; the first is {next(iter(missing))}"
-        )
-    stderr.print(f"{len(running.project.items)} items. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
+    say(f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already")
 
 
 def _table(merged: Merged) -> Table:
@@ -121,4 +126,86 @@ def _table(merged: Merged) -> Table:
             escape(str(row["observer"])), str(row["answers"]), f"{row['seconds']:.1f}",
             f"{row['minutes']:.1f}", str(row["changes"]), span,
         )  # fmt: skip
+    return table
+
+
+# ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
+
+calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
+
+Calibrated = Annotated[
+    Path, typer.Argument(help="Folder that `metaphase calibrate draw` made.", metavar="CALIBRATION")
+]
+
+
+@calibrate.command()
+def draw(
+    results: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
+    ],
+    output: Folder,
+    answers: Annotated[int, typer.Option(help="How many pictures are asked about, squares included.")] = 100,
+    squares: Annotated[
+        int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
+    ] = 20,
+    square_um: Annotated[float, typer.Option(help="Side of the squares.")] = 256.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sample.")] = 0,
+) -> None:
+    """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
+    from metaphase.counting.sites import SampleConfig
+    from metaphase.jobs.calibration import DETECTIONS, SQUARES, draw_sample
+
+    drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
+    lines = [
+        f"{drawn.detections} detections and {drawn.squares} squares of {drawn.slides} slides. Answer both:",
+        f"  metaphase label serve {output / DETECTIONS}",
+        f"  metaphase label serve {output / SQUARES}",
+        f"then: metaphase calibrate fit {output} -o site.json",
+    ]
+    for line in lines:
+        say(line)
+
+
+@calibrate.command()
+def fit(
+    calibration: Calibrated,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The site profile to write, JSON.")],
+    name: Annotated[
+        str, typer.Option(help="What to call the laboratory; by default the folder's name.")
+    ] = "",
+    answers: Annotated[
+        Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
+    ] = None,
+    missed: Annotated[
+        float, typer.Option(help="Share of mitoses that the reviewers are known to call something else.")
+    ] = 0.0,
+    false_alarms: Annotated[
+        float, typer.Option(help="Share of all else that they are known to call a mitosis.")
+    ] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Make the site profile of the answers, for `metaphase detect --site`."""
+    from metaphase.counting.populations import ReviewerError
+    from metaphase.counting.sites import save_profile
+    from metaphase.jobs.calibration import fit_profile
+
+    profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
+    save_profile(output, profile)
+    if as_json:
+        print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
+        return
+    stdout.print(_profile_table(profile))
+    say(f"{profile.told()}, model {profile.model}")
+    say(f"metaphase detect SLIDE... -o DIR --site {output}")
+
+
+def _profile_table(profile: SiteProfile) -> Table:
+    table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
+    for point, delta in profile.deltas.items():
+        for name, told in (("precision", "right"), ("recall", "found"), ("false_per_mm2", "false per mm2")):
+            if name in profile.at[point]:
+                table.add_row(f"{told} at the point {point} ({delta:.4g})", str(profile.at[point][name]))
+    table.add_row("share of mitoses with any detection", str(profile.found))
+    table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
     return table

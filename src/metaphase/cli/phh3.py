@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from metaphase.base.config import read_settings
@@ -26,14 +24,15 @@ from metaphase.cli.console import (
     batch_bar,
     print_json,
     progress_bar,
+    say,
     stdout,
     tell,
     warn,
 )
+from metaphase.cli.train import report_training, watcher
 
 if TYPE_CHECKING:
-    from metaphase.labels.phh3.training import LearningConfig
-    from metaphase.networks.training.loop import TrainingResult, Update
+    from metaphase.labels.phh3.networks import LearningConfig
 
 Row = dict[str, Any]
 
@@ -75,9 +74,9 @@ def candidates(
     as_json: Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.phh3 import search_cohort
-    from metaphase.labels.phh3.config import BrownConfig
+    from metaphase.labels.phh3.survey import BrownConfig
 
     settings = read_settings(BrownConfig, config)
     with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
@@ -116,7 +115,7 @@ def sample(
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
     from metaphase.base.tables import named, read_manifest
-    from metaphase.labels.phh3.sampling import SampleConfig, draw_project
+    from metaphase.labels.phh3.cases import DrawConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
@@ -125,15 +124,12 @@ def sample(
         workspace,
         output,
         cast(Literal["cnn1", "cnn2"], purpose),
-        SampleConfig(count, per_case, active, seed),
+        DrawConfig(count, per_case, active, seed),
         exclude=exclude or (),
     )
     if drawn.skipped:
         warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
-    stdout.print(
-        f"{len(drawn.items):,} items; label them with: metaphase label serve {escape(str(output))}",
-        soft_wrap=True,
-    )
+    say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
 
 
 @phh3.command("train-cnn1")
@@ -151,14 +147,14 @@ def train_cnn1(
     as_json: Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import training
+    from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
         result = training.train_cnn1(
-            project, output, config, start=start, device=device, watch=_watcher(bar, epochs)
+            project, output, config, start=start, device=device, watch=watcher(bar, epochs)
         )
-    _report_training(result, as_json)
+    report_training(result, as_json)
 
 
 @phh3.command("train-cnn2")
@@ -180,15 +176,15 @@ def train_cnn2(
     as_json: Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import training
+    from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
     with progress_bar() as bar:
-        watch = _watcher(bar, epochs)
+        watch = watcher(bar, epochs)
         result = training.train_cnn2(
             project, output, config, artefacts=artefacts or (), start=start, device=device, watch=watch
         )
-    _report_training(result, as_json)
+    report_training(result, as_json)
 
 
 @phh3.command()
@@ -206,9 +202,9 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.phh3 import classify_cohort
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     if not given:
@@ -227,30 +223,12 @@ def classify(
 def _learning(
     epochs: int, batch: int, samples: int | None, normalisation: str, augment: str, seed: int
 ) -> LearningConfig:
-    from metaphase.labels.phh3.training import LearningConfig
+    from metaphase.labels.phh3.networks import LearningConfig
 
     kind = cast(Literal["none", "batch"], normalisation)  # checked when the network is described
     return LearningConfig(
         epochs=epochs, batch=batch, samples_per_epoch=samples, normalisation=kind, augment=augment, seed=seed
     )
-
-
-def _watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
-    task = bar.add_task("cutting patches", total=epochs)
-
-    def show(update: Update) -> None:
-        bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
-
-    return show
-
-
-def _report_training(result: TrainingResult, as_json: bool) -> None:
-    if as_json:
-        print_json({"model": str(result.model), "f1": result.best, "history": result.history})
-    else:
-        stdout.print(
-            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
-        )
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:

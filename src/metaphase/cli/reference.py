@@ -1,10 +1,11 @@
-"""`metaphase reference`: the reference standard of H&E slides from the mitoses of their PHH3 partners."""
+"""`metaphase reference` and `register`: mitoses, points and annotations from PHH3 slides to H&E slides."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -15,6 +16,7 @@ from metaphase.cli.console import (
     Cluster,
     Device,
     Explain,
+    Folder,
     Json,
     LogJson,
     Scheduler,
@@ -22,16 +24,17 @@ from metaphase.cli.console import (
     Workers,
     batch_bar,
     complain,
+    explain,
     print_json,
-    stderr,
+    say,
     stdout,
     tell,
     warn,
 )
+from metaphase.cli.label import announce
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built
-    from metaphase.web.review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
 
@@ -82,7 +85,7 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.base.crews import hired
+    from metaphase.base.sharing.crews import hired
     from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
@@ -113,9 +116,9 @@ def review(
 
     Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
     """
-    from metaphase.web.review import serve_review
+    from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=_announce)
+    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("points"))
 
 
 @reference.command()
@@ -129,7 +132,7 @@ def apply(
 ) -> None:
     """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
-    from metaphase.jobs.review import collect_decisions
+    from metaphase.jobs.reference_review import collect_decisions
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)
@@ -140,7 +143,7 @@ def apply(
         return
     if done.stale:
         warn(f"{done.stale} decisions are about points that are there no more, or have moved: review again")
-    stdout.print(
+    say(
         f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
         f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
     )
@@ -158,15 +161,101 @@ def _report(built: Built, output: Path, as_json: bool) -> None:
         complain(f"{one.case} ({one.status}): {one.reason}")
     causes = built.table["cause"][built.table["cause"] != ""].value_counts()
     for cause, count in causes.items():
-        stdout.print(f"{count} refused: {cause}", highlight=False)
+        say(f"{count} refused: {cause}")
     accepted = int(built.table["accepted"].sum())
-    stdout.print(
+    say(
         f"{accepted} of {len(built.table)} points accepted; see {output / 'reference.csv'}, and look at them "
-        f"with: metaphase reference review {output}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"with: metaphase reference review {output}"
+    )
 
 
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.items} points. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
+# ---- `metaphase register`: carry points and annotations from PHH3 to H&E ----
+
+He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
+Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
+Points = Annotated[
+    Path | None, typer.Option("--points", help="Points on the PHH3 slide, in any detection format.")
+]
+Shapes = Annotated[
+    Path | None, typer.Option("--annotations", help="GeoJSON annotations to carry to the other slide.")
+]
+HeMpp = Annotated[
+    float | None, typer.Option("--mpp", help="Micrometres per pixel, where the H&E file does not say.")
+]
+Phh3Mpp = Annotated[
+    float | None, typer.Option("--phh3-mpp", help="The same for the PHH3 slide; by default that of --mpp.")
+]
+AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
+Accept = Annotated[
+    bool,
+    typer.Option("--accept-doubtful", help="Carry points and annotations over though the pair is doubtful."),
+]
+Seed = Annotated[int, typer.Option(help="Where the random tiles lie.")]
+
+
+class DrawnOn(StrEnum):
+    """The slide on which annotations were drawn."""
+
+    phh3 = "phh3"
+    he = "he"
+
+
+Drawn = Annotated[DrawnOn, typer.Option("--drawn-on", help="The slide on which the annotations were drawn.")]
+
+
+def register(
+    he: He,
+    phh3: Phh3,
+    output: Folder,
+    points: Points = None,
+    annotations: Shapes = None,
+    drawn_on: Drawn = DrawnOn.phh3,
+    mpp: HeMpp = None,
+    phh3_mpp: Phh3Mpp = None,
+    any_stains: AnyStains = False,
+    accept_doubtful: Accept = False,
+    seed: Seed = 0,
+    why: Explain = False,
+    as_json: Json = False,
+) -> None:
+    """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
+
+    Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
+    unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
+    """
+    from metaphase.jobs.registration import register_slides
+    from metaphase.labels.registration.files import Annotations
+    from metaphase.labels.registration.similarity import RegistrationConfig
+    from metaphase.slides import SlideSource
+
+    config = RegistrationConfig(seed=seed, any_stains=any_stains)
+    shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
+    slides = SlideSource(he, mpp), SlideSource(phh3, phh3_mpp or mpp)
+    summary, states = register_slides(
+        *slides, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
+    )
+    explain(states, shown=why)
+    if as_json:
+        print_json(summary)
+    else:
+        _tell(summary, output)
+    raise typer.Exit(1 if summary["verdict"] == "failed" else 0)
+
+
+def _tell(summary: dict[str, Any], output: Path) -> None:
+    stdout.print(f"[bold]{summary['verdict']}[/]")
+    for reason in (*summary["reasons"], *summary["notes"]):
+        warn(reason)
+    if "scale" in summary:
+        say(
+            f"shift {summary['shift_x_um']:.1f}, {summary['shift_y_um']:.1f} um, "
+            f"rotation {summary['rotation_deg']:.2f} degrees, scale {summary['scale']:.4f}"
+        )
+    if "points" in summary:
+        say(
+            f"{summary['points_accepted']} of {summary['points']} points accepted, "
+            f"mean confidence {summary['mean_confidence']:.2f}"
+        )
+    if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
+        warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
+    say(f"written to {output}")

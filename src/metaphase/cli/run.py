@@ -1,4 +1,4 @@
-"""`metaphase run` and `metaphase experiments`: from manifest to CNN5, and the paper's ablations."""
+"""`metaphase run`, `experiments` and `configs`: from manifest to CNN5, the ablations, files to start from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
+from metaphase.base.config import config_files, copy_files, qupath_scripts, told_config
+from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -82,13 +83,11 @@ def run(
         return
     stdout.print(stage_table(states, explained=status))
     if not status:
-        stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
+        say(f"page {workspace / 'index.html'}")
         model = delivered_model(chain)
         for doubt in doubts_about(parse_card(model.with_suffix(".json"))):
             warn(str(doubt))
-        stdout.print(
-            f"metaphase detect SLIDE... -o DIR --model {model}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"metaphase detect SLIDE... -o DIR --model {model}")
 
 
 LINE_EVERY_S = 10.0
@@ -214,8 +213,8 @@ def experiments(
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
         stdout.print(_table(headings, rows))
     for warning in summary.warnings:
-        stdout.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
-    stdout.print(f"results {escape(str(job.results))}")
+        say(f"warning: {warning}")
+    say(f"results {job.results}")
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> Table:
@@ -225,3 +224,44 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+# ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
+
+configs = typer.Typer(
+    help="Configurations that come with the package, for `metaphase run` and `experiments`.",
+    no_args_is_help=True,
+)
+
+
+@configs.command("list")
+def list_configs() -> None:
+    """List them, with what each is for."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, path in config_files().items():
+        table.add_row(name, escape(told_config(path)))
+    stdout.print(table)
+
+
+@configs.command()
+def copy(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which of them; by default all.", metavar="NAME...")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for them; made if absent.")] = Path(
+        "configs"
+    ),
+) -> None:
+    """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
+    for path in copy_files(config_files(), names or (), output):
+        say(str(path))
+
+
+def qupath(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for them, as that of your scripts; made if absent.")
+    ],
+) -> None:
+    """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
+    for path in copy_files(qupath_scripts(), (), output):
+        say(str(path))

@@ -1,7 +1,8 @@
-"""`metaphase info`, `tissue` and `simulate`: what a slide is, where its tissue is, and slides made up."""
+"""`metaphase info`, `tissue`, `simulate` and `archive`: slides looked at, made up, and found at a server."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from metaphase.cli.console import (
     batch_bar,
     print_json,
     progress_bar,
+    say,
     stdout,
     warn,
 )
@@ -74,8 +76,7 @@ def _rows(report: SlideReport) -> list[tuple[str, str]]:
 
 def tissue(slides: Slides, output: Folder, mpp: Mpp = None, as_json: Json = False) -> None:
     """Outline the tissue of slides: mask (PNG), polygons for QuPath (GeoJSON), picture, area in mm2."""
-    from metaphase.jobs.cohort import named_slides
-    from metaphase.jobs.tissue import outline_slides
+    from metaphase.jobs.cohort import named_slides, outline_slides
 
     with batch_bar() as watch:
         batch = outline_slides(named_slides(slides, mpp=mpp), output, watch=watch)
@@ -123,7 +124,8 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Write a cohort of simulated slide pairs with the truth about every mitosis, look-alike and shift."""
-    from metaphase.simulation import SimulationConfig, simulate_cohort
+    from metaphase.simulation.cohort import simulate_cohort
+    from metaphase.simulation.config import SimulationConfig
 
     given = {"cases": cases, "width": width, "height": height, "centres": centres, "seed": seed}
     stated = {key: value for key, value in given.items() if value is not None}
@@ -138,4 +140,55 @@ def simulate(
     if as_json:
         print_json(manifest.to_dict(orient="records"))
     else:
-        stdout.print(f"{len(manifest)} cases, manifest {escape(str(out / 'manifest.csv'))}", soft_wrap=True)
+        say(f"{len(manifest)} cases, manifest {out / 'manifest.csv'}")
+
+
+# ---- `metaphase archive`: slides and results at a DICOMweb server ----
+
+archive = typer.Typer(
+    help="Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].",
+    no_args_is_help=True,
+)
+ServerUrl = Annotated[
+    str, typer.Argument(help="The server's address, as https://HOST/dicom-web.", metavar="URL")
+]
+
+
+@archive.command()
+def find(
+    url: ServerUrl,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the files; made if absent.")],
+    patient: Annotated[str | None, typer.Option("--patient", help="Only slides of this patient ID.")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="Only slides of this study (its UID).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide."""
+    from metaphase.slides.archive import find_slides
+
+    found = find_slides(url, output, patient=patient, study=study)
+    if as_json:
+        print_json([{"file": str(path), **asdict(place)} for path, place in found])
+        return
+    for path, _ in found:
+        say(str(path))
+    if not found:
+        say("it has no slides that fit")
+
+
+@archive.command()
+def store(
+    url: ServerUrl,
+    results: Annotated[
+        list[Path], typer.Argument(help="Folders of results, or DICOM files.", metavar="RESULTS...")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Store DICOM results (`metaphase detect --format dicom`) at a server."""
+    from metaphase.slides.archive import store_results
+
+    stored = store_results(url, results)
+    if as_json:
+        print_json([str(path) for path in stored])
+        return
+    for path in stored:
+        say(str(path))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import Mpp, Slide, stdout
+from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
-    from metaphase.base.geometry import Box
-    from metaphase.images.stain.standardisation import Template
+    from metaphase.base.arrays import Box
+    from metaphase.images.stain.standardisation.transform import Template
 
 stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
 
@@ -57,7 +57,7 @@ def deconvolve(
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
         for path in write_stain_pictures(opened, output, matrix, region=_box(region)):
-            stdout.print(str(path), markup=False, soft_wrap=True)
+            say(str(path))
 
 
 @stain.command()
@@ -73,14 +73,14 @@ def augment(
     mpp: Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
-    from metaphase.images.stain.augmentation.gallery import GalleryConfig, write_gallery
+    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides import open_slide
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
     place = _numbers(at, 2, "--at", "X,Y") if at else None
     with open_slide(slide, mpp=mpp) as opened:
         write_gallery(opened, output, (place[0], place[1]) if place else None, config)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 @stain.command()
@@ -104,22 +104,22 @@ def standardise(
     seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
-    from metaphase.images.stain.standardisation import Transform, fit_slide, standardise_slide
+    from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide, standardise_slide
     from metaphase.slides import open_slide
 
     with open_slide(slide, mpp=mpp) as opened:
         if transform is not None:
             if template is not None:
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
-            chosen = Transform.load(transform)
+            chosen = StainTransform.load(transform)
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
-    from metaphase.images.stain.standardisation import Template, template_of_slide
+    from metaphase.images.stain.standardisation.transform import Template, template_of_slide
     from metaphase.slides import open_slide
 
     if path is None:
@@ -131,7 +131,7 @@ def _template(path: Path | None, seed: int) -> Template | None:
 
 
 def _box(region: str | None) -> Box | None:
-    from metaphase.base.geometry import Box
+    from metaphase.base.arrays import Box
 
     if region is None:
         return None

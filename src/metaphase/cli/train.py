@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
-from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, stdout
+from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, say, stdout
 
 if TYPE_CHECKING:
+    from metaphase.detections.points import OperatingPoint
     from metaphase.networks.cards import ModelCard
-    from metaphase.networks.points import OperatingPoint
-    from metaphase.networks.training.loop import Update
+    from metaphase.networks.training.loop import TrainingResult, Update
 
 model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)
 
@@ -35,20 +37,27 @@ def train(
 
     settings = read_config(config)
     with progress_bar() as bar:
-        task = bar.add_task("loading", total=settings.epochs)
+        result = train_network(settings, output, device=device, watch=watcher(bar, settings.epochs))
+    if os.environ.get("RANK", "0") == "0":  # one of several processes tells
+        report_training(result, as_json)
 
-        def show(update: Update) -> None:
-            bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
 
-        result = train_network(settings, output, device=device, watch=show)
-    if os.environ.get("RANK", "0") != "0":
-        return  # one of several processes tells
+def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
+    """Shows a training on a bar."""
+    task = bar.add_task("loading", total=epochs)
+
+    def show(update: Update) -> None:
+        bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
+
+    return show
+
+
+def report_training(result: TrainingResult, as_json: bool) -> None:
+    """What a training made."""
     if as_json:
         print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:
-        stdout.print(
-            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
-        )
+        say(f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -101,7 +110,7 @@ def model_package(
         return
     path = output.with_suffix(".safetensors")
     size_mb = path.stat().st_size / 1e6
-    stdout.print(f"{escape(written.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
+    say(f"{written.name}: {path}, {size_mb:.1f} MB")
 
 
 @model.command("export")
@@ -124,7 +133,7 @@ def model_export(
         return
     path = output.with_suffix(".onnx")
     size_mb = path.stat().st_size / 1e6
-    stdout.print(f"{escape(card.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
+    say(f"{card.name}: {path}, {size_mb:.1f} MB")
 
 
 def _point(point: OperatingPoint) -> str:

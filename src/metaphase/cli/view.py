@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stderr, stdout
-
-if TYPE_CHECKING:
-    from metaphase.web.viewing import Running
+from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, say
+from metaphase.cli.label import announce
 
 Results = Annotated[
     list[Path],
@@ -52,13 +50,8 @@ def view(
 
     serve_view(
         paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=_announce, failed=complain,
+        ready=announce("slides"), failed=complain,
     )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.slides} slides. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
 
 
 review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)
@@ -67,7 +60,7 @@ review = typer.Typer(help="Put what people said about detections in force.", no_
 @review.command()
 def apply(results: Results, as_json: Json = False) -> None:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
-    from metaphase.jobs.reviewing import apply_reviews
+    from metaphase.jobs.slide_review import apply_reviews
 
     problems: list[str] = []
     done = apply_reviews(results, problems.append)
@@ -80,7 +73,7 @@ def apply(results: Results, as_json: Json = False) -> None:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
             text = f"{one.name}: {line}; see {one.report}"
-            stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(text)
         explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
 
@@ -92,14 +85,14 @@ def withdraw(
     as_json: Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
-    from metaphase.jobs.reviewing import withdraw_review
+    from metaphase.jobs.slide_review import withdraw_review
 
     withdrawn = withdraw_review(results, observer)
     if as_json:
         print_json(withdrawn)
         return
     for name, answers in withdrawn.items():
-        stdout.print(f"{name}: {answers} answers withdrawn", markup=False, highlight=False)
+        say(f"{name}: {answers} answers withdrawn")
 
 
 @review.command("import")
@@ -117,18 +110,17 @@ def import_review(
 ) -> None:
     """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
     from metaphase.jobs.results import load_results
-    from metaphase.jobs.reviewing import import_review as take
+    from metaphase.jobs.slide_review import import_review as take
 
     taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
         print_json([asdict(one) for one in taken])
         return
     for one in taken:
-        stdout.print(
+        say(
             f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
-            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was"
+        )
 
 
 @review.command()
@@ -144,11 +136,11 @@ def export(
     """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
     from metaphase.detections import write_detections
     from metaphase.jobs.results import load_results
-    from metaphase.jobs.reviewing import reviewed_truth
+    from metaphase.jobs.slide_review import reviewed_truth
 
     found = load_results(results)
     truth = reviewed_truth(found)
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()
     told = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
-    stdout.print(f"{output}: {told}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{output}: {told}")

@@ -1,6 +1,6 @@
 """From detections to the clinical number: hotspot, mitotic count, grade, proliferation score, uncertainty."""
 
-from metaphase.counting.calibration import CalibratedCount, Calibration
+from metaphase.counting.calibration import CalibratedCount, SiteCalibration
 from metaphase.counting.clinical import (
     Count,
     ShownGrade,
@@ -18,12 +18,12 @@ from metaphase.counting.uncertainty import atypical_share
 
 __all__ = [
     "CalibratedCount",
-    "Calibration",
     "Count",
     "CountConfig",
     "DensityMap",
     "Hotspot",
     "ShownGrade",
+    "SiteCalibration",
     "SlideCount",
     "atypical_share",
     "busiest_circle",

@@ -71,7 +71,7 @@ class CalibratedCount:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class SiteCalibration:
     """What a count needs to know of a laboratory, and of the slide itself."""
 
     laboratory: Laboratory

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.cautions import Caution, Cautions, unique
-from metaphase.counting.calibration import CalibratedCount, Calibration
+from metaphase.counting.calibration import CalibratedCount, SiteCalibration
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.maps import (
-    Cells,
+    CellGrid,
     DensityMap,
     cells_around,
     cells_on_tissue,
@@ -24,7 +24,7 @@ from metaphase.counting.maps import (
 )
 from metaphase.counting.specimen import CountConfig, Specimen, specimen, stated_config
 from metaphase.counting.uncertainty import estimate_uncertainty, threshold_range
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 
 # ---- what a reader of a score should know before relying on it ----
 
@@ -362,7 +362,7 @@ def count_slide(
     tissue: TissueMask | None = None,
     area_mm2: float | None = None,
     config: CountConfig | None = None,
-    site: Calibration | None = None,
+    site: SiteCalibration | None = None,
 ) -> SlideCount:
     """Count, grade and map the mitoses of one slide.
 
@@ -474,7 +474,7 @@ def _middle(tissue: TissueMask | None) -> tuple[float, float]:
     return tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
 
 
-def _cells(slide: Specimen) -> Cells:
+def _cells(slide: Specimen) -> CellGrid:
     if slide.tissue is None:
         return cells_around(slide.mitoses_px, slide.mpp, 2 * slide.config.radius_um, slide.config.cell_um)
     return cells_on_tissue(slide.mitoses_px, slide.tissue, slide.config.cell_um)

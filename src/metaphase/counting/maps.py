@@ -14,13 +14,13 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.counting.hotspot import Hotspot, Lattice
 from metaphase.counting.specimen import Specimen
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 
 # ---- mitoses and tissue in square cells ----
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellGrid:
     """Cell (row, column) covers level-0 x from `x + column * step_px`, and rows likewise."""
 
     mitoses: Floats
@@ -44,15 +44,15 @@ class Cells:
         return _block_sums(self.mitoses, size), _block_sums(self.tissue_mm2, size)
 
 
-def cells_on_tissue(points_px: Points, tissue: TissueMask, cell_um: float) -> Cells:
+def cells_on_tissue(points_px: Points, tissue: TissueMask, cell_um: float) -> CellGrid:
     """Cells over the tissue mask, each a whole number of its pixels wide; mitoses beyond it are left out."""
     size = max(1, round(cell_um / tissue.mpp))
     area = _block_sums(tissue.mask.astype(np.float64), size) * tissue.mpp**2 / 1e6
     scale, mpp = size * tissue.scale, size * tissue.mpp
-    return _fill(Cells(np.zeros_like(area), area, tissue.x, tissue.y, scale, mpp, True), points_px)
+    return _fill(CellGrid(np.zeros_like(area), area, tissue.x, tissue.y, scale, mpp, True), points_px)
 
 
-def cells_around(points_px: Points, mpp: float, reach_um: float, cell_um: float) -> Cells:
+def cells_around(points_px: Points, mpp: float, reach_um: float, cell_um: float) -> CellGrid:
     """Cells around the mitoses where the tissue is not known: all of it counts as tissue."""
     step_px, reach_px = cell_um / mpp, reach_um / mpp
     around = points_px if len(points_px) else np.zeros((1, 2))
@@ -60,7 +60,7 @@ def cells_around(points_px: Points, mpp: float, reach_um: float, cell_um: float)
     size = np.ceil((around.max(axis=0) + reach_px - corner) / step_px).astype(int)
     area = np.full((size[1], size[0]), (cell_um / 1000) ** 2)
     x, y = map(float, corner)
-    return _fill(Cells(np.zeros_like(area), area, x, y, step_px, cell_um, False), points_px)
+    return _fill(CellGrid(np.zeros_like(area), area, x, y, step_px, cell_um, False), points_px)
 
 
 def tissue_in_circle(tissue: TissueMask, x: float, y: float, radius_px: float) -> float:
@@ -73,7 +73,7 @@ def tissue_in_circle(tissue: TissueMask, x: float, y: float, radius_px: float) -
     return float(np.count_nonzero(tissue.mask[near] & inside)) * tissue.mpp**2 / 1e6
 
 
-def _fill(cells: Cells, points_px: Points) -> Cells:
+def _fill(cells: CellGrid, points_px: Points) -> CellGrid:
     """Add the mitoses to their cells."""
     row, column = cells.index(points_px)
     rows, columns = cells.mitoses.shape
@@ -108,7 +108,7 @@ class DensityMap:
     step_px: float
 
 
-def density_map(cells: Cells, sigma_um: float) -> DensityMap:
+def density_map(cells: CellGrid, sigma_um: float) -> DensityMap:
     """Smooth mitoses and tissue alike and divide: what lies beyond the edge of the tissue does not dilute."""
     sigma = sigma_um / cells.step_um
     mitoses = gaussian_filter(cells.mitoses, sigma, mode="constant")
@@ -128,7 +128,7 @@ MOST_PAIRED = 20_000
 """Pairs are counted among at most so many mitoses, evenly picked."""
 
 
-def heterogeneity(slide: Specimen, cells: Cells, hotspot: Hotspot) -> dict[str, float]:
+def heterogeneity(slide: Specimen, cells: CellGrid, hotspot: Hotspot) -> dict[str, float]:
     """All measures; those relative to tissue are NaN where the tissue is not known."""
     total, radius_um = len(slide.mitoses_um), slide.config.radius_um
     mean = total / slide.area_mm2
@@ -151,7 +151,7 @@ def heterogeneity(slide: Specimen, cells: Cells, hotspot: Hotspot) -> dict[str, 
     }
 
 
-def fields(cells: Cells) -> tuple[Floats, Floats]:
+def fields(cells: CellGrid) -> tuple[Floats, Floats]:
     """Mitoses and tissue (mm2) in every field with enough tissue."""
     size = max(1, round(FIELD_UM / cells.step_um))
     mitoses, tissue = (part.ravel() for part in cells.blocks(size))
@@ -177,7 +177,7 @@ def gini(mitoses: Floats, tissue_mm2: Floats) -> float:
     return float(1 - np.sum(np.diff(tissue) * (share[1:] + share[:-1])))
 
 
-def clustering(points_um: Points, cells: Cells, radius_um: float) -> float:
+def clustering(points_um: Points, cells: CellGrid, radius_um: float) -> float:
     """Pairs of mitoses within `radius_um` relative to chance on this very tissue: Ripley's K, as a ratio."""
     points_um = points_um[:: -(-len(points_um) // MOST_PAIRED) or 1]
     total = len(points_um)
@@ -188,7 +188,7 @@ def clustering(points_um: Points, cells: Cells, radius_um: float) -> float:
     return pairs / (total * (total - 1)) / near_by_chance(cells, radius_um)
 
 
-def near_by_chance(cells: Cells, radius_um: float) -> float:
+def near_by_chance(cells: CellGrid, radius_um: float) -> float:
     """Probability that two points thrown anywhere on the tissue are within `radius_um` of each other."""
     tissue = cells.tissue_mm2
     size = [2 * side - 1 for side in tissue.shape]
@@ -213,7 +213,7 @@ def separate_hotspots(counts: Integers, lattice: Lattice, radius_um: float) -> i
     return found
 
 
-def share_above(slide: Specimen, cells: Cells, level: float) -> float:
+def share_above(slide: Specimen, cells: CellGrid, level: float) -> float:
     """Share of the tissue around which a circle holds more than `level` mitoses."""
     lattice, tissue = slide.lattice, cells.tissue_mm2
     rows, columns = (np.arange(side) + 0.5 for side in tissue.shape)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Floats, Integers, Points
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import UsageError, require
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Lattice, lattice_around, lattice_counts
 from metaphase.detections.table import (
@@ -27,7 +27,7 @@ from metaphase.detections.table import (
     PAPER_THETA2,
     REVIEWED,
 )
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 
 # ---- settings of the mitotic count ----
 
@@ -88,19 +88,19 @@ class CountConfig:
     def __post_init__(self) -> None:
         for name in ("area_mm2", "step_um", "cell_um"):
             value = getattr(self, name)
-            _require(math.isfinite(value) and value > 0, name, value, "above 0")
-        _require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
-        _require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
-        _require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
-        _require(0 <= self.theta1 <= MOST, "theta1", self.theta1, f"from 0 to {MOST:g}")
-        _require(self.theta2 <= MOST, "theta2", self.theta2, f"from 0 to {MOST:g}")
-        _require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
+            require(math.isfinite(value) and value > 0, name, value, "above 0")
+        require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
+        require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
+        require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
+        require(0 <= self.theta1 <= MOST, "theta1", self.theta1, f"from 0 to {MOST:g}")
+        require(self.theta2 <= MOST, "theta2", self.theta2, f"from 0 to {MOST:g}")
+        require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
         known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
-        _require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
-        _require(0 <= self.draws <= MOST_DRAWS, "draws", self.draws, f"from 0 to {MOST_DRAWS}")
-        _require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
-        _require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
-        _require(self.seed >= 0, "seed", self.seed, "at least 0")
+        require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
+        require(0 <= self.draws <= MOST_DRAWS, "draws", self.draws, f"from 0 to {MOST_DRAWS}")
+        require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
+        require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
+        require(self.seed >= 0, "seed", self.seed, "at least 0")
 
     @property
     def radius_um(self) -> float:
@@ -136,11 +136,6 @@ def grade_of(counts: npt.ArrayLike, theta1: float, theta2: float) -> Integers:
     """Grade 1 up to `theta1` mitoses in the hotspot, 2 up to `theta2`, 3 above."""
     values = np.asarray(counts, np.float64)
     return 1 + (values > theta1).astype(np.int64) + (values > theta2).astype(np.int64)
-
-
-def _require(fine: bool, name: str, value: float, range_text: str) -> None:
-    if not fine:
-        raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
 
 
 # ---- one slide as counting sees it ----

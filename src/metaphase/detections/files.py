@@ -32,9 +32,9 @@ from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
-from metaphase.detections.suppression import suppress
+from metaphase.detections.matching import suppress
 from metaphase.detections.table import COLUMNS, OPERATING_POINTS, DetectionSet, file_stem, slide_of_stem
-from metaphase.slides.metadata import check_flag
+from metaphase.slides.backends import check_flag
 
 # ---- all formats in one table ----
 

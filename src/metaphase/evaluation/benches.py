@@ -126,10 +126,6 @@ class BenchCounts:
         """Mean F1 at the validation thresholds in every draw of slides; the same draws for every network."""
         return _drawn(self.true, self.false, self.truths, draws(self.patients, bootstrap))
 
-    def drawn_highest(self, bootstrap: BootstrapConfig) -> Floats:
-        """Mean F1 at the best thresholds in every draw of slides."""
-        return _drawn(*self._at_best(), self.truths, draws(self.patients, bootstrap))
-
     def _at_best(self) -> tuple[Floats, Floats]:
         """True and false detections (networks, slides), each network at its best threshold of the grid."""
         best = np.nan_to_num(self.curves()).argmax(axis=1)

@@ -25,7 +25,7 @@ from metaphase.base.tables import (
 )
 from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
 from metaphase.slides import is_slide_there, open_slide
-from metaphase.slides.metadata import check_flag
+from metaphase.slides.backends import check_flag
 
 # ---- which slides are evaluated ----
 

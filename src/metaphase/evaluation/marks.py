@@ -16,7 +16,7 @@ from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.arrays import Floats, Points
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import UsageError, require
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
 from metaphase.detections import Method, match
 from metaphase.detections.formats.contract import load_json
@@ -56,7 +56,7 @@ class MatchingConfig:
     def __post_init__(self) -> None:
         if self.method not in ("greedy", "optimal"):
             raise UsageError(f"matching {self.method!r} is unknown", next_step="choose greedy or optimal")
-        require_range(
+        require(
             0 < self.radius_um <= FARTHEST_UM,
             "radius_um",
             self.radius_um,
@@ -64,15 +64,9 @@ class MatchingConfig:
         )
         for name in ("border_um", "ignore_radius_um"):
             value = getattr(self, name)
-            require_range(0 <= value <= FARTHEST_UM, name, value, f"from 0 to {FARTHEST_UM:g}")
+            require(0 <= value <= FARTHEST_UM, name, value, f"from 0 to {FARTHEST_UM:g}")
         if self.threshold is not None:
-            require_range(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
-
-
-def require_range(fine: bool, name: str, value: float, range_text: str) -> None:
-    """Refuse a setting outside its range."""
-    if not fine:
-        raise UsageError(f"{name} is {value}", next_step=f"give a number {range_text}")
+            require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
 
 
 # ---- places where neither truth nor detections count ----

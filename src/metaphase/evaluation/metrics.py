@@ -16,7 +16,8 @@ from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
 from metaphase.base.cautions import Caution
-from metaphase.evaluation.marks import Marked, require_range
+from metaphase.base.errors import require
+from metaphase.evaluation.marks import Marked
 
 # ---- settings of an evaluation, checked once when made ----
 
@@ -35,9 +36,9 @@ class BootstrapConfig:
     """The same seed gives the same intervals."""
 
     def __post_init__(self) -> None:
-        require_range(self.samples >= 0, "bootstrap samples", self.samples, "at least 0")
-        require_range(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
-        require_range(self.seed >= 0, "seed", self.seed, "at least 0")
+        require(self.samples >= 0, "bootstrap samples", self.samples, "at least 0")
+        require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
+        require(self.seed >= 0, "seed", self.seed, "at least 0")
 
 
 # ---- precision, recall, F1, average precision and FROC from marked detections ----

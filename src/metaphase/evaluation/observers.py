@@ -16,15 +16,15 @@ import pandas as pd
 from PIL import Image
 
 from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.detections import LOOKALIKE, MITOSIS, detection_files, read_detections
+from metaphase.detections.points import PAPER_POINTS
 from metaphase.evaluation.cohort import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
 from metaphase.evaluation.operating_points import stated_point
-from metaphase.networks.points import PAPER_POINTS
 from metaphase.slides import Slide, cut_square, open_slide
 
 # ---- the observer study ----
@@ -58,8 +58,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name in ("detections", "distractors"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name} is {value}", next_step="give a number of at least 0")
+            require(value is None or value >= 0, name, value, "of at least 0")
         if not (self.patch_um > 0 and self.mpp > 0 and self.patch_um / self.mpp >= 8):
             raise UsageError(
                 f"a patch of {self.patch_um} um at {self.mpp} um/px shows nothing",
@@ -125,8 +124,7 @@ def judge(
     said = answers.to_numpy(bool)
     real = (key["kind"] == DETECTION).to_numpy(bool)
     precision = proportion(int(said[real].sum()), int(real.sum()))
-    if recall is not None and not 0 <= recall <= 1:
-        raise UsageError(f"recall is {recall}", next_step="give a number from 0 to 1")
+    require(recall is None or 0 <= recall <= 1, "recall", recall, "from 0 to 1")
     return ObserverResult(
         observer=observer,
         judged=int(real.sum()),

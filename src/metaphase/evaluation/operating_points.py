@@ -19,11 +19,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.tables import TableError, named, table_attributes
-from metaphase.detections.table import OPERATING_POINTS, SUMMARY
-from metaphase.evaluation.cohort import Cohort
-from metaphase.evaluation.marks import Marked
-from metaphase.evaluation.metrics import f1_of_counts, ratio, slide_counts
-from metaphase.networks.points import (
+from metaphase.detections.points import (
     SHARED_BY_POINTS,
     OperatingPoint,
     OperatingPoints,
@@ -33,6 +29,10 @@ from metaphase.networks.points import (
     points_of,
     refuse_two_searches,
 )
+from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.metrics import f1_of_counts, ratio, slide_counts
 
 SECTION = "thresholds"
 TEST_SPLIT = "test"

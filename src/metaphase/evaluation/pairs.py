@@ -20,6 +20,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.detections import IGNORE, MITOSIS, match
 from metaphase.detections.matching import NOBODY
+from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
@@ -31,7 +32,6 @@ from metaphase.evaluation.metrics import (
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
 from metaphase.networks.cards import StatedCalibration
 from metaphase.networks.engine.settings import Calibration
-from metaphase.networks.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 
 KEPT = 0.995

@@ -17,17 +17,19 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, named
 from metaphase.detections import detection_files
-from metaphase.evaluation.case_values import (
+from metaphase.detections.points import SHARED_BY_POINTS, OperatingPoint
+from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.grades import (
     GRADES,
     is_same_threshold,
+    quadratic_kappa,
     read_cohort,
     read_counts,
+    spearman,
     told_thresholds,
     with_grades,
     with_values,
 )
-from metaphase.evaluation.cohort import Cohort
-from metaphase.evaluation.grades import quadratic_kappa, spearman
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
@@ -39,7 +41,6 @@ from metaphase.evaluation.metrics import (
 )
 from metaphase.evaluation.mitoses import load_marked
 from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
-from metaphase.networks.points import SHARED_BY_POINTS, OperatingPoint
 
 CountPart = Literal["proliferation", "grade"]
 DRAWS, STEPS = BootstrapConfig(samples=200), 400

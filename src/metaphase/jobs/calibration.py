@@ -24,9 +24,7 @@ from metaphase.counting import CountConfig
 from metaphase.counting.calibration import EVIDENCE, evidence
 from metaphase.counting.clinical import find_hotspot
 from metaphase.counting.populations import ReviewerError
-from metaphase.counting.specimen import specimen, stated_config
-from metaphase.detections.table import OPERATING_POINTS
-from metaphase.evaluation.sites import (
+from metaphase.counting.sites import (
     Answered,
     SampleConfig,
     SiteProfile,
@@ -37,7 +35,9 @@ from metaphase.evaluation.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.images.tissue import TissueMask
+from metaphase.counting.specimen import specimen, stated_config
+from metaphase.detections.table import OPERATING_POINTS
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
 from metaphase.labels.observers.project import (
     ARTEFACT,

@@ -1,4 +1,4 @@
-"""The H&E slides of a cohort, each with its name, its resolution and where its tissue comes from."""
+"""The H&E slides of a cohort: names, resolutions, where their tissue comes from, and its outlines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
+from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import case_folder, read_manifest, stated_number
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
+from metaphase.images.tissue.mask import save_overlay
 from metaphase.slides import SlideSource
 
 AT_ONCE = 8
@@ -111,3 +114,34 @@ def cohort_slide(row: Mapping[Any, Any], *, mpp: float | None = None, tissue: st
         SlideSource(Path(str(row["he"])), stated_number(row, "mpp") or mpp),
         TissueSource.stated(str(row.get("tissue") or tissue)),
     )
+
+
+# ---- `metaphase tissue`: the outlines of slides, for people and for `--tissue` ----
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """The tissue of a slide, and the files that show it, the picture last."""
+
+    slide: Path
+    area_mm2: float
+    fraction: float
+    """Of what the scanner filled."""
+    files: tuple[Path, ...]
+    warnings: Cautions
+
+
+def outline_slides(
+    slides: Mapping[str, CohortSlide], output: str | Path, *, watch: BatchWatch | None = None
+) -> Batch[Outlined]:
+    """Write mask, polygons and picture of each slide's tissue; a bad slide is recorded, the others go on."""
+    folder = Path(output)
+
+    def outline(item: CohortSlide, _progress: object) -> Outlined:
+        with item.slide.open() as slide:
+            mask = find_tissue(slide)
+            files = (*save_tissue(mask, folder, item.name), save_overlay(slide, mask, folder, item.name))
+            whole_mm2 = slide.bounds.area * (slide.mpp / 1000) ** 2
+        return Outlined(item.slide.path, mask.area_mm2, mask.area_mm2 / whole_mm2, files, mask.warnings)
+
+    return run_batch({str(item.slide.path): item for item in slides.values()}, outline, folder, watch)

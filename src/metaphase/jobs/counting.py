@@ -10,21 +10,22 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.batch import Batch, BatchWatch, run_batch
 from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import is_file
+from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
+from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import at_point
 from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, detection_files, joined, read_detections
+from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED, SUMMARY
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
-from metaphase.evaluation.sites import SiteProfile, load_profile
-from metaphase.images.tissue import TissueMask, TissueSource, load_tissue
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results, result_folders
-from metaphase.networks.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.slides import SlideSource, is_slide_there
 
 

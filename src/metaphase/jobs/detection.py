@@ -8,14 +8,15 @@ A slide's folder is a small workspace of four or five stages, each kept or done 
     report    report.html
     archive   count.dcm (probability.dcm): report and map as DICOM, where the format dicom is asked for
 
-`summary.json` says all of it to programs."""
+`summary.json` says all of it to programs.
+"""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -24,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from metaphase.base.batch import Progress
 from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
 from metaphase.base.errors import SlideError, spelled
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
-from metaphase.base.tables import Remark, read_table, write_table
+from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch
+from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting import (
     CountConfig,
     SlideCount,
@@ -38,11 +39,12 @@ from metaphase.counting import (
     count_doubts,
     count_slide,
 )
+from metaphase.counting.sites import SiteProfile, save_profile
 from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
+from metaphase.detections.points import UsedPoints
 from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
-from metaphase.evaluation.sites import SiteProfile, save_profile
 from metaphase.images.inspection import (
     DAMAGED,
     Quality,
@@ -51,7 +53,8 @@ from metaphase.images.inspection import (
     quality_doubts,
     slide_quality,
 )
-from metaphase.images.tissue import TissueMask, load_tissue, save_tissue
+from metaphase.images.tissue.finding import save_tissue
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
 from metaphase.jobs.detection_config import DetectionConfig
@@ -60,6 +63,7 @@ from metaphase.jobs.results import (
     COUNT,
     COUNT_DICOM,
     DETECTIONS,
+    OTHERWISE,
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
@@ -74,14 +78,14 @@ from metaphase.jobs.results import (
     read_count,
     review_in_force,
     tissue_files,
+    write_cohort,
     write_summary,
 )
-from metaphase.jobs.reviewing import apply_review
 from metaphase.jobs.searching import SlideSearched, TileSearch, read_probabilities
+from metaphase.jobs.slide_review import apply_review
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import Detector, ReadyDetector
-from metaphase.networks.points import UsedPoints
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.reports.slide import ReportInput, write_slide_report
 from metaphase.slides.archive import is_remote
@@ -483,3 +487,37 @@ def _judge(model: Path, device: str | None) -> NetworkJudge:
 
 def _other_stain(facts: Facts) -> str:
     return f"looks like immunohistochemistry, not H&E (confidence {facts['stain_confidence']:.2f})"
+
+
+# ---- `metaphase detect` for many slides: a folder each, one index, one table of all ----
+#
+# The folder of a cohort holds `index.html`, `detections.parquet` and `candidates.parquet` of all slides, and
+# `errors.log` where a slide failed.
+
+
+def detect_cohort(
+    slides: Sequence[CohortSlide],
+    output: str | Path,
+    model: ReadyDetector,
+    config: DetectionConfig | None = None,
+    *,
+    watch: BatchWatch | None = None,
+    crew: Hands | None = None,
+) -> Batch[SlideOutcome]:
+    """Detect slides into folders of their names; one that fails is recorded and the others go on.
+
+    Writes the index of all reports and the tables of all slides in the folder, those of other runs too.
+    """
+    output = Path(output)
+    (config or DetectionConfig()).check(model)
+
+    def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
+        return detect_slide(slide, output / slide.name, model, config, progress=progress)
+
+    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch, crew)
+    if batch.outcomes:
+        points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
+        cohort = write_cohort(output, points)
+        if cohort.otherwise and watch is not None:
+            watch.noted(f"{named(one.name for one in cohort.otherwise)}: {OTHERWISE}")
+    return batch

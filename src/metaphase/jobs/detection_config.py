@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 
 from metaphase.base.errors import UsageError
 from metaphase.counting import CountConfig
+from metaphase.counting.sites import SiteProfile
 from metaphase.detections import known_formats
-from metaphase.evaluation.sites import SiteProfile
+from metaphase.detections.points import UsedPoints, paper_points
 from metaphase.networks.cards import PAPER_MODEL
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.engine.second import refuse_components
-from metaphase.networks.points import UsedPoints, paper_points
 
 MIN_TILE_PX = 64
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaphase.base.batch import Batch, BatchWatch, Hands, Progress, run_batch, shard_of
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import UsageError
+from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch, shard_of
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
 from metaphase.labels.phh3.cases import search_case
-from metaphase.labels.phh3.classification import Classifier, classify_case
-from metaphase.labels.phh3.config import BrownConfig
+from metaphase.labels.phh3.networks import Classifier, classify_case
+from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.slides import SlideSource
 
 Result = TypeVar("Result")

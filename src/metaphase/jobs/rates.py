@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from metaphase.base.errors import UsageError
-from metaphase.images.tissue import find_tissue
+from metaphase.images.tissue.finding import find_tissue
 from metaphase.jobs.stages import Report, silent
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.detector import ReadyDetector
 from metaphase.networks.engine import PeakConfig, detect_tiles, plan_detection
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import (
     PyramidFormat,
     Slide,

@@ -21,7 +21,10 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from metaphase.base.batch import (
+from metaphase.base.errors import UsageError
+from metaphase.base.files import explained
+from metaphase.base.provenance import Ingredients, facts_of
+from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
     Hands,
@@ -30,9 +33,6 @@ from metaphase.base.batch import (
     run_batch,
     shard_of,
 )
-from metaphase.base.errors import UsageError
-from metaphase.base.files import explained
-from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.tables import (
     as_text,
     case_folder,
@@ -45,23 +45,25 @@ from metaphase.base.tables import (
 from metaphase.detections import DetectionSet, read_detections
 from metaphase.detections.files import known_formats
 from metaphase.labels.phh3.cases import read_mitoses, search_case
-from metaphase.labels.phh3.config import BrownConfig
+from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
+    DECISION_COLUMNS,
     Applied,
-    Placement,
+    PlacedPoints,
     ReferenceConfig,
     ReferenceStandardError,
     VisibilityConfig,
     apply_decisions,
     decide,
+    empty_reference,
     place_points,
     read_decisions,
     read_reference,
     write_reference,
 )
-from metaphase.labels.reference.decisions import DECISION_COLUMNS
-from metaphase.labels.reference.table import empty_reference
-from metaphase.labels.registration import RegistrationConfig, save_registration_picture, save_transform
+from metaphase.labels.registration.files import save_registration_picture
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.transform import save_transform
 from metaphase.slides import SlideSource, open_slide
 
 PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
@@ -252,7 +254,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
 def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced) -> None:
     """Register the pair and write what came out, the note last."""
     with record.he.open() as he, record.phh3.open() as phh3:
-        placement: Placement = place_points(
+        placement: PlacedPoints = place_points(
             he, phh3, found, pair.case, registration=config.registration, visibility=config.visibility
         )
         registration = placement.registration
@@ -331,7 +333,7 @@ def point_source(
         raise UsageError("CNN1 alone finds no mitoses", next_step="give --cnn2, too")
     if not models:
         return network_points(())
-    from metaphase.labels.phh3.classification import load_classifier
+    from metaphase.labels.phh3.networks import load_classifier
 
     return network_points([load_classifier(name, path, device) for name, path in models.items()])
 
@@ -341,7 +343,7 @@ def network_points(classifiers: Sequence[Any]) -> PointSource:
 
     def found(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
         if classifiers:
-            from metaphase.labels.phh3.classification import classify_case
+            from metaphase.labels.phh3.networks import classify_case
 
             search_case(pair.phh3, folder, config.candidates, mpp=pair.phh3_mpp)
             classify_case(pair.phh3, folder, pair.case, list(classifiers), mpp=pair.phh3_mpp)

@@ -15,13 +15,9 @@ from metaphase.base.foreign import read_json
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import read_table
 from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
-from metaphase.labels.registration import (
-    Annotations,
-    RegistrationConfig,
-    Transform,
-    load_transform,
-    register_to_folder,
-)
+from metaphase.labels.registration.files import Annotations, register_to_folder
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.slides import SlideSource
 
 SUMMARY, TRANSFORM = "summary.json", "transform.json"

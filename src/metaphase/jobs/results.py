@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.batch import SHARED, known_failures
 from metaphase.base.cautions import Caution, Cautions, read_cautions
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
+from metaphase.base.sharing.batch import SHARED, known_failures
 from metaphase.base.tables import (
     Remark,
     named,
@@ -31,10 +31,10 @@ from metaphase.base.tables import (
     write_table,
 )
 from metaphase.counting import Count, CountConfig, counts_in, counts_table
+from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.table import OPERATING_POINTS, SUMMARY
-from metaphase.evaluation.sites import SiteProfile, load_profile
-from metaphase.images.tissue import TissueMask, load_tissue
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.reports.cohort import CohortRow, write_cohort_index
 from metaphase.reports.drawing import jpeg_uris
 from metaphase.reports.pages import render

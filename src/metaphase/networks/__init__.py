@@ -1,1 +1,1 @@
-"""The architectures of the paper with their numbers, and how trained networks are stored."""
+"""Model cards, architectures, the training loop, and the engine that searches slides."""

@@ -18,7 +18,7 @@ from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, UsageError, is_url
 from metaphase.base.foreign import check_plain, parsing, read_bytes, read_json
 from metaphase.base.plugins import plugin_names
-from metaphase.networks.points import OperatingPoints, refuse_two_searches
+from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
 
 # ---- which network ----

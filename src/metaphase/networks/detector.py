@@ -16,6 +16,7 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.cautions import Cautions, unique
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
+from metaphase.detections.points import UsedPoints, plain_point, points_of
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
     DETECTORS,
@@ -34,7 +35,6 @@ from metaphase.networks.cards import (
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine, whole_map
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
 from metaphase.networks.engine.settings import Calibration, Second
-from metaphase.networks.points import UsedPoints, plain_point, points_of
 from metaphase.slides import WORKING_MPP, ArraySlide, TileProcesses
 
 if TYPE_CHECKING:

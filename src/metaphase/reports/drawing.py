@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from metaphase.base.arrays import RGB, Floats
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import RGB, Box, Floats
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.slides import Slide, cut_square
 from metaphase.slides.tiles import square_corners

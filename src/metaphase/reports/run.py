@@ -1,4 +1,4 @@
-"""Pages about training: what a run made and how good it is, and the experiments of the paper."""
+"""Pages about training: a run, the experiments of the paper, and a laboratory's own detector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.files import write_bytes, write_text
 from metaphase.reports.drawing import data_uri, jpeg_uris
 from metaphase.reports.pages import StageRow, TextTable, duration, render
-from metaphase.reports.plots import Line, learning_plot, network_f1_plot
+from metaphase.reports.plots import Line, label_curve_plot, learning_plot, network_f1_plot
 
 EXAMPLE_BYTES = 1_500_000
 Panels = Mapping[str, Sequence[Line]]
@@ -127,3 +127,66 @@ def _example_pictures(groups: Sequence[Examples]) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# ---- a laboratory's own detector: where it stands, who has to do what, and what came of it ----
+
+CurvePoints = Sequence[tuple[int, float, float, float]]
+"""Labels, F1 and its interval."""
+
+
+@dataclass(frozen=True)
+class LabRow:
+    """A step."""
+
+    name: str
+    about: str
+    status: str
+    time: str
+    what: str
+    files: Sequence[str] = ()
+    """What it made, by paths from the page."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What people are asked, and how far they are."""
+
+    what: str
+    items: int
+    answered: int
+    divided: int
+    """Items answered differently."""
+    curve: CurvePoints
+    """Empty before enough is answered for one."""
+
+
+@dataclass(frozen=True)
+class LabPage:
+    """All that the page shows."""
+
+    name: str
+    command: str
+    """To give now; empty where all is done."""
+    rows: Sequence[LabRow]
+    splits: Mapping[str, int]
+    """Pairs of slides by split."""
+    patients: int
+    centres: Sequence[str]
+    notes: Sequence[tuple[str, str]]
+    """Slides, and what is odd about them."""
+    rounds: Sequence[Round]
+    model: Sequence[str]
+    """What there is of the finished model, a line each."""
+    doubts: Sequence[str]
+    """What speaks against it."""
+    refresh_s: int = 0
+    """Seconds after which a browser shows the page anew, while a step is worked on."""
+
+
+def write_lab_page(path: str | Path, page: LabPage) -> Path:
+    """Write the page as one HTML file that opens offline."""
+    curves = {one.what: label_curve_plot(one.curve) for one in page.rounds if one.curve}
+    pictures = {what: data_uri("image/png", png) for what, png in curves.items()}
+    write_text(path, render("lab.html", page=page, pictures=pictures))
+    return Path(path)

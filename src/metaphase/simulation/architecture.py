@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from metaphase.base.arrays import Floats32
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box, Floats32
 from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import (
     COARSE_STEP,

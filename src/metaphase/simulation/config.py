@@ -1,18 +1,273 @@
-"""What to simulate: the cohort's settings and the cases that follow from them."""
+"""What to simulate: laboratories, how restaining moves tissue, the cohort's settings and its cases."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from metaphase.base.arrays import Box, Floats, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.simulation.deformation import Displacement, random_displacement
-from metaphase.simulation.laboratories import LABORATORIES, Laboratory
 from metaphase.simulation.randomness import derived_seed, generator
+
+# ---- virtual laboratories: how each stains, and how its scanner sees ----
+#
+# The stain vectors and whites follow Macenko-style fits (`recipes/calibration/laboratory_stains.py`, commit
+# fe38706; MiDeSeC, which mixes several stains, is moved towards its mean colour); gains, blur and sharpening
+# are set so that the spread of concentrations and the contrast spectrum agree with real fields
+# (`recipes/accuracy/simulation_statistics.py`, same commit). The first laboratory is the one to train on; the
+# others differ from it clearly.
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """Optics and electronics: what happens to light after the tissue."""
+
+    white: Triple
+    """Grey level of empty glass per channel (red, green, blue)."""
+    gamma: float
+    """Exponent on transmitted light; below 1 lifts the shadows."""
+    blur_px: float
+    """Standard deviation of the optical blur."""
+    sharpening: float
+    """Strength of unsharp masking over about 1 um."""
+    noise: float
+    """Standard deviation of sensor noise in grey levels."""
+    jpeg_quality: int
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualLaboratory:
+    """One place that stains and scans: unit optical-density vectors (red, green, blue) and gains."""
+
+    name: str
+    scanner: Scanner
+    haematoxylin: Triple
+    eosin: Triple
+    haematoxylin_gain: float
+    eosin_gain: float
+    counterstain: Triple = (0.75, 0.59, 0.30)
+    counterstain_gain: float = 0.30
+    dab: Triple = (0.33, 0.55, 0.77)
+    dab_gain: float = 1.0
+    ground: Triple = (0.66, 0.56, 0.50)
+    """Colour of unstained cytoplasm and collagen in the PHH3 slide."""
+    ground_gain: float = 0.30
+
+
+LABORATORIES: tuple[VirtualLaboratory, ...] = (
+    VirtualLaboratory(  # fitted to ICPR 2012, Aperio
+        name="aldgate",
+        scanner=Scanner((253, 242, 250), 1.0, 0.6, 0.65, 1.3, 88),
+        haematoxylin=(0.40, 0.77, 0.49),
+        eosin=(0.03, 0.85, 0.52),
+        haematoxylin_gain=1.2,
+        eosin_gain=1.2,
+    ),
+    VirtualLaboratory(  # fitted to MiDeSeC
+        name="birch",
+        scanner=Scanner((255, 252, 255), 1.0, 0.95, 0.35, 0.8, 80),
+        haematoxylin=(0.56, 0.77, 0.31),
+        eosin=(0.16, 0.93, 0.32),
+        haematoxylin_gain=1.0,
+        eosin_gain=1.35,
+        counterstain=(0.74, 0.60, 0.30),
+        counterstain_gain=0.42,
+    ),
+    VirtualLaboratory(  # fitted to MIDOG++ human breast, Hamamatsu S360
+        name="cedar",
+        scanner=Scanner((253, 234, 247), 0.95, 1.0, 0.35, 1.2, 85),
+        haematoxylin=(0.47, 0.80, 0.36),
+        eosin=(0.20, 0.90, 0.39),
+        haematoxylin_gain=0.95,
+        eosin_gain=0.95,
+        dab=(0.40, 0.56, 0.72),
+    ),
+    VirtualLaboratory(  # fitted to MIDOG++ human breast, Aperio CS2
+        name="dover",
+        scanner=Scanner((253, 244, 250), 1.0, 0.7, 0.6, 1.3, 82),
+        haematoxylin=(0.50, 0.74, 0.45),
+        eosin=(0.13, 0.82, 0.55),
+        haematoxylin_gain=1.1,
+        eosin_gain=0.8,
+    ),
+    VirtualLaboratory(  # fitted to ICPR 2012, Hamamatsu
+        name="elm",
+        scanner=Scanner((254, 228, 248), 1.0, 0.7, 0.8, 1.4, 78),
+        haematoxylin=(0.48, 0.76, 0.43),
+        eosin=(0.15, 0.94, 0.32),
+        haematoxylin_gain=0.85,
+        eosin_gain=1.35,
+        counterstain_gain=0.24,
+    ),
+    VirtualLaboratory(  # fitted to TUPAC hard negatives
+        name="fjord",
+        scanner=Scanner((250, 240, 247), 1.0, 0.8, 0.5, 1.2, 75),
+        haematoxylin=(0.62, 0.69, 0.38),
+        eosin=(0.31, 0.79, 0.52),
+        haematoxylin_gain=1.05,
+        eosin_gain=1.3,
+    ),
+    VirtualLaboratory(  # designed: faded, warm, soft optics
+        name="grove",
+        scanner=Scanner((248, 240, 228), 0.9, 1.25, 0.2, 1.8, 70),
+        haematoxylin=(0.56, 0.71, 0.43),
+        eosin=(0.12, 0.80, 0.58),
+        haematoxylin_gain=0.55,
+        eosin_gain=0.8,
+        dab_gain=0.8,
+        counterstain_gain=0.2,
+    ),
+    VirtualLaboratory(  # fitted to MIDOG++ melanoma, Hamamatsu XR: purple and thick
+        name="heath",
+        scanner=Scanner((243, 222, 242), 1.0, 0.9, 0.4, 1.2, 80),
+        haematoxylin=(0.63, 0.73, 0.26),
+        eosin=(0.24, 0.93, 0.27),
+        haematoxylin_gain=1.25,
+        eosin_gain=0.95,
+        counterstain_gain=0.4,
+    ),
+)
+
+
+# ---- how restaining moved the tissue: a shift, a small rotation and a smooth local deformation ----
+#
+# The map is given in closed form from the PHH3 frame to the H&E frame (that is the direction in which
+# pictures are resampled); the other direction is its numerical inverse, exact to far below a
+# thousandth of a pixel.
+
+_INVERSION_STEPS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """One plane wave of the local deformation: pixels moved, and radians per pixel."""
+
+    amplitude_x: float
+    amplitude_y: float
+    frequency_x: float
+    frequency_y: float
+    phase: float
+
+
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    """The exact map between the two frames of a case, in level-0 pixels."""
+
+    shift_x: float
+    shift_y: float
+    rotation_rad: float
+    centre_x: float
+    centre_y: float
+    waves: tuple[Wave, ...] = ()
+
+    def phh3_to_he(self, points: npt.ArrayLike) -> Floats:
+        """H&E coordinates (n, 2) of points (n, 2) given in the PHH3 frame."""
+        points = np.asarray(points, np.float64)
+        matrix, offset = self._rigid()
+        moved = points @ matrix.T + offset
+        for wave in self.waves:
+            angle = points[..., 0] * wave.frequency_x + points[..., 1] * wave.frequency_y + wave.phase
+            moved = moved + np.sin(angle)[..., None] * (wave.amplitude_x, wave.amplitude_y)
+        return moved
+
+    def he_to_phh3(self, points: npt.ArrayLike) -> Floats:
+        """PHH3 coordinates (n, 2) of points (n, 2) given in the H&E frame."""
+        points = np.asarray(points, np.float64)
+        matrix, offset = self._rigid()
+        guess = (points - offset) @ matrix
+        for _ in range(_INVERSION_STEPS):
+            guess = guess + (points - self.phh3_to_he(guess)) @ matrix
+        return guess
+
+    def pull_maps(self, box: Box) -> tuple[Floats, Floats]:
+        """H&E x and y, each (height, width), of the pixels of `box` in the PHH3 frame.
+
+        Each plane wave is a product of functions of x and of y, so the maps are two small matrix
+        products and exact at every pixel.
+        """
+        x, y = box.x + 0.5 + np.arange(box.width), box.y + 0.5 + np.arange(box.height)
+        matrix, offset = self._rigid()
+        rows, columns = [np.ones_like(y), y], [np.ones_like(x), x]
+        weights: list[list[tuple[float, int, int]]] = [
+            [(float(offset[i]), 0, 0), (float(matrix[i, 0]), 0, 1), (float(matrix[i, 1]), 1, 0)]
+            for i in (0, 1)
+        ]
+        for wave in self.waves:
+            rows += [np.sin(wave.frequency_y * y + wave.phase), np.cos(wave.frequency_y * y + wave.phase)]
+            columns += [np.cos(wave.frequency_x * x), np.sin(wave.frequency_x * x)]
+            last = len(rows) - 2
+            for i, amplitude in enumerate((wave.amplitude_x, wave.amplitude_y)):
+                weights[i] += [(amplitude, last, last), (amplitude, last + 1, last + 1)]
+        return self._combined(rows, columns, weights[0]), self._combined(rows, columns, weights[1])
+
+    @staticmethod
+    def _combined(rows: list[Floats], columns: list[Floats], weights: list[tuple[float, int, int]]) -> Floats:
+        mixing = np.zeros((len(rows), len(columns)))
+        for weight, row, column in weights:
+            mixing[row, column] += weight
+        product: Floats = np.stack(rows, axis=1) @ mixing @ np.stack(columns)
+        return product
+
+    def _rigid(self) -> tuple[Floats, Floats]:
+        cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
+        matrix = np.array([[cosine, -sine], [sine, cosine]])
+        centre = np.array([self.centre_x, self.centre_y])
+        return matrix, centre - matrix @ (centre + np.array([self.shift_x, self.shift_y]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that evaluating the map needs, for a JSON file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Displacement:
+        """The inverse of `to_json`."""
+        try:
+            waves = tuple(Wave(**wave) for wave in record["waves"])
+            return cls(**{**record, "waves": waves})
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"not a displacement record ({error})") from error
+
+    def sampled(self, width: int, height: int, step: int) -> Floats32:
+        """PHH3 minus H&E coordinates (rows, columns, 2) at H&E points `step` pixels apart, from (0, 0) on."""
+        x, y = np.meshgrid(np.arange(0, width + step, step), np.arange(0, height + step, step))
+        points = np.stack([x, y], axis=-1).astype(np.float64)
+        return (self.he_to_phh3(points) - points).astype(np.float32)
+
+
+def random_displacement(
+    seed: int, width: int, height: int, *, shift_px: float, rotation_deg: float, local_px: float
+) -> Displacement:
+    """A displacement; `shift_px` and `rotation_deg` are upper limits, `local_px` a standard deviation."""
+    rng = generator(seed)
+    direction, length = rng.uniform(0, 2 * np.pi), shift_px * rng.uniform(0.3, 1)
+    wavelengths = np.exp(rng.uniform(np.log(1600), np.log(12000), _WAVES))
+    headings, phases = rng.uniform(0, 2 * np.pi, (2, _WAVES))
+    amplitudes = rng.standard_normal((_WAVES, 2)) * np.sqrt(wavelengths)[:, None]
+    amplitudes *= local_px / np.sqrt((amplitudes**2).sum() / 4 + 1e-12)
+    frequencies = 2 * np.pi / wavelengths
+    waves = tuple(
+        Wave(*(float(v) for v in (ax, ay, f * np.cos(h), f * np.sin(h), p)))
+        for (ax, ay), f, h, p in zip(amplitudes, frequencies, headings, phases, strict=True)
+    )
+    return Displacement(
+        shift_x=float(length * np.cos(direction)),
+        shift_y=float(length * np.sin(direction)),
+        rotation_rad=float(np.deg2rad(rng.uniform(-rotation_deg, rotation_deg))),
+        centre_x=width / 2,
+        centre_y=height / 2,
+        waves=waves,
+    )
+
+
+_WAVES = 10
+
 
 MPP = 0.25
 """Micrometres per pixel of every simulated slide."""
@@ -116,7 +371,7 @@ class Case:
     width: int
     height: int
     centre: int
-    laboratory: Laboratory
+    laboratory: VirtualLaboratory
     split: Split
     mitoses_per_mm2: float
     """Expected density over the tumour of this slide."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box
 from metaphase.simulation.architecture import Architecture, Fields
 from metaphase.simulation.config import PX_PER_UM, Case, SimulationConfig
 from metaphase.simulation.randomness import generator

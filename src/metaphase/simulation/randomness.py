@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from metaphase.base.arrays import Floats, Floats32
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import Box, Floats, Floats32
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPLINE_SD = 0.2768

@@ -4,8 +4,16 @@ from metaphase.base.arrays import RGB
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import WORKING_MPP, Level, Resolution, Slide, SlideBackend, SlideInfo
 from metaphase.slides.opening import Backend, SlideSource, is_slide_there, open_slide
-from metaphase.slides.processes import TileProcesses
-from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, cut_square, cut_squares, plan_tiles, read_tiles
+from metaphase.slides.tiles import (
+    MaskGrid,
+    Tile,
+    TilePlan,
+    TileProcesses,
+    cut_square,
+    cut_squares,
+    plan_tiles,
+    read_tiles,
+)
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 __all__ = [

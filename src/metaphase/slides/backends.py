@@ -1,18 +1,144 @@
-"""Slides that OpenSlide reads, and slides that live in memory."""
+"""Slides that OpenSlide reads and slides in memory, and the micrometres per pixel that a file states."""
 
 from __future__ import annotations
 
+import io
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import openslide
 
-from metaphase.base.arrays import RGB
-from metaphase.base.errors import SlideError
+from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
+from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.foreign import parsing
-from metaphase.base.geometry import Box
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, make_levels, over_white
-from metaphase.slides.metadata import choose_resolution, openslide_mpp
+from metaphase.slides.contract import (
+    DamagedPixelsError,
+    Resolution,
+    Slide,
+    SlideInfo,
+    make_levels,
+    over_white,
+)
+
+SQUARE_TOLERANCE = 0.02
+CHECK_MPP = (
+    "check the micrometres per pixel with the scanner's maker, for the area of the hotspot depends on them"
+)
+
+_MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
+_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, centimetre, millimetre, um
+
+
+def choose_resolution(
+    stated: tuple[float, float] | None, flag: float | None, path: Path | None
+) -> tuple[Resolution | None, Cautions]:
+    """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
+    believed = stated if stated and all(_believable(value) for value in stated) else None
+    own = sum(believed) / 2 if believed else None
+    if flag is None:
+        return (Resolution(own, "metadata") if own else None), _doubts(stated)
+    check_flag(flag, path)
+    given = Resolution(float(flag), "flag")
+    if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
+        return given, ()
+    doubt = Caution("mpp-overridden", f"--mpp {flag:g} overrides the {own:.4g} um/px of the file", CHECK_MPP)
+    return given, (doubt,)
+
+
+def check_flag(mpp: float, path: Path | None) -> None:
+    """Refuse a resolution that no bright-field scan has."""
+    low, high = BELIEVABLE_MPP
+    if not _believable(mpp):
+        raise UsageError(
+            f"{mpp:g} um/px is no resolution of a bright-field scan",
+            path=path,
+            next_step=f"give micrometres per pixel between {low:g} and {high:g}; a 40x scan has about 0.25",
+        )
+
+
+def micrometres(unit: str) -> float | None:
+    """Micrometres in a unit of length, by its sign or its name; None where it is none."""
+    plain = unit.strip().lower().replace("metre", "meter").removesuffix("s")
+    named = {"micrometer": 1.0, "micron": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
+    return _MICROMETRES.get(unit.strip(), named.get(plain))
+
+
+def openslide_mpp(properties: Mapping[str, str]) -> tuple[float, float] | None:
+    """(x, y) mpp from OpenSlide's standard properties."""
+    try:
+        return float(properties["openslide.mpp-x"]), float(properties["openslide.mpp-y"])
+    except (KeyError, ValueError):
+        return None
+
+
+def aperio_properties(description: str) -> dict[str, str]:
+    """What an Aperio file says of itself, under OpenSlide's names.
+
+    >>> aperio_properties("Aperio Image Library v1|AppMag = 20|MPP = 0.499")["openslide.mpp-x"]
+    '0.499'
+    """
+    fields = (part.partition("=") for part in description.split("|")[1:])
+    own = {name.strip(): value.strip() for name, _, value in fields}
+    known = {"openslide.mpp-x": "MPP", "openslide.mpp-y": "MPP", "openslide.objective-power": "AppMag"}
+    return {f"aperio.{name}": value for name, value in own.items()} | {
+        name: own[field] for name, field in known.items() if field in own
+    }
+
+
+def tiff_tag_mpp(
+    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int | str
+) -> tuple[float, float] | None:
+    """(x, y) mpp from TIFF resolution tags: rationals, pixels per unit, which is TIFF's number or a name."""
+    size = _PER_TIFF_UNIT.get(unit) if isinstance(unit, int) else micrometres(unit)
+    if size is None or not x_resolution or not y_resolution or 0 in (*x_resolution, *y_resolution):
+        return None
+    return size * x_resolution[1] / x_resolution[0], size * y_resolution[1] / y_resolution[0]
+
+
+def ome_mpp(xml: str) -> tuple[float, float] | None:
+    """(x, y) mpp from the first Pixels element of OME-XML.
+
+    >>> ome_mpp('<OME><!-- <Pixels PhysicalSizeX="9" PhysicalSizeY="9"/> --></OME>')
+    """
+    attributes: Mapping[str, str] = {}
+    with suppress(ET.ParseError):  # what comes before the fault holds
+        for _, element in ET.iterparse(io.StringIO(xml), ["start"]):
+            if element.tag.rpartition("}")[2] == "Pixels":
+                attributes = element.attrib
+                break
+    try:
+        x, y = (
+            float(attributes[f"PhysicalSize{axis}"])
+            * _MICROMETRES[attributes.get(f"PhysicalSize{axis}Unit", "µm")]
+            for axis in "XY"
+        )
+    except (KeyError, ValueError):
+        return None
+    return x, y
+
+
+def _believable(mpp: float) -> bool:
+    low, high = BELIEVABLE_MPP
+    return math.isfinite(mpp) and low <= mpp <= high
+
+
+def _doubts(stated: tuple[float, float] | None) -> Cautions:
+    if stated is None:
+        return (Caution("no-mpp", "the file states no micrometres per pixel", "give --mpp"),)
+    x, y = stated
+    if not (_believable(x) and _believable(y)):
+        text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
+        return (Caution("odd-mpp", text, "give --mpp"),)
+    if abs(x / y - 1) > SQUARE_TOLERANCE:
+        text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
+        return (Caution("oblong-pixels", text, "lengths and areas use the mean"),)
+    return ()
+
 
 # ---- slides of every vendor that OpenSlide 4 knows ----
 

@@ -1,4 +1,4 @@
-"""Samples of any kind to opaque RGB.
+"""What a slide is: pixels of a place, at a physical resolution, whatever file they come from.
 
 Planes: `read` speaks level-0 pixels for the place and micrometres per pixel for the resolution;
 `read_level` speaks whole pixels of one pyramid level. Level-0 coordinates are those of the file
@@ -24,10 +24,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MissingResolutionError, RegionError, SlideError
-from metaphase.base.geometry import Box
 
 # ---- what every slide can do, whatever file it comes from ----
 

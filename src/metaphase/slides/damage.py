@@ -19,8 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 from tifffile import COMPRESSION
 
-from metaphase.base.arrays import RGB, AnyFloats, Floats32
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import RGB, AnyFloats, Box, Floats32
 
 # ---- PNG: are all rows there ----
 

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, raised
-from metaphase.base.geometry import Box
 from metaphase.base.remote import url_of
-from metaphase.slides.backends import OpenSlideSlide
+from metaphase.slides.backends import OpenSlideSlide, choose_resolution
 from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb, make_levels
 from metaphase.slides.damage import check_jpeg
-from metaphase.slides.metadata import choose_resolution
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
 if TYPE_CHECKING:

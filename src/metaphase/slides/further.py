@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, parsing, raised
-from metaphase.base.geometry import Box
 from metaphase.slides.archive import is_remote, open_remote
+from metaphase.slides.backends import choose_resolution, micrometres
 from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, SlideInfo, as_rgb, make_levels
-from metaphase.slides.metadata import choose_resolution, micrometres
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
 

@@ -20,19 +20,25 @@ import openslide
 from PIL import Image, UnidentifiedImageError
 from tifffile import TiffPage
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, state_of
-from metaphase.base.geometry import Box
 from metaphase.base.plugins import plugins
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.slides.backends import ArraySlide, OpenSlideSlide, Properties, objective_power
+from metaphase.slides.backends import (
+    ArraySlide,
+    OpenSlideSlide,
+    Properties,
+    aperio_properties,
+    choose_resolution,
+    objective_power,
+    openslide_mpp,
+)
 from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
-from metaphase.slides.metadata import aperio_properties, choose_resolution, openslide_mpp
 from metaphase.slides.tiff import (
     DECODABLE,
     TiffLayout,

@@ -20,15 +20,14 @@ from typing import BinaryIO
 import numpy as np
 from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNIT, TiffFile, TiffPage
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, opened, parsing, raised
-from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores
 from metaphase.base.remote import RemoteFile
+from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
 from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, as_rgb, blank
 from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
-from metaphase.slides.metadata import ome_mpp, tiff_tag_mpp
 
 # ---- what a TIFF file holds ----
 

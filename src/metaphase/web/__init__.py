@@ -1,1 +1,1 @@
-"""Pages that take answers, and the servers behind them: labelling, and the review of a reference standard."""
+"""What listens: pages in a browser and the servers behind them."""

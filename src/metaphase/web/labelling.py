@@ -1,59 +1,57 @@
-"""The labelling page: messages, four routes, and one server a project."""
+"""The page on which observers answer: items of a labelling project, or points of a reference standard."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Annotated
-from uuid import UUID
+from typing import Annotated, Any
 
-from fastapi import FastAPI
-from fastapi import Path as InAddress
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import ASGIApp
+from pydantic import Field
 
 from metaphase.base.files import held
+from metaphase.jobs.reference import PICTURE
+from metaphase.jobs.reference_review import Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import Answer, LabellingError, Project, load_project
-from metaphase.labels.observers.store import MAX_NAME, AnswerStore, Entry, clean_observer
-from metaphase.web.access import Access, Guard, is_loopback, kept_token
-from metaphase.web.pictures import CropMaker, View
+from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
+from metaphase.web.access import Access, is_loopback, kept_token, own_token
+from metaphase.web.pictures import CropMaker, Crops, ReviewCrops
 from metaphase.web.serving import (
-    HTML,
-    ICON,
     LOOPBACK,
-    SCRIPT,
-    STYLE,
-    add_assets,
+    MAX_NUMBER,
+    Hello,
+    Message,
+    Number,
+    Ready,
+    Receipt,
+    SentAnswers,
     bare_app,
-    listening,
     picture,
-    serve_quietly,
-    url_of,
+    serve,
 )
 
-# ---- what the browser and the server say to each other, as JSON ----
+# ---- what the page and its server say to each other ----
 
-MAX_BATCH = 100
-MAX_ANSWER_S = 3600.0
-MAX_NUMBER = 2**48
-
-ObserverName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+SentItem = Annotated[int, Field(ge=0, lt=MAX_NUMBER, strict=True)]
 
 
-class Message(BaseModel):
-    """Nothing but the fields named, of exactly these types."""
+class Point(Message):
+    """What the reviewer is told about a point of a reference standard."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Hello(Message):
-    """An observer begins, or goes on."""
-
-    observer: ObserverName
+    case: str
+    candidate: str
+    confidence: float
+    probability: float
+    contrast: float
+    """Darkness in H&E relative to dark nuclei around; 0 where it could not be measured."""
+    method: str
+    accepted: bool
+    """Without any reviewer."""
+    reason: str
 
 
 class Session(Message):
@@ -66,7 +64,9 @@ class Session(Message):
     question: str
     answers: tuple[Answer, ...]
     items: list[int]
-    """All items in the observer's own order."""
+    """All items in the observer's own order; points, the least sure first."""
+    points: list[Point]
+    """Of a reference standard, what is known of each item, in the same order."""
     given: list[tuple[int, str]]
     """The observer's answers, in the order they were given."""
     seconds: float
@@ -77,113 +77,85 @@ class Session(Message):
     """Side of the close view as a share of the context view, to outline it there."""
 
 
-class SentAnswer(Message):
-    """One answer; None takes it back. Sent again after a failure, it is written once."""
-
-    uuid: UUID
-    item: Annotated[int, Field(ge=0, lt=MAX_NUMBER, strict=True)]
-    answer: Annotated[str, Field(max_length=32)] | None
-    seconds: Annotated[float, Field(ge=0, le=MAX_ANSWER_S)]
+# ---- the page as a web application ----
 
 
-class SentAnswers(Message):
-    """Answers waiting in a browser, oldest first."""
+def labelling_app(
+    project: Project, store: AnswerStore, crops: Crops, review: Review | None = None
+) -> FastAPI:
+    """The application; with a `review`, it asks about those points of its reference standard."""
+    app = bare_app("shared", "labelling")
+    asked: Collection[int] = project.by_number if review is None else review.by_number
 
-    observer: ObserverName
-    answers: Annotated[list[SentAnswer], Field(min_length=1, max_length=MAX_BATCH)]
-
-
-class Receipt(Message):
-    """What became of them; a refused one names an item or answer that the project no longer has."""
-
-    saved: list[UUID]
-    refused: list[UUID]
-
-
-# ---- the labelling page as a web application ----
-
-SHARED_ASSETS = {
-    "controls.js": ("controls.js", SCRIPT),
-    "session.js": ("session.js", SCRIPT),
-    "outbox.js": ("outbox.js", SCRIPT),
-    "pictures.js": ("pictures.js", SCRIPT),
-    "page.css": ("page.css", STYLE),
-    "icon.svg": ("icon.svg", ICON),
-}
-"""Files that serve the review page as well."""
-ASSETS = {"": ("page.html", HTML), "page.js": ("page.js", SCRIPT)} | SHARED_ASSETS
-Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]
-
-
-def labelling_app(project: Project, store: AnswerStore, crops: CropMaker, access: Access) -> ASGIApp:
-    """The application with its guard around it."""
-    app = bare_app("metaphase label")
-    add_assets(app, "labelling", ASSETS)
-    _add_pictures(app, project, crops)
-    _add_answers(app, project, store, crops)
-    return Guard(app, access)
-
-
-def _add_pictures(app: FastAPI, project: Project, crops: CropMaker) -> None:
     @app.get("/crop/{version}/{item}/{view}.jpg")
-    def crop(version: str, item: Number, view: View) -> Response:
+    def crop(version: str, item: Number, view: str) -> Response:
         """A picture. Why one is missing stays with the operator: it would name the slide."""
-        known = version == crops.version and item in project.by_number
+        known = version == crops.version and item in asked and view in crops.views
         return picture(crops.jpeg(item, view) if known else None)
 
+    @app.get("/registration/{item}.png")
+    def registration(item: Number) -> Response:
+        """How well the slides of a point's case fit."""
+        row = review.by_number.get(item) if review else None
+        path = review.workspace / str(row["case"]) / PICTURE if review and row else None
+        if path is None or not path.is_file():
+            raise HTTPException(404, "unavailable")
+        return Response(path.read_bytes(), media_type="image/png", headers={"cache-control": "no-cache"})
 
-def _add_answers(app: FastAPI, project: Project, store: AnswerStore, crops: CropMaker) -> None:
     @app.post("/api/session")
     def session(hello: Hello) -> Session:
         """The observer's own state, from any device."""
         observer = store.known(hello.observer)
         settings = project.settings
+        order = review.order if review else project.order_for(observer, divided_items(store.current()))
+        given = [(project.by_name[one.item].number, one.answer) for one in store.current(observer)]
         return Session(
             observer=observer,
             project=project.identity,
             title=settings.title,
             question=settings.question,
             answers=settings.answers,
-            items=project.order_for(observer, divided_items(store.current())),
-            given=[(project.by_name[one.item].number, one.answer) for one in store.current(observer)],
+            items=order,
+            points=[_point(review.by_number[number]) for number in order] if review else [],
+            given=[(number, answer) for number, answer in given if number in asked],
             seconds=store.seconds_spent(observer),
             crops=f"/crop/{crops.version}",
             marks=settings.close_um / settings.context_um,
         )
 
     @app.post("/api/answers")
-    def answers(sent: SentAnswers) -> Receipt:
+    def answers(sent: SentAnswers[SentItem]) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
-        return write_answers(project, store, sent, project.by_number)
+        observer, names = clean_observer(sent.observer), (None, *project.answer_names)
+        known = [one for one in sent.answers if one.item in asked and one.answer in names]
+        store.record_many(
+            Entry(observer, project.by_number[one.item].name, one.answer, one.seconds, uuid=str(one.uuid))
+            for one in known
+        )
+        refused = [one.uuid for one in sent.answers if one not in known]
+        return Receipt(saved=[one.uuid for one in known], refused=refused)
+
+    return app
 
 
-def write_answers(
-    project: Project, store: AnswerStore, sent: SentAnswers, numbers: Container[int]
-) -> Receipt:
-    """Write the answers to items of the given numbers, and refuse the others and unknown answers."""
-    observer, names = clean_observer(sent.observer), (None, *project.answer_names)
-    known = [one for one in sent.answers if one.item in numbers and one.answer in names]
-    store.record_many(
-        Entry(observer, project.by_number[one.item].name, one.answer, one.seconds, uuid=str(one.uuid))
-        for one in known
+def _point(row: Row) -> Point:
+    contrast = float(row["contrast"])
+    return Point(
+        case=row["case"],
+        candidate=row["candidate"],
+        confidence=row["confidence"],
+        probability=row["probability"],
+        contrast=contrast if math.isfinite(contrast) else 0.0,
+        method=row["method"],
+        accepted=row["automatic"],
+        reason=row["reason"],
     )
-    refused = [one.uuid for one in sent.answers if one not in known]
-    return Receipt(saved=[one.uuid for one in known], refused=refused)
 
 
 # ---- starting the server ----
 
-PORT = 8500
+PORT, REVIEW_PORT = 8500, 8501
 TOKEN, LOCK = ".server-token", ".server-lock"
-
-
-@dataclass(frozen=True)
-class Running:
-    """A server about to listen."""
-
-    url: str
-    """To open in a browser; holds the token."""
-    project: Project
 
 
 def serve_project(
@@ -192,24 +164,40 @@ def serve_project(
     host: str = LOOPBACK,
     port: int = PORT,
     token: str | None = None,
-    ready: Callable[[Running], None] | None = None,
+    ready: Ready | None = None,
     until: Callable[[], bool] | None = None,
 ) -> None:
-    """Serve the labelling page until stopped, or until `until` says yes. `ready` is called once the address
-    is taken.
+    """Serve the items of a labelling project until stopped, or until `until` says yes.
 
     A token is made unless one is given, and kept in the project, so that links stay valid when the server
-    starts again. Port 0 takes any free one.
+    starts again.
     """
     project = load_project(folder)
     access = Access(token or kept_token(project.folder / TOKEN), loopback_only=is_loopback(host))
-    with only_server(project), AnswerStore(project) as store, listening(host, port) as listener:
-        crops = CropMaker(project)
-        app = labelling_app(project, store, crops, access)
-        if ready is not None:
-            ready(Running(url_of(host, listener.getsockname()[1], access.token), project))
-        serve_quietly(app, listener, until)
-        crops.close()
+    _serve(project, CropMaker(project), access, host=host, port=port, ready=ready, until=until)
+
+
+def serve_review(
+    workspace: str | Path,
+    *,
+    port: int = REVIEW_PORT,
+    cases: Collection[str] = (),
+    most: int | None = None,
+    ready: Ready | None = None,
+    until: Callable[[], bool] | None = None,
+) -> None:
+    """Serve the points of a reference standard; with `most`, only so many of the least sure."""
+    review = load_review(workspace, cases, most)
+    crops, access = ReviewCrops(review), Access(own_token())
+    _serve(review.project, crops, access, review, port=port, ready=ready, until=until)
+
+
+def _serve(
+    project: Project, crops: Crops, access: Access, review: Review | None = None, **options: Any
+) -> None:
+    with contextlib.closing(crops), only_server(project), AnswerStore(project) as store:
+        app = labelling_app(project, store, crops, review)
+        serve(app, access, len(review.order if review else project.items), **options)
 
 
 @contextlib.contextmanager

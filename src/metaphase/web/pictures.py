@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -20,16 +21,15 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
 from metaphase.jobs.reference import TRANSFORM
-from metaphase.jobs.review import CLOSE_UM, Review
+from metaphase.jobs.reference_review import CLOSE_UM, Review
 from metaphase.labels.observers.project import UNAVAILABLE, Project
-from metaphase.labels.registration import Transform, load_transform
+from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.drawing import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 
 # ---- pictures of items, cut from the slides when they are wanted ----
 
-View = Literal["close", "context"]
 SIDE_PX = 512
 CACHED_CROPS = 2000
 """About 120 MB of JPEG."""
@@ -37,11 +37,14 @@ CACHED_CROPS = 2000
 _log = logging.getLogger(__name__)
 
 
-class Crops:
+class Crops(ABC):
     """JPEG pictures of a project's items, the latest kept in memory. Safe to use from several threads.
 
     Items that cannot be shown are noted beside the project, until they can: nobody is asked about them.
     """
+
+    views: ClassVar[tuple[str, ...]]
+    """Names of the pictures of an item."""
 
     def __init__(self, project: Project, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES) -> None:
         self._project = project
@@ -67,8 +70,14 @@ class Crops:
         """Close the slides."""
         self._slides.close()
 
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Changes with everything that changes pictures, so that browsers may keep them for long."""
+
+    @abstractmethod
     def _cut(self, number: int, view: str) -> bytes:
-        raise NotImplementedError
+        """The picture, as JPEG."""
 
     def _note(self, item: str, view: str, reason: str = "") -> None:
         """A picture of an item cannot be had for a reason; or it can."""
@@ -86,9 +95,11 @@ class Crops:
 class CropMaker(Crops):
     """Pictures of the items of a labelling project."""
 
+    views = ("close", "context")
+
     @cached_property
     def version(self) -> str:
-        """Changes with everything that changes pictures, so that browsers may keep them for long."""
+        """Changes with items and scales."""
         settings = self._project.settings
         scales = (settings.close_um, settings.context_um, SIDE_PX, JPEG_QUALITY)
         text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
@@ -103,12 +114,13 @@ class CropMaker(Crops):
 
 # ---- pictures of a point ----
 
-Side = Literal["he", "phh3"]
 CACHED_REVIEW_CROPS = 1000
 
 
 class ReviewCrops(Crops):
     """Pictures of the points of a review, in each stain."""
+
+    views = ("he", "phh3")
 
     def __init__(self, review: Review) -> None:
         super().__init__(review.project, CACHED_REVIEW_CROPS)
@@ -117,7 +129,7 @@ class ReviewCrops(Crops):
 
     @property
     def version(self) -> str:
-        """Changes with the points, so that browsers may keep pictures for long."""
+        """Changes with the points."""
         text = repr((SIDE_PX, CLOSE_UM, self._review.order))
         return blake2b(text.encode(), digest_size=6).hexdigest()
 

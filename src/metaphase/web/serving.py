@@ -1,27 +1,128 @@
-"""What the pages that take answers share: a socket, a quiet server, files, and replies to errors."""
+"""What all pages share: one way to run, connections let go in time, files, replies to errors, messages."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
+from fastapi import Path as InAddress
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from pydantic import BaseModel, ConfigDict, Field
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.web.connections import BACKLOG, ImpatientProtocol, OnceInAWhile, quieten
+from metaphase.labels.observers.store import MAX_NAME
+from metaphase.web.access import Access, Guard
 
-# ---- what the pages that take answers share ----
+# ---- how long and how many: connections that say nothing, or too slowly, or are too many, are let go ----
+#
+# Anybody who reaches the port can open connections, before any token is asked for.
+
+REQUEST_S = 10.0
+"""A request, its body included, must have arrived this long after its first byte or its connection."""
+MOST_CONNECTIONS = 200
+"""A browser opens six; eight observers need fifty."""
+BACKLOG = 64
+"""Connections accepted at one go, before those that are too many are let go."""
+QUIET_S = 60.0
+"""The same complaint is logged once in this time."""
+
+
+def most_connections() -> int:
+    """How many connections may be open: half of the files that this process may, for slides need some."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(MOST_CONNECTIONS, (files - BACKLOG) // 2))
+
+
+class ImpatientProtocol(H11Protocol):
+    """HTTP with limits on connections and on the time that a request may take to arrive."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request; of too many who do, whoever has said nothing for longest is let go."""
+        super().connection_made(transport)
+        self._hurry()
+        if len(self.connections) > most_connections():
+            waiting = (
+                one for one in self.connections if isinstance(one, ImpatientProtocol) and one._deadline
+            )
+            longest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0, default=self)
+            longest._relax()
+            longest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        self._hurry()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        super().on_response_complete()
+        self._hurry()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        self._relax()
+
+    def _hurry(self) -> None:
+        """The clock runs while a request is not here in full; a server that is at work has all its time."""
+        cycle = self.cycle
+        working = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if working or self.transport.is_closing():
+            self._relax()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _relax(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a complaint through once in `QUIET_S`: without descriptors, a server has thousands a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is new, or old enough to be said again."""
+        now = time.monotonic()
+        if now - self._said.get(str(record.msg), -QUIET_S) < QUIET_S:
+            return False
+        self._said[str(record.msg)] = now
+        return True
+
+
+def quieten() -> None:
+    """Keep the logs of the server and of its event loop from filling a disk."""
+    for name in ("asyncio", "uvicorn.error"):
+        log = logging.getLogger(name)
+        if not any(isinstance(one, OnceInAWhile) for one in log.filters):
+            log.addFilter(OnceInAWhile())
+
+
+# ---- one way to run ----
 
 LOOPBACK = "127.0.0.1"
 ASK_EVERY_S = 2.0
@@ -56,16 +157,38 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve_quietly(app: ASGIApp, listener: socket.socket, until: Callable[[], bool] | None = None) -> None:
-    """Serve until stopped, without an access log (it would hold tokens) or trust in headers of proxies.
+@dataclass(frozen=True)
+class Running:
+    """A server about to listen."""
 
-    `until` is asked every few seconds, and ends it by saying yes.
+    url: str
+    """To open in a browser; holds the token."""
+    shown: int
+    """Items, points or slides."""
+
+
+Ready = Callable[[Running], None]
+
+
+def serve(
+    app: FastAPI,
+    access: Access,
+    shown: int,
+    *,
+    host: str = LOOPBACK,
+    port: int,
+    ready: Ready | None = None,
+    until: Callable[[], bool] | None = None,
+) -> None:
+    """Serve a page behind its guard until stopped; `ready` is called once the address is taken.
+
+    There is no access log (it would hold tokens) and no trust in headers of proxies. `until` is asked every
+    few seconds, and ends it by saying yes. Port 0 is any free one.
     """
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
-        timeout_graceful_shutdown=2, http=ImpatientProtocol, backlog=BACKLOG,
+        Guard(app, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        ws="none", timeout_graceful_shutdown=2, http=ImpatientProtocol, backlog=BACKLOG,
     )  # fmt: skip
-    quieten()
     server, ended = uvicorn.Server(config), threading.Event()
 
     def watch() -> None:
@@ -74,11 +197,15 @@ def serve_quietly(app: ASGIApp, listener: socket.socket, until: Callable[[], boo
                 server.should_exit = True
                 return
 
-    if until is not None:
-        threading.Thread(target=watch, daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # how one stops it
-        server.run(sockets=[listener])
-    ended.set()
+    with listening(host, port) as listener:
+        if ready is not None:
+            ready(Running(url_of(host, listener.getsockname()[1], access.token), shown))
+        quieten()
+        if until is not None:
+            threading.Thread(target=watch, daemon=True).start()
+        with contextlib.suppress(KeyboardInterrupt):  # how one stops it
+            server.run(sockets=[listener])
+        ended.set()
 
 
 def url_of(host: str, port: int, token: str) -> str:
@@ -104,27 +231,33 @@ def _cannot_listen(error: OSError, host: str, port: int) -> MetaphaseError:
     )
 
 
-# ---- what the applications of the pages that take answers share ----
+# ---- files, and replies to errors ----
 
-HTML, SCRIPT = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
-STYLE, ICON = "text/css; charset=utf-8", "image/svg+xml"
-Assets = Mapping[str, tuple[str, str]]
-"""Name and kind of every file that the browser may ask for, by its address."""
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 KEEP_PICTURES = "private, max-age=604800, immutable"
 
 
-def bare_app(title: str) -> FastAPI:
-    """An application that describes itself to nobody, with our replies to errors."""
-    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
+def bare_app(*folders: str) -> FastAPI:
+    """An application that describes itself to nobody, with our replies to errors.
+
+    It serves the files of these folders of `static`, read once, by their names; `page.html` is the page.
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(MetaphaseError)(_failed)
+    for folder in folders:
+        for file in files("metaphase.web").joinpath("static", folder).iterdir():
+            address = "" if file.name == "page.html" else file.name
+            app.add_api_route(
+                f"/{address}", _asset(file.read_bytes(), Path(file.name).suffix), methods=["GET"]
+            )
     return app
-
-
-def add_assets(app: FastAPI, folder: str, assets: Assets) -> None:
-    """Serve files of a folder in `static`, read once."""
-    for address, (name, kind) in assets.items():
-        app.add_api_route(f"/{address}", _asset(folder, name, kind), methods=["GET"])
 
 
 def picture(content: bytes | None, ending: str = "jpg") -> Response:
@@ -135,11 +268,9 @@ def picture(content: bytes | None, ending: str = "jpg") -> Response:
     return Response(content, media_type=kind, headers={"cache-control": KEEP_PICTURES})
 
 
-def _asset(folder: str, name: str, kind: str) -> Callable[[], Response]:
-    content = files("metaphase.web").joinpath("static", folder, name).read_bytes()
-
+def _asset(content: bytes, ending: str) -> Callable[[], Response]:
     def asset() -> Response:
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+        return Response(content, media_type=KINDS[ending], headers={"cache-control": "no-cache"})
 
     return asset
 
@@ -157,3 +288,49 @@ def _failed(_request: Request, error: Exception) -> Response:
         return JSONResponse({"detail": str(error)}, 422)
     _log.error("answers cannot be saved: %s", error)
     return JSONResponse({"detail": "the server cannot save at the moment"}, 503)
+
+
+# ---- what a browser and the server say to each other, as JSON, on any page ----
+
+MAX_BATCH = 100
+MAX_ANSWER_S = 3600.0
+MAX_NUMBER = 2**48
+
+Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]
+ObserverName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Item = TypeVar("Item")
+
+
+class Message(BaseModel):
+    """Nothing but the fields named, of exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Hello(Message):
+    """An observer begins, or goes on."""
+
+    observer: ObserverName
+
+
+class SentAnswer(Message, Generic[Item]):
+    """One answer; None takes it back. Sent again after a failure, it is written once."""
+
+    uuid: UUID
+    item: Item
+    answer: Annotated[str, Field(max_length=64)] | None
+    seconds: Annotated[float, Field(ge=0, le=MAX_ANSWER_S)]
+
+
+class SentAnswers(Message, Generic[Item]):
+    """Answers waiting in a browser, oldest first."""
+
+    observer: ObserverName
+    answers: Annotated[list[SentAnswer[Item]], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class Receipt(Message):
+    """What became of them; a refused one names an item or answer that there is no more."""
+
+    saved: list[UUID]
+    refused: list[UUID]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +22,7 @@ from PIL import Image
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import parsing, read_json
+from metaphase.base.parallel import KeptBytes
 from metaphase.counting import Hotspot, SlideCount
 from metaphase.jobs.registration import SUMMARY as REGISTERED
 from metaphase.jobs.registration import TRANSFORM
@@ -35,13 +34,13 @@ from metaphase.jobs.results import (
     load_result,
     result_folders,
 )
-from metaphase.jobs.reviewing import answers_key, review_order, reviewed_count, reviewed_result
+from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
 from metaphase.labels.observers.store import Given
-from metaphase.labels.registration import Transform, load_transform
+from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.drawing import encode_jpeg
-from metaphase.reports.slide.overview import heat_colours
+from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides import Slide, SlideSource
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 
@@ -343,9 +342,7 @@ class TileMaker:
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
         self._slides = SlidePool(open_slides)
-        self._room = cache_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self._kept = KeptBytes(cache_bytes)
         self.made = 0
         """How many tiles were made, not found."""
 
@@ -353,11 +350,7 @@ class TileMaker:
         self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
     ) -> bytes | None:
         """A tile that is in memory."""
-        key = (_name(slide, layer), level, column, row)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+        return self._kept.get((_name(slide, layer), level, column, row))
 
     def make(
         self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
@@ -383,12 +376,8 @@ class TileMaker:
                 made = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
             else:
                 made = layer.tile(opened, x, y, width, height, scale)
-        with self._lock:
-            self.made += 1
-            self._kept[_name(slide, layer), level, column, row] = made
-            self._room -= len(made)
-            while self._room < 0:
-                self._room += len(self._kept.popitem(last=False)[1])
+        self.made += 1
+        self._kept.put((_name(slide, layer), level, column, row), made)
         return made
 
     def close(self) -> None:

@@ -7,15 +7,12 @@ import io
 import logging
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import numpy as np
 import shapely
@@ -24,29 +21,27 @@ from fastapi.responses import Response
 from PIL import Image
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.types import ASGIApp
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.parallel import available_cores
+from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting import Count, DensityMap, Hotspot, SlideCount, counts_in
-from metaphase.jobs.reviewing import apply_reviews, reviewed_result, runner_up, withdraw_review
+from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry, Given
-from metaphase.reports.slide.overview import coarse_tissue, heat_colours
-from metaphase.web.access import Access, Guard, is_loopback, new_token, own_token
-from metaphase.web.connections import OnceInAWhile
-from metaphase.web.labelling import SHARED_ASSETS, Hello, Message, Number, ObserverName, Receipt
+from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
+from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.serving import (
-    HTML,
     LOOPBACK,
-    SCRIPT,
-    STYLE,
-    add_assets,
+    Hello,
+    Message,
+    Number,
+    OnceInAWhile,
+    Ready,
+    Receipt,
+    SentAnswers,
     bare_app,
-    listening,
     picture,
-    serve_quietly,
-    url_of,
+    serve,
 )
 from metaphase.web.viewed import (
     KEY_BYTES,
@@ -96,7 +91,7 @@ class SlideRow(Shown):
     """The share of them."""
 
 
-class Cohort(Message):
+class SlideList(Message):
     """The list, and what holds for all slides."""
 
     slides: list[SlideRow]
@@ -139,7 +134,7 @@ class SlideView(Message):
     outline: tuple[Ring, ...] = ()
 
 
-class Circle(Message):
+class CircleView(Message):
     """A circle in level-0 pixels, and the mitoses inside."""
 
     x: float
@@ -171,8 +166,8 @@ class CountView(Shown):
     """The counts that it stands for: those without people."""
     grades: list[float] | None
     counted: int
-    hotspot: Circle | None
-    runner_up: Circle | None
+    hotspot: CircleView | None
+    runner_up: CircleView | None
     density: Density | None
     shares: list[str]
     """Who looked at how much; empty where observers are blind."""
@@ -188,23 +183,7 @@ class Place(Message):
     y: Annotated[float, Field(ge=-1e8, le=1e8)]
 
 
-class SentVerdict(Message):
-    """One answer about a place; None takes it back."""
-
-    uuid: UUID
-    item: Place
-    answer: Annotated[str, Field(max_length=64)] | None
-    seconds: Annotated[float, Field(ge=0, le=3600)]
-
-
-class SentVerdicts(Message):
-    """Answers waiting in a browser, oldest first."""
-
-    observer: ObserverName
-    answers: Annotated[list[SentVerdict], Field(min_length=1, max_length=100)]
-
-
-class Standing(Message):
+class StandingAnswer(Message):
     """An answer that stands."""
 
     x: float
@@ -217,10 +196,10 @@ class ReviewView(Message):
     """What an observer has answered about a slide, and what others have where they may know."""
 
     observer: str
-    standing: list[Standing]
+    standing: list[StandingAnswer]
 
 
-class Applied(Message):
+class AppliedView(Message):
     """A review in force."""
 
     count: float | None
@@ -238,35 +217,21 @@ class AskedCount(Message):
 
 # ---- the viewer as a web application ----
 
-OWN_ASSETS = {
-    "": ("page.html", HTML),
-    "view.js": ("page.js", SCRIPT),
-    "tiles.js": ("tiles.js", SCRIPT),
-    "marks.js": ("marks.js", SCRIPT),
-    "layers.js": ("layers.js", SCRIPT),
-    "review.js": ("review.js", SCRIPT),
-    "view.css": ("page.css", STYLE),
-}
 ZOOMER = "openseadragon.min.js"
-KEPT_DENSITIES = 32
+KEPT_DENSITIES = 8_000_000
+"""Bytes of pictures that a page may still ask for."""
 _log = logging.getLogger(__name__)
 _log.addFilter(OnceInAWhile())
 
 
-def viewing_app(
-    slides: Sequence[ViewedSlide], tiles: TileMaker, access: Access, *, blind: bool = False
-) -> ASGIApp:
-    """The application with its guard around it."""
+def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool = False) -> FastAPI:
+    """The application."""
     if not files("metaphase.web").joinpath("static", "openseadragon", ZOOMER).is_file():
         raise MetaphaseError(
             "this copy of metaphase was made without OpenSeadragon",
             next_step="install it from a wheel, or run make in its repository",
         )
-    app = bare_app("metaphase view")
-    add_assets(app, "viewing", OWN_ASSETS)
-    add_assets(app, "openseadragon", {ZOOMER: (ZOOMER, SCRIPT), "licence.txt": ("LICENSE.txt", "text/plain")})
-    shared = {name: SHARED_ASSETS[name] for name in ("controls.js", "outbox.js", "icon.svg")}
-    add_assets(app, "labelling", shared)
+    app = bare_app("shared", "viewing", "openseadragon")
     by_key = {slide.key: slide for slide in slides}
 
     def named(key: str) -> ViewedSlide:
@@ -277,7 +242,7 @@ def viewing_app(
     _add_tiles(app, named, tiles)
     _add_slides(app, slides, named, blind)
     _add_review(app, named, blind)
-    return Guard(app, access)
+    return app
 
 
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
@@ -329,9 +294,9 @@ def _add_slides(
     app: FastAPI, slides: Sequence[ViewedSlide], named: Callable[[str], ViewedSlide], blind: bool
 ) -> None:
     @app.post("/api/slides")
-    def cohort(asked: AskedCount) -> Cohort:
+    def cohort(asked: AskedCount) -> SlideList:
         """The list."""
-        return Cohort(slides=[_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+        return SlideList(slides=[_row(slide, asked.observer, blind) for slide in slides], blind=blind)
 
     @app.get("/api/slide/{key}")
     def one(key: str) -> SlideView:
@@ -340,7 +305,7 @@ def _add_slides(
 
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
-    densities: OrderedDict[str, bytes] = OrderedDict()
+    densities = KeptBytes(KEPT_DENSITIES)
     writing = threading.Lock()
 
     @app.post("/api/count/{key}")
@@ -352,9 +317,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
         drawn = _density(slide, counted.density)
         if drawn is not None:
-            densities[drawn[0].address] = drawn[1]
-            while len(densities) > KEPT_DENSITIES:
-                densities.popitem(last=False)
+            densities.put(drawn[0].address, drawn[1])
         told = stored or counted.to_dict()
         view = _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
@@ -374,7 +337,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         log = named(key).log
         observer = log.known(hello.observer)
         standing = [
-            Standing(x=place[0], y=place[1], answer=one.answer, own=one.observer == observer)
+            StandingAnswer(x=place[0], y=place[1], answer=one.answer, own=one.observer == observer)
             for one in named(key).answers(observer, blind=blind)
             if (place := place_of(one.item))
         ]
@@ -388,16 +351,16 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         return review(key, hello)
 
     @app.post("/api/apply/{key}")
-    def apply(key: str) -> Applied:
+    def apply(key: str) -> AppliedView:
         """Put the answers that stand in force: report, tables and exports are rewritten."""
         if blind:
             raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
         with writing:
             (done,) = apply_reviews([named(key).found.folder])
-        return Applied(count=done.count, text=str(done.in_force))
+        return AppliedView(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
-    def answers(sent: SentVerdicts) -> Receipt:
+    def answers(sent: SentAnswers[Place]) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for one in sent.answers:
@@ -529,8 +492,8 @@ def _grades(told: Mapping[str, Any]) -> list[float] | None:
     return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
 
 
-def _circle(hotspot: Hotspot) -> Circle:
-    return Circle(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
+def _circle(hotspot: Hotspot) -> CircleView:
+    return CircleView(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
 
 
 def _density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] | None:
@@ -559,15 +522,6 @@ def _density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] |
 PORT = 8502
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server about to listen."""
-
-    url: str
-    """To open in a browser; holds the token."""
-    slides: int
-
-
 def serve_view(
     paths: Sequence[Path],
     *,
@@ -577,10 +531,10 @@ def serve_view(
     port: int = PORT,
     token: str | None = None,
     blind: bool = False,
-    ready: Callable[[Running], None] | None = None,
+    ready: Ready | None = None,
     failed: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the viewer until stopped. `ready` is called once the address is taken; port 0 is any.
+    """Serve the viewer until stopped.
 
     A token is made unless one is given. `registrations` are folders of `metaphase register`,
     whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
@@ -589,11 +543,9 @@ def serve_view(
     loopback = is_loopback(host)
     access = Access(token or (own_token() if loopback else new_token()), loopback_only=loopback)
     tiles = TileMaker()
-    with ExitStack() as closing, listening(host, port) as listener:
+    with ExitStack() as closing:
         closing.callback(tiles.close)
         for slide in slides:
             closing.callback(slide.close)
-        app = viewing_app(slides, tiles, access, blind=blind)
-        if ready is not None:
-            ready(Running(url_of(host, listener.getsockname()[1], access.token), len(slides)))
-        serve_quietly(app, listener)
+        app = viewing_app(slides, tiles, blind=blind)
+        serve(app, access, len(slides), host=host, port=port, ready=ready)

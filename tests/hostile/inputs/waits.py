@@ -40,7 +40,7 @@ def make(random: Random, folder: Path) -> Attempt:
 
 def _lease(random: Random, folder: Path) -> Attempt:
     """Of nobody, or of a process that has ended or cannot be."""
-    from metaphase.base.leases import this_machine
+    from metaphase.base.sharing.leases import this_machine
 
     stated = {
         "token": any_of(random, "t", "", None), "machine": this_machine(), "host": any_of(random, *ODD_TEXTS),

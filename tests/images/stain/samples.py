@@ -6,8 +6,7 @@ import numpy as np
 from scipy import ndimage
 
 from metaphase.base.arrays import RGB
-from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, combine
-from metaphase.images.stain.pixels import to_uint8
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, combine, to_uint8
 
 BAD_IMAGES = {
     "white": np.full((32, 32, 3), 255, np.uint8),

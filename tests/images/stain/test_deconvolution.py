@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from skimage.color import separate_stains
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain.augmentation import letters
+from metaphase.images.stain import augmentation
 from metaphase.images.stain.deconvolution import (
     H_DAB_RESIDUAL,
     HE_RESIDUAL,
@@ -40,10 +40,10 @@ def test_there_and_back_is_within_half_a_level(image, matrix):
 @given(images, matrices)
 def test_torch_twin_agrees(image, matrix):
     batch = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
-    stains = letters.separate(batch, matrix)
+    stains = augmentation.separate(batch, matrix)
     ours = separate(image, matrix)
     np.testing.assert_allclose(stains[0].permute(1, 2, 0).numpy(), ours, atol=1e-5)
-    rgb = letters.combine(stains, matrix)
+    rgb = augmentation.combine(stains, matrix)
     np.testing.assert_allclose(rgb[0].permute(1, 2, 0).numpy(), combine(ours, matrix), atol=1e-5)
 
 

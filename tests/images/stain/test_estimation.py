@@ -6,9 +6,9 @@ from metaphase.images.stain.deconvolution import (
     HE_RESIDUAL,
     MacenkoConfig,
     StainMatrix,
+    rgb_unit,
     stains_of_density,
 )
-from metaphase.images.stain.pixels import rgb_unit
 
 from .samples import BAD_IMAGES, tissue
 

@@ -5,8 +5,8 @@ import cv2
 import numpy as np
 import pytest
 
+from metaphase.images.inspection import guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
-from metaphase.images.stain.guess import guess_stain
 
 from .samples import BAD_IMAGES, tissue
 
@@ -57,7 +57,7 @@ def test_real_images(real_data, pattern, expected, reduction):
 
 @pytest.mark.parametrize(
     ("module", "absent"),
-    [("guess", "torch"), ("standardisation", "torch"), ("pictures", "torch"), ("augmentation", "openslide")],
+    [("standardisation", "torch"), ("pictures", "torch"), ("augmentation", "openslide")],
 )
 def test_each_part_imports_only_what_it_needs(module, absent):
     code = f"import sys, metaphase.images.stain.{module}; sys.exit({absent!r} in sys.modules)"

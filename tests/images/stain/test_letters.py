@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 from scipy import ndimage, stats
 
-from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
-from metaphase.images.stain.augmentation.letters import (
+from metaphase.images.stain.augmentation import (
+    LETTERS,
+    Augmentation,
+    AugmentationConfig,
     displacement,
     node_spread,
     normal_quantiles,

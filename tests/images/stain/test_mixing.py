@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.images.stain.augmentation import StainMixer, appearance_of
-from metaphase.images.stain.pixels import optical_density
+from metaphase.images.stain.deconvolution import optical_density
 from tests.examples import FEW
 
 RNG = np.random.default_rng(3)

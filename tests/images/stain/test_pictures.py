@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import UsageError
-from metaphase.base.geometry import Box
 from metaphase.images.stain.augmentation import AugmentationConfig
-from metaphase.images.stain.augmentation.gallery import GalleryConfig, gallery, write_gallery
 from metaphase.images.stain.deconvolution import HED, stain_pictures
+from metaphase.images.stain.gallery import GalleryConfig, gallery, write_gallery
 from metaphase.images.stain.pictures import view, write_picture, write_stain_pictures
 from metaphase.slides import ArraySlide
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain.pixels import channel_mean, rgb_uint8, rgb_unit
+from metaphase.images.stain.deconvolution import channel_mean, rgb_uint8, rgb_unit
 
 from .samples import BAD_IMAGES
 

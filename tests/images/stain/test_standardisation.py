@@ -5,14 +5,19 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix
-from metaphase.images.stain.pixels import StainFileError, TooLittleTissueError, rgb_uint8
-from metaphase.images.stain.standardisation import (
+from metaphase.images.stain.deconvolution import (
+    HE_RESIDUAL,
+    StainFileError,
+    StainMatrix,
+    TooLittleTissueError,
+    rgb_uint8,
+)
+from metaphase.images.stain.standardisation.transform import (
     METHODS,
     LookupTable,
     SamplingConfig,
+    StainTransform,
     Template,
-    Transform,
     fit_slide,
     sample_slide,
     standardise_slide,
@@ -34,7 +39,7 @@ def purple():
 
 @pytest.fixture(scope="module")
 def transforms(purple):
-    return {name: Transform.fit(PINK, name, purple) for name in METHODS}
+    return {name: StainTransform.fit(PINK, name, purple) for name in METHODS}
 
 
 def mean_distance(a, b):
@@ -52,7 +57,7 @@ def test_slides_come_to_look_like_the_template(transforms, method):
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_a_slide_like_the_template_stays_as_it_is(purple, method):
-    same = Transform.fit(PURPLE, method, purple).apply(PURPLE)
+    same = StainTransform.fit(PURPLE, method, purple).apply(PURPLE)
     assert np.abs(same.astype(int) - PURPLE).mean() < 1.5
 
 
@@ -76,7 +81,7 @@ def test_table_agrees_with_the_map_itself(transforms, method):
 def test_saved_transforms_do_the_same(transforms, method, tmp_path):
     path = tmp_path / "transform.json"
     transforms[method].save(path)
-    assert Transform.load(path) == transforms[method]
+    assert StainTransform.load(path) == transforms[method]
 
 
 def test_saved_templates_are_the_same(purple, tmp_path):
@@ -96,7 +101,7 @@ def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "transform.json"
     path.write_text(text)
     with pytest.raises(StainFileError, match=r"transform\.json"):
-        Transform.load(path)
+        StainTransform.load(path)
 
 
 def test_damaged_numbers_are_refused(transforms, tmp_path):
@@ -106,7 +111,7 @@ def test_damaged_numbers_are_refused(transforms, tmp_path):
     for wrong in ([1, 2], [1, 2, float("nan")], "abc", None):
         path.write_text(json.dumps(data | {"source": data["source"] | {"mean": wrong}}))
         with pytest.raises(StainFileError):
-            Transform.load(path)
+            StainTransform.load(path)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_impossible_numbers_are_refused(transforms, tmp_path, method, wrong):
     inner[wrong[-1]] = [0.0 for _ in inner[wrong[-1]]]
     path.write_text(json.dumps(data))
     with pytest.raises(StainFileError):
-        Transform.load(path)
+        StainTransform.load(path)
 
 
 def test_missing_file_is_named(tmp_path):
@@ -133,7 +138,7 @@ def test_missing_file_is_named(tmp_path):
 
 def test_unknown_method_is_refused():
     with pytest.raises(UsageError, match="hsd, macenko, reinhard"):
-        Transform.fit(PINK, "vahadane")
+        StainTransform.fit(PINK, "vahadane")
 
 
 @pytest.mark.parametrize("method", METHOD_NAMES)
@@ -201,7 +206,7 @@ def test_pictures_and_transforms_by_suffix(tmp_path, transforms):
     with open_slide(tmp_path / "out.png") as out:
         np.testing.assert_array_equal(out.read_level(0, out.bounds), transforms["hsd"].apply(PINK))
     standardise_slide(slide, transforms["hsd"], tmp_path / "out.json")
-    assert Transform.load(tmp_path / "out.json") == transforms["hsd"]
+    assert StainTransform.load(tmp_path / "out.json") == transforms["hsd"]
     with pytest.raises(UsageError, match=r"out\.bmp"):
         standardise_slide(slide, transforms["hsd"], tmp_path / "out.bmp")
 
@@ -211,5 +216,5 @@ def test_real_laboratories_come_closer(real_data):
         return cv2.cvtColor(cv2.imread(str(real_data / name)), cv2.COLOR_BGR2RGB)[:800, :800]
 
     a, b = field("icpr2012-aperio/A00_01.jpg"), field("midesec/P0_00.jpg")
-    after = [Transform.fit(image).apply(image) for image in (a, b)]
+    after = [StainTransform.fit(image).apply(image) for image in (a, b)]
     assert mean_distance(*after) < 0.4 * mean_distance(a, b)

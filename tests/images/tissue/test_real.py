@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from metaphase.images.tissue import find_tissue, segment_tissue
+from metaphase.images.tissue.finding import find_tissue, segment_tissue
 from metaphase.slides import open_slide
 
 KIDNEY_MPP = 10.0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
-from metaphase.images.tissue import TissueConfig, segment_tissue
+from metaphase.images.tissue.finding import TissueConfig, segment_tissue
 from tests.images.tissue.drawing import MPP, SLIDES, DrawnSlide, draw, everywhere, noisy, section
 
 Mask = npt.NDArray[np.bool_]

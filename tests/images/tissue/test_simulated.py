@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metaphase.images.tissue import find_tissue
-from metaphase.simulation import SimulationConfig, cohort_cases, render_region, tissue_truth
+from metaphase.images.tissue.finding import find_tissue
+from metaphase.simulation.cohort import tissue_truth
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from metaphase.slides import ArraySlide
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import RGB
-from metaphase.base.geometry import Box
-from metaphase.images.tissue import TissueMask
+from metaphase.base.arrays import RGB, Box
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.slides import ArraySlide, PyramidFormat, write_pyramid
 
 MPP = 0.25

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.labels.mining import LabelConfig, SetConfig
 from metaphase.labels.mining.labelling import negatives_anywhere
 from metaphase.slides import ArraySlide

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
-from metaphase.images.tissue import TissueMask, TissueSource
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.labels.mining import (
     CandidateConfig,
     CandidateError,

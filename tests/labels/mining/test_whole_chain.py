@@ -13,7 +13,9 @@ from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import train
-from metaphase.simulation import SimulationConfig, case_truth, cohort_cases, render_region
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import render_region
 from tests.labels.mining.pictures import write_slide
 
 SIDE = 640

@@ -9,9 +9,8 @@ import pytest
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import TableError
-from metaphase.labels.observers.exchange import Imported, export_answers, import_answers
 from metaphase.labels.observers.project import Project, load_project
-from metaphase.labels.observers.store import AnswerStore
+from metaphase.labels.observers.store import AnswerStore, Imported, export_answers, import_answers
 from tests.labels.observers.projects import write_project
 
 

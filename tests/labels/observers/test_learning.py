@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metaphase.labels.observers.learning import CurvePoint, LearningCurve, learning_curve
+from metaphase.labels.observers.consensus import CurvePoint, LearningCurve, learning_curve
 
 
 def test_easy_labels_are_soon_enough() -> None:

@@ -15,8 +15,15 @@ from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, separate
 from metaphase.labels.phh3.candidates import COLUMNS, BrownCandidates, find_brown_candidates
-from metaphase.labels.phh3.config import BrownConfig
-from metaphase.labels.phh3.survey import UNIT, BrownScale, amounts, estimate_threshold, stained, survey_slide
+from metaphase.labels.phh3.survey import (
+    UNIT,
+    BrownConfig,
+    BrownScale,
+    amounts,
+    estimate_threshold,
+    stained,
+    survey_slide,
+)
 from metaphase.slides import Slide
 from tests.labels.phh3.slides import BROWN, array_slide, draw_slide, spread_points
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage.measure import regionprops
 
-from metaphase.base.geometry import Box
-from metaphase.labels.phh3.candidates import ellipse_axes
-from metaphase.labels.phh3.components import Components, Stitcher, label_tile
+from metaphase.base.arrays import Box
+from metaphase.labels.phh3.candidates import Components, Stitcher, ellipse_axes, label_tile
 from metaphase.slides import plan_tiles
 
 EIGHT = np.ones((3, 3), int)

@@ -14,24 +14,28 @@ from hypothesis import strategies as st
 
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import TrainingError
+from metaphase.detections.points import OperatingPoint
 from metaphase.labels.observers.project import Settings, write_project
 from metaphase.labels.phh3.cases import MITOSES, read_classified, read_mitoses, search_case
-from metaphase.labels.phh3.classification import batched, classify_case, load_classifier
-from metaphase.labels.phh3.config import CLASSES, BrownConfig, Phh3Error
-from metaphase.labels.phh3.training import (
+from metaphase.labels.phh3.networks import (
     LearningConfig,
     assign_splits,
+    batched,
+    classify_case,
     cnn1_rows,
     cnn2_rows,
+    load_classifier,
     train_cnn1,
     write_stores,
 )
+from metaphase.labels.phh3.survey import CLASSES, BrownConfig, Phh3Error
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import PHH3_NETWORKS, ModelCard, NetworkSpec, bundled_model
 from metaphase.networks.checkpoints import load_model, save_model
-from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.patches import open_store
-from metaphase.simulation import LABORATORIES, SimulationConfig, case_truth, cohort_cases, object_patches
+from metaphase.simulation.cohort import case_truth
+from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
+from metaphase.simulation.rendering import object_patches
 from metaphase.slides import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 

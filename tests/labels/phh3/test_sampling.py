@@ -20,8 +20,15 @@ from metaphase.labels.observers.project import (
     read_labels,
     write_project,
 )
-from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, Classified, write_classified
-from metaphase.labels.phh3.sampling import SampleConfig, draw_project, draw_sample
+from metaphase.labels.phh3.cases import (
+    CANDIDATES,
+    CANDIDATES_NOTE,
+    Classified,
+    DrawConfig,
+    draw_project,
+    draw_sample,
+    write_classified,
+)
 
 ASKED = Settings(title="title", question="mitosis?")
 POOL = pd.DataFrame(
@@ -37,35 +44,35 @@ POOL = pd.DataFrame(
 def test_each_candidate_at_most_once_and_as_many_as_asked(
     count: int, per_case: bool, active: float, seed: int
 ) -> None:
-    drawn = draw_sample(POOL, SampleConfig(count, per_case, active, seed), decision=0.5)
+    drawn = draw_sample(POOL, DrawConfig(count, per_case, active, seed), decision=0.5)
     assert len(drawn) == min(count, 100)
     assert drawn["item"].is_unique
 
 
 def test_the_same_seed_draws_the_same_and_order_is_random() -> None:
-    first, again = (draw_sample(POOL, SampleConfig(50, seed=3)) for _ in range(2))
+    first, again = (draw_sample(POOL, DrawConfig(50, seed=3)) for _ in range(2))
     pd.testing.assert_frame_equal(first, again)
     numbers = first["item"].str[1:].astype(int)
     assert not numbers.is_monotonic_increasing
-    assert set(draw_sample(POOL, SampleConfig(50, seed=4))["item"]) != set(first["item"])
+    assert set(draw_sample(POOL, DrawConfig(50, seed=4))["item"]) != set(first["item"])
 
 
 def test_per_case_draws_equally_from_each() -> None:
-    counts = draw_sample(POOL, SampleConfig(30, per_case=True))["case"].value_counts()
+    counts = draw_sample(POOL, DrawConfig(30, per_case=True))["case"].value_counts()
     assert counts.to_dict() == {"a": 13, "b": 12, "c": 5} or counts.to_dict() == {"a": 12, "b": 13, "c": 5}
 
 
 def test_active_items_lie_nearest_to_the_decision() -> None:
-    drawn = draw_sample(POOL, SampleConfig(10, active_share=1.0), decision=0.3)
+    drawn = draw_sample(POOL, DrawConfig(10, active_share=1.0), decision=0.3)
     assert drawn["probability"].between(0.24, 0.36).all()
     with pytest.raises(UsageError, match="classify"):
-        draw_sample(POOL, SampleConfig(10, active_share=0.5))
+        draw_sample(POOL, DrawConfig(10, active_share=0.5))
 
 
 def test_every_candidate_has_equal_odds() -> None:
     hits = np.zeros(100)
     for seed in range(300):
-        hits[draw_sample(POOL, SampleConfig(20, seed=seed))["item"].str[1:].astype(int)] += 1
+        hits[draw_sample(POOL, DrawConfig(20, seed=seed))["item"].str[1:].astype(int)] += 1
     assert abs(hits - 60).max() < 30  # 60 expected, standard deviation 7
     assert abs(hits[:80].mean() - 60) < 2
 
@@ -111,7 +118,7 @@ def test_items_have_the_resolution_of_the_phh3_slide(tmp_path: Path) -> None:
         "a,P,a.tif,train,0.25,0.5\nb,P,b.tif,train,0.25,\nc,Q,c.tif,train,,\nd,R,d.tif,test,,\n"
     )
     manifest = read_manifest(tmp_path / "cohort.csv")
-    drawn = draw_project(manifest, tmp_path / "work", tmp_path / "project", "cnn1", SampleConfig(99))
+    drawn = draw_project(manifest, tmp_path / "work", tmp_path / "project", "cnn1", DrawConfig(99))
     assert len(drawn.items) == 6
     assert "dab_mean" not in drawn.items, "nothing tells what a program thinks of an item"
     known = drawn.items.drop_duplicates("case").set_index("case").sort_index()
@@ -129,7 +136,7 @@ def test_the_first_round_asks_what_cnn1_doubts_and_tells_nobody(tmp_path: Path) 
     write_classified(tmp_path / "work" / "a", "a", Classified(said, {}, {"cnn1": 0.8, "cnn2": 0.5}))
     (tmp_path / "cohort.csv").write_text("case,phh3,split\na,a.tif,train\nb,b.tif,validation\n")
     manifest = read_manifest(tmp_path / "cohort.csv")
-    config = SampleConfig(20, active_share=0.4)
+    config = DrawConfig(20, active_share=0.4)
     drawn = draw_project(manifest, tmp_path / "work", tmp_path / "project", "cnn1", config).items
     doubted = drawn[drawn["turn"] == 1]
     assert sorted(doubted["y"]) == list(range(28, 36)), "nearest to 0.8"

@@ -13,7 +13,7 @@ from PIL import Image as Picture
 
 from metaphase.base.arrays import RGB
 from metaphase.detections import DetectionSet, detection_set
-from metaphase.labels.registration import RegistrationConfig, Similarity
+from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.slides import ArraySlide
 from tests.labels.registration.slides import MPP, he_slide, moved, nuclei, phh3_slide, true_places
 

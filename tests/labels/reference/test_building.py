@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metaphase.labels.reference import Placement, decide, place_points
+from metaphase.labels.reference import PlacedPoints, decide, place_points
 from tests.labels.reference.pairs import REGISTRATION, DrawnPair, detections, drawn_pair
 from tests.labels.registration.slides import MPP
 
@@ -18,14 +18,14 @@ def pair() -> DrawnPair:
 
 
 @pytest.fixture(scope="module")
-def placement(pair: DrawnPair) -> Placement:
+def placement(pair: DrawnPair) -> PlacedPoints:
     """The mitoses, then places where nothing is, then places off the slide."""
     empty = pair.mitoses_phh3[:3] + np.array([35.0, 0.0])
     points = np.concatenate([pair.mitoses_phh3, empty, OUTSIDE])
     return place_points(pair.he, pair.phh3, detections(points), "one", registration=REGISTRATION)
 
 
-def test_mitoses_are_accepted_at_their_true_place(pair: DrawnPair, placement: Placement) -> None:
+def test_mitoses_are_accepted_at_their_true_place(pair: DrawnPair, placement: PlacedPoints) -> None:
     count = len(pair.mitoses_he)
     table = decide(placement.table, MPP)
     assert table["accepted"][:count].all()
@@ -35,7 +35,7 @@ def test_mitoses_are_accepted_at_their_true_place(pair: DrawnPair, placement: Pl
     assert (table["registration"] == "reliable").all()
 
 
-def test_what_h_and_e_does_not_show_is_flagged_and_kept(pair: DrawnPair, placement: Placement) -> None:
+def test_what_h_and_e_does_not_show_is_flagged_and_kept(pair: DrawnPair, placement: PlacedPoints) -> None:
     count = len(pair.mitoses_he)
     rows = decide(placement.table, MPP).iloc[count : count + 3]
     assert (rows["cause"] == "invisible").all()
@@ -43,7 +43,7 @@ def test_what_h_and_e_does_not_show_is_flagged_and_kept(pair: DrawnPair, placeme
     assert rows[["x", "y"]].notna().all(axis=None)
 
 
-def test_points_off_the_slide_are_flagged_and_kept(placement: Placement) -> None:
+def test_points_off_the_slide_are_flagged_and_kept(placement: PlacedPoints) -> None:
     rows = decide(placement.table, MPP).tail(2)
     assert (rows["cause"] == "registration").all()
     assert rows["reason"].str.contains("outside the PHH3 slide").all()

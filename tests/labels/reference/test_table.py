@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.reference import COLUMNS, ReferenceConfig, decide
-from metaphase.labels.reference.table import CAUSES, PLACED_COLUMNS
+from metaphase.labels.reference import CAUSES, COLUMNS, PLACED_COLUMNS, ReferenceConfig, decide
 
 MPP = 0.25
 GOOD = {

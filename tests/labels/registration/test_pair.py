@@ -12,19 +12,11 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.registration import (
-    Annotations,
-    Registration,
-    RegistrationConfig,
-    Similarity,
-    Verdict,
-    draw_registration,
-    files,
-    register_pair,
-    register_points,
-    register_to_folder,
-)
-from metaphase.labels.registration.quality import gather_evidence, judge
+from metaphase.labels.registration import files
+from metaphase.labels.registration.files import Annotations, draw_registration, register_to_folder
+from metaphase.labels.registration.pair import Registration, Verdict, gather_evidence, judge, register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import tissue_places
 from metaphase.slides import ArraySlide, Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.labels.registration import (
-    Similarity,
+from metaphase.labels.registration.files import map_geojson
+from metaphase.labels.registration.similarity import Similarity, about, fit_robustly, fit_similarity
+from metaphase.labels.registration.transform import (
+    MAX_STRETCH,
+    LocalField,
     Transform,
     TransformError,
+    fit_field,
     load_transform,
-    map_geojson,
     save_transform,
 )
-from metaphase.labels.registration.coarse import about, fit_robustly, fit_similarity
-from metaphase.labels.registration.field import MAX_STRETCH, LocalField, fit_field
 from tests.examples import FEW
 
 similarities = st.builds(

@@ -16,7 +16,7 @@ from torch import nn
 from metaphase.base.errors import TrainingError
 from metaphase.detections import LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import AugmentationConfig
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.training import dense, images

@@ -1,4 +1,4 @@
-"""Cohorts made by `metaphase simulate`: exact truth, in the same form as real data."""
+"""The table of data sets, and their import as a manifest and a table of truth; simulated cohorts, too."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
 from metaphase.detections import detection_set
 from metaphase.evaluation.cohort import fill_geometry
-from metaphase.evaluation.datasets.contract import Adapter, Dataset
-from metaphase.evaluation.datasets.databases import read_ccmct, read_cmc, read_sliderunner
-from metaphase.evaluation.datasets.fields import (
+from metaphase.evaluation.datasets.contract import Adapter, Dataset, read_ccmct, read_cmc, read_sliderunner
+from metaphase.evaluation.datasets.published import (
+    read_alternative,
     read_atypia14,
+    read_auxiliary,
     read_brecahad,
     read_icpr2012,
     read_midesec,
+    read_midog,
     read_midog_crops,
-    read_points,
-    read_tupac_crops,
-)
-from metaphase.evaluation.datasets.midog import read_midog
-from metaphase.evaluation.datasets.tupac import (
-    read_alternative,
-    read_auxiliary,
     read_paper_auxiliary,
+    read_points,
     read_slides,
+    read_tupac_crops,
 )
 from metaphase.version import __version__
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
-from metaphase.base.geometry import Box
 from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, stain_pictures
 from metaphase.slides import Slide
 

@@ -119,7 +119,7 @@ _LOG_LEVELS: Floats32 = np.log(np.maximum(np.arange(256), 1)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Appearance:
+class SlideLook:
     """How a slide looks relative to its glass, and how the glass itself scatters."""
 
     absorbance: Floats32
@@ -142,7 +142,7 @@ class Appearance:
         return np.asarray(np.ptp(self.absorbance, axis=0), np.float32)
 
 
-def measure_appearance(rgb: RGB, mpp: float) -> Appearance:
+def measure_appearance(rgb: RGB, mpp: float) -> SlideLook:
     """Absorbance of each pixel of `rgb` (height, width, 3) relative to the glass around it, and the grain."""
     planes = np.ascontiguousarray(np.moveaxis(rgb, 2, 0))
     grain = _grain(planes, mpp)
@@ -153,7 +153,7 @@ def measure_appearance(rgb: RGB, mpp: float) -> Appearance:
     flat = glass & (np.abs(density) < SHADING_RANGE) & (np.ptp(absorbance, axis=0) < MAX_SHADING_TINT)
     absorbance -= _shading(density, flat, mpp)
     glass_grain = float(np.median(grain[flat])) if flat.any() else 0.0
-    return Appearance(absorbance, grain, _noise(density, flat), glass_grain)
+    return SlideLook(absorbance, grain, _noise(density, flat), glass_grain)
 
 
 def _grain(planes: RGB, mpp: float) -> Floats32:

@@ -15,13 +15,13 @@ import cv2
 import numpy as np
 
 from metaphase.base.arrays import RGB, Mask
-from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.errors import SlideError, UsageError, require
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.provenance import FileContent
 from metaphase.base.tables import WHOLE_SLIDE
 from metaphase.images.tissue.background import (
     GRAIN_UM,
-    Appearance,
+    SlideLook,
     closed,
     eroded,
     find_ink,
@@ -69,11 +69,9 @@ class TissueConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if not math.isfinite(value) or value < 0 or (value == 0 and one.name == "mpp"):
-                raise UsageError(
-                    f"tissue setting {one.name} is {value}",
-                    next_step=f"give a number that is {'above' if one.name == 'mpp' else 'at least'} 0",
-                )
+            wanted = "above" if one.name == "mpp" else "of at least"
+            fine = math.isfinite(value) and (value > 0 or (value == 0 and one.name != "mpp"))
+            require(fine, f"tissue setting {one.name}", value, f"{wanted} 0")
 
 
 # ---- tissue or not, from pixels alone ----
@@ -118,14 +116,14 @@ def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
     return _without_debris(tissue, coloured, least_px)
 
 
-def _coloured(look: Appearance, config: TissueConfig) -> Mask:
+def _coloured(look: SlideLook, config: TissueConfig) -> Mask:
     """Stain that shows by its colour."""
     density = look.density
     least = np.maximum(max(config.min_colour, NOISE_FACTOR * look.noise), LEAST_HUE * density)
     return np.asarray((look.colour > least) & (density > LEAST_DENSITY), np.bool_)
 
 
-def _dense(look: Appearance, mpp: float, config: TissueConfig) -> Mask:
+def _dense(look: SlideLook, mpp: float, config: TissueConfig) -> Mask:
     """Stain that shows by its darkness, however faint, but with structure."""
     grainy = look.grain > max(LEAST_GRAIN, 2 * look.glass_grain)
     structured = eroded(grainy, GRAIN_UM / 2 / mpp)

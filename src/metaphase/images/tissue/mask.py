@@ -17,12 +17,11 @@ import numpy.typing as npt
 import shapely
 from PIL import Image, PngImagePlugin
 
-from metaphase.base.arrays import RGB, Mask
+from metaphase.base.arrays import RGB, Box, Mask
 from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
-from metaphase.base.geometry import Box
 from metaphase.slides import MaskGrid, Slide
 from metaphase.slides.damage import check_png
 

@@ -15,8 +15,16 @@ from metaphase.base.files import write_text
 from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.benches import GRID, BenchCounts, counts_of
 from metaphase.evaluation.metrics import estimate
-from metaphase.jobs.experiments.plan import OTHER_RUN, PAPER_F1, Experiment, Question, experiments, questions
-from metaphase.jobs.experiments.running import Experiments, run_experiments
+from metaphase.jobs.experiments.running import (
+    OTHER_RUN,
+    PAPER_F1,
+    Experiment,
+    Experiments,
+    Question,
+    experiments,
+    questions,
+    run_experiments,
+)
 from metaphase.jobs.stages import Report, States, Watch, silent, stage_rows
 from metaphase.jobs.training.config import RunConfig
 from metaphase.reports.pages import TextTable

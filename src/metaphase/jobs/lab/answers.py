@@ -20,9 +20,8 @@ from metaphase.base.tables import case_folder
 from metaphase.jobs.calibration import DETECTIONS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.reference import REVIEW
-from metaphase.jobs.review import load_review
-from metaphase.labels.observers.consensus import divided_items
-from metaphase.labels.observers.learning import LearningCurve, learning_curve
+from metaphase.jobs.reference_review import load_review
+from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
     ARTEFACT,
     ITEMS,

@@ -14,11 +14,11 @@ from metaphase.base.config import blamed, read_toml, refuse_unknown, settings_of
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, stated_number
+from metaphase.detections.points import points_of
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
-from metaphase.labels.phh3.training import LearningConfig
+from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
-from metaphase.networks.points import points_of
 from metaphase.slides import SlideSource
 
 SETTINGS = "lab.toml"

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.tables import phh3_mpp, read_manifest, stated_number
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
 from metaphase.jobs.stages import Facts, Report, Stage
-from metaphase.labels.phh3.config import Phh3Error
+from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides import SlideSource

@@ -31,11 +31,16 @@ from metaphase.jobs.labelling import merge_project
 from metaphase.jobs.phh3 import CALLED, classify_cohort, search_cohort
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items
-from metaphase.labels.phh3.cases import read_candidates, read_classified
-from metaphase.labels.phh3.classification import load_classifier
-from metaphase.labels.phh3.config import Phh3Error
-from metaphase.labels.phh3.sampling import HELD_OUT, Purpose, SampleConfig, draw_project
-from metaphase.labels.phh3.training import LearningConfig, train_cnn1, train_cnn2
+from metaphase.labels.phh3.cases import (
+    HELD_OUT,
+    DrawConfig,
+    Purpose,
+    draw_project,
+    read_candidates,
+    read_classified,
+)
+from metaphase.labels.phh3.networks import LearningConfig, load_classifier, train_cnn1, train_cnn2
+from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, NetworkSpec, named_model, parse_card
 from metaphase.networks.training.loop import Update
 
@@ -146,7 +151,7 @@ def _draw(lab: Lab, number: int, report: Report) -> None:
     if number == 1 and lab.settings.bundled_phh3:
         _suggest(lab, report)
     share = rounds.unsure_share if number == 2 or lab.settings.bundled_phh3 else 0.0
-    config = SampleConfig(wanted - there, active_share=share, seed=rounds.seed)
+    config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
     try:
         draw_project(
             read_manifest(lab.manifest), lab.cases, target, purpose, config,

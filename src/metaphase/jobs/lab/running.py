@@ -13,11 +13,11 @@ from typing import Literal
 
 import pandas as pd
 
-from metaphase.base.batch import brief_time
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.sharing.batch import brief_time
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab, write_settings
@@ -44,8 +44,8 @@ from metaphase.jobs.stages import (
 )
 from metaphase.jobs.training.dense import OLD
 from metaphase.networks.cards import BUNDLED, doubts_about, parse_card
-from metaphase.reports.lab import LabPage, LabRow, Round, write_lab_page
 from metaphase.reports.pages import duration
+from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
 
 Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"

@@ -18,10 +18,10 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import named, read_manifest, read_table, write_table
+from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
 from metaphase.evaluation.benches import counts_of
-from metaphase.evaluation.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.jobs.calibration import (
     SAMPLE,
     NoSquareError,
@@ -29,7 +29,7 @@ from metaphase.jobs.calibration import (
     fit_profile,
 )
 from metaphase.jobs.cohort import cohort_slides
-from metaphase.jobs.detection_cohort import detect_cohort
+from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.answers import all_answers, asked_calibration, asked_review
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import (
@@ -48,7 +48,7 @@ from metaphase.jobs.lab.parts import (
 from metaphase.jobs.lab.rounds import NOTHING, phh3_steps, skipped_rounds
 from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
-from metaphase.jobs.review import collect_decisions
+from metaphase.jobs.reference_review import collect_decisions
 from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
 from metaphase.jobs.training.cohort import corrected_points

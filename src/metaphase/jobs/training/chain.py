@@ -24,8 +24,7 @@ from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
-from metaphase.simulation import simulate_cohort
-from metaphase.simulation.cohort import BOTH
+from metaphase.simulation.cohort import BOTH, simulate_cohort
 from metaphase.simulation.rendering import Frame
 
 # ---- candidates of many slides at a time ----

@@ -25,11 +25,11 @@ from metaphase.base.tables import (
     stated_number,
 )
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.results import load_results
-from metaphase.jobs.reviewing import answers_of, reviewed_truth
+from metaphase.jobs.slide_review import answers_of, reviewed_truth
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining import TrainingSlide
 from metaphase.labels.observers.project import UNSURE, load_project

@@ -22,7 +22,7 @@ from metaphase.labels.mining import (
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
-from metaphase.simulation import SimulationConfig
+from metaphase.simulation.config import SimulationConfig
 
 Section = TypeVar("Section")
 Source = Literal["table", "phh3", "simulated"]

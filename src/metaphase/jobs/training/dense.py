@@ -25,7 +25,7 @@ from metaphase.base.tables import write_table
 from metaphase.detections import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.augmentation import StainMixer
-from metaphase.images.stain.pixels import stained_density
+from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
 from metaphase.jobs.training.cohort import (

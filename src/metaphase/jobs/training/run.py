@@ -12,6 +12,7 @@ from typing import Any
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
+from metaphase.detections.points import OperatingPoint, points_of
 from metaphase.evaluation.benches import Bench, bench_of, measured, measured_at
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import save_point
@@ -31,7 +32,6 @@ from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stage
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import Identity, named_model, parse_card
 from metaphase.networks.checkpoints import load_model
-from metaphase.networks.points import OperatingPoint, points_of
 
 RESULTS, DETECTIONS = "results.json", "detections"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase.base.provenance import Ingredients
-from metaphase.images.tissue import TissueConfig
+from metaphase.images.tissue.finding import TissueConfig
 from metaphase.jobs.stages import Stage
 from metaphase.jobs.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
 from metaphase.jobs.training.cohort import SPLITS, ManifestRow, manifest_rows, read_points
@@ -32,8 +32,8 @@ from metaphase.labels.mining.mining import (
     StainFitted,
     TissueFound,
 )
-from metaphase.simulation import SimulationConfig
 from metaphase.simulation.cohort import CaseSimulated
+from metaphase.simulation.config import SimulationConfig
 
 # ---- what decides each stage's result ----
 

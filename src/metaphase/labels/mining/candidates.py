@@ -16,7 +16,7 @@ from metaphase.base.errors import MetaphaseError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients, facts_of, note_path
 from metaphase.base.tables import read_table, require_columns, write_table
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.labels.mining.config import CandidateConfig
 from metaphase.labels.mining.darkest import EXCLUDED, DarkestFirst, Values, ordered
 from metaphase.slides import MaskGrid, Slide, Tile, TilePlan, plan_tiles

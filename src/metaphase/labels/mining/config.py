@@ -9,7 +9,7 @@ from typing import Literal
 from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.images.tissue import TissueConfig
+from metaphase.images.tissue.finding import TissueConfig
 from metaphase.slides import WORKING_MPP
 
 HARD = "difficult sets"

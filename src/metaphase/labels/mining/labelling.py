@@ -9,7 +9,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Points
 from metaphase.detections import IGNORE, MITOSIS
-from metaphase.images.tissue import TissueMask
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.labels.mining.candidates import CandidateError
 from metaphase.labels.mining.config import LabelConfig
 from metaphase.slides import Slide

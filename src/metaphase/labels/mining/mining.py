@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
-from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.standardisation import Transform, fit_slide
-from metaphase.images.tissue import TissueConfig, TissueMask, TissueSource, load_tissue
+from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide
+from metaphase.images.tissue.finding import TissueConfig, TissueSource
+from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.labels.mining.candidates import (
     CandidateError,
     Candidates,
@@ -92,7 +92,7 @@ class TrainingSlide:
 class StandardisedSlide(Slide):
     """Another slide's pixels with their colours mapped as they are read; nothing is written."""
 
-    def __init__(self, slide: Slide, transform: Transform) -> None:
+    def __init__(self, slide: Slide, transform: StainTransform) -> None:
         super().__init__(slide.info)
         self._slide, self._table = slide, transform.table
 
@@ -105,7 +105,7 @@ class StandardisedSlide(Slide):
 
 
 @contextmanager
-def opened(source: TrainingSlide, transform: Transform | None = None) -> Iterator[Slide]:
+def opened(source: TrainingSlide, transform: StainTransform | None = None) -> Iterator[Slide]:
     """The slide, with its stain standardised where a transform is given."""
     with source.slide.open() as slide:
         yield slide if transform is None else StandardisedSlide(slide, transform)
@@ -389,7 +389,7 @@ class Mining:
             named_rows = table.assign(slide=source.name)
             write_store(folder, slide, named_rows, record, sets, threads=self.threads)
 
-    def _transform(self, source: TrainingSlide) -> Transform | None:
+    def _transform(self, source: TrainingSlide) -> StainTransform | None:
         """The way to the common stain, fitted now or by an earlier run; none where none is asked for."""
         if not self.config.standardise:
             return None
@@ -398,7 +398,7 @@ class Mining:
         if not record.is_done(path):
             with opened(source) as slide, record.noted(path):
                 fit_slide(slide, self.config.standardise).save(path)
-        return Transform.load(path)
+        return StainTransform.load(path)
 
     def _seen(self, source: TrainingSlide) -> SeenSlide:
         tissue = source.tissue_source(self.config.tissue)

@@ -10,22 +10,19 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Points
 from metaphase.labels.registration.correlation import Consensus, consensus
-from metaphase.labels.registration.pair import Registration
-from metaphase.labels.registration.quality import MIN_STRENGTH
+from metaphase.labels.registration.pair import MIN_STRENGTH, Registration
 from metaphase.labels.registration.tiles import Shifts, View, measure
 
 # ---- how likely a registered point is right to 2 um ----
 
 
-RIGHT_UM = 2.0
-"""A point counts as right when it lies this close to its true place."""
 FARTHEST_UM = 1000.0
 """Neighbours farther away than this say nothing about a point."""
 LARGEST = 10.0
 """Deviations and spreads beyond this are all the same."""
 MEASURED_WEIGHTS = (4.582, 1.405, -2.093, -0.409)
 CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
-"""Logistic weights of the features below, as `recipes/calibration/registration_confidence.py` prints them."""
+"""Logistic weights of the features below (`recipes/calibration/registration_confidence.py` at fe38706)."""
 
 
 def measured_features(ratio: Floats, deviation_um: Floats, spread_um: Floats) -> Floats:

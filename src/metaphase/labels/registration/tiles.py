@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Floats, Points
-from metaphase.base.geometry import Box
+from metaphase.base.arrays import RGB, Box, Floats, Points
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.images.inspection import StainGuess, guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL
-from metaphase.images.stain.guess import StainGuess, guess_stain
-from metaphase.images.tissue import TissueMask, find_tissue
+from metaphase.images.tissue.finding import find_tissue
+from metaphase.images.tissue.mask import TissueMask
 from metaphase.labels.registration.correlation import Image, correlate, find_peak
 from metaphase.slides import Slide, plan_tiles, read_tiles
 

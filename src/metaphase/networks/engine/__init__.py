@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from metaphase.detections.suppression import suppress
+from metaphase.detections.matching import suppress
 from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import (
     Detections,

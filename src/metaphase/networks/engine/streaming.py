@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import binary_dilation
 
-from metaphase.base.arrays import RGB, AnyFloats, Floats, Floats32
+from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.geometry import Box
 from metaphase.base.parallel import available_cores
-from metaphase.detections.suppression import components, suppress
+from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
 from metaphase.networks.engine.settings import PeakConfig

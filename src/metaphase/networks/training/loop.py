@@ -22,8 +22,9 @@ from torch.nn import functional
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
+from metaphase.detections.points import OperatingPoint
 from metaphase.images.stain.augmentation import Augmentation
-from metaphase.images.stain.pixels import stained_density
+from metaphase.images.stain.deconvolution import stained_density
 from metaphase.networks.architectures import build_network, centre_crop, parameter_count, patch_probability
 from metaphase.networks.cards import (
     PATCH_PX,
@@ -33,7 +34,6 @@ from metaphase.networks.cards import (
     parse_card,
 )
 from metaphase.networks.checkpoints import load_model, save_model
-from metaphase.networks.points import OperatingPoint
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
 from metaphase.networks.training.patches import PatchStore

@@ -18,8 +18,14 @@ from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Points
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
-from metaphase.images.stain.augmentation import Augmentation, AugmentationConfig, StainMixer, appearance_of
-from metaphase.images.stain.augmentation.letters import displacement, resample
+from metaphase.images.stain.augmentation import (
+    Augmentation,
+    AugmentationConfig,
+    StainMixer,
+    appearance_of,
+    displacement,
+    resample,
+)
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
 from metaphase.networks.training.images import MPP, PAINTED_UM, LabelledImage
 

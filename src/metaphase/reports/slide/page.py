@@ -13,9 +13,8 @@ from metaphase.base.cautions import Caution, Cautions, unique
 from metaphase.base.files import write_text
 from metaphase.counting.uncertainty import atypical_share
 from metaphase.reports.pages import render
-from metaphase.reports.slide.gallery import gallery_of, histogram_of
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
-from metaphase.reports.slide.overview import RING_UNITS, closeup_of, overview_of
+from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
 from metaphase.slides import Slide
 
 if TYPE_CHECKING:

@@ -3,24 +3,3 @@
 Three methods with one interface: `hsd` (per slide, in hue-saturation-density space), and the usual
 baselines `macenko` and `reinhard`.
 """
-
-from metaphase.images.stain.standardisation.slides import (
-    SamplingConfig,
-    fit_slide,
-    sample_slide,
-    standardise_slide,
-    template_of_slide,
-)
-from metaphase.images.stain.standardisation.transform import METHODS, LookupTable, Template, Transform
-
-__all__ = [
-    "METHODS",
-    "LookupTable",
-    "SamplingConfig",
-    "Template",
-    "Transform",
-    "fit_slide",
-    "sample_slide",
-    "standardise_slide",
-    "template_of_slide",
-]

@@ -1,4 +1,4 @@
-// The page: shows the session, turns keys and taps into answers.
+// The page: shows items of a project, or points of a reference standard, and turns keys and taps into answers.
 
 import { $, connect, enter, makeButtons, note, onKey, showAnswer, showDone, stateShower } from "/controls.js";
 import { Outbox } from "/outbox.js";
@@ -14,18 +14,20 @@ let session = null;
 let outbox = null;
 let pictures = null;
 let turning = null; // a full page about to turn
+let points = new Map(); // of a reference standard: what is known of each item
 
 // ---- entrance ----
 
 function begin(state) {
   document.documentElement.style.setProperty("--inner", `${100 * state.marks}%`);
+  points = new Map(state.points.map((point, index) => [state.items[index], point]));
   pictures = new Pictures(state.crops);
   outbox = new Outbox(state.project, state.observer, showState);
   session = new Session(state);
   for (const { item, answer } of outbox.waiting) session.set(item, answer);
   session.resume();
   makeButtons(state.answers, give);
-  document.body.dataset.mode = localStorage.getItem(MODE_KEY) ?? "one";
+  document.body.dataset.mode = points.size ? "points" : localStorage.getItem(MODE_KEY) ?? "one";
   show();
 }
 
@@ -47,17 +49,36 @@ async function refresh() {
 function show() {
   clearTimeout(turning);
   turning = null;
-  if (document.body.dataset.mode === "grid") showGrid();
-  else showOne();
+  if (isMode("grid")) showGrid();
+  else for (const view of views()) place($(view), session.item, view);
+  if (isMode("points")) showFacts(points.get(session.item));
   showAnswer(session.ended ? undefined : session.given.get(session.item));
   showDone(session);
   showNumbers();
   planAhead();
 }
 
-function showOne() {
-  place($("close"), session.item, "close");
-  place($("context"), session.item, "context");
+function isMode(mode) {
+  return document.body.dataset.mode === mode;
+}
+
+function views() {
+  return isMode("points") ? ["he", "phh3"] : ["close", "context"];
+}
+
+function showFacts(point) {
+  const verdict = document.createElement("b");
+  verdict.className = point.accepted ? "yes" : "no";
+  verdict.textContent = point.accepted ? "automatically: a mitosis" : `automatically left out: ${point.reason}`;
+  const numbers = [
+    `case ${point.case}`,
+    `PHH3 ${point.candidate} (${point.probability.toFixed(2)})`,
+    `place ${point.method}, confidence ${point.confidence.toFixed(2)}`,
+    `contrast ${point.contrast.toFixed(2)}`,
+  ];
+  $("facts").replaceChildren(verdict, ` · ${numbers.join(" · ")}`);
+  $("facts").hidden = session.ended;
+  $("registration").href = `/registration/${session.item}.png`;
 }
 
 function showGrid() {
@@ -78,21 +99,21 @@ function showGrid() {
 }
 
 async function place(figure, item, view) {
-  if (figure.dataset.item === `${item}/${view}` && figure.firstChild) return;
-  figure.dataset.item = `${item}/${view}`;
+  if (figure.dataset.item === String(item) && figure.firstChild) return;
+  figure.dataset.item = item;
   delete figure.dataset.ready;
   const image = await pictures.get(item, view);
-  if (figure.dataset.item !== `${item}/${view}`) return;
+  if (figure.dataset.item !== String(item)) return;
   figure.classList.toggle("missing", image === null);
-  const words = view === "close" ? "This item cannot be shown, and is left out" : "";
+  const words = view !== "context" ? "This item cannot be shown, and is left out" : "";
   figure.replaceChildren(image ?? note(words));
   figure.dataset.ready = "yes";
-  if (view !== "close") return;
+  if (view === "context") return;
   const fresh = image === null && !session.unavailable.has(item);
   if (fresh) session.unavailable.add(item);
   if (item !== session.item) return;
   session.watch.lap();
-  if (fresh && document.body.dataset.mode === "grid") goOnInGrid();
+  if (fresh && isMode("grid")) goOnInGrid();
   else if (fresh) goOn();
 }
 
@@ -109,8 +130,7 @@ function showNumbers() {
   const { done, seconds } = session;
   const each = done ? ` · ${(seconds / done).toFixed(1)} s each` : "";
   $("pace").textContent = `${duration(seconds)}${each}`;
-  $("one").setAttribute("aria-pressed", String(document.body.dataset.mode === "one"));
-  $("grid").setAttribute("aria-pressed", String(document.body.dataset.mode === "grid"));
+  for (const mode of ["one", "grid"]) $(mode).setAttribute("aria-pressed", String(isMode(mode)));
 }
 
 function duration(seconds) {
@@ -120,9 +140,8 @@ function duration(seconds) {
 }
 
 function planAhead() {
-  const grid = document.body.dataset.mode === "grid";
-  const next = session.ahead(grid ? 2 * PER_PAGE : AHEAD);
-  pictures.plan(next.flatMap((item) => [[item, "close"], [item, "context"]]));
+  const next = session.ahead(isMode("grid") ? 2 * PER_PAGE : AHEAD);
+  pictures.plan(next.flatMap((item) => views().map((view) => [item, view])));
 }
 
 // ---- answering ----
@@ -132,17 +151,16 @@ function answerNamed(name) {
 }
 
 function isReady() {
-  const grid = document.body.dataset.mode === "grid";
   const cell = $("cells").children[session.page.indexOf(session.item)];
-  const figure = grid ? cell?.firstChild : $("close");
-  return figure?.dataset.ready === "yes" && !session.unavailable.has(session.item);
+  const deciding = isMode("grid") ? [cell?.firstChild] : views().filter((view) => view !== "context").map($);
+  return deciding.every((one) => one?.dataset.ready === "yes") && !session.unavailable.has(session.item);
 }
 
 function give(name) {
   if (!isReady() || session.ended || turning !== null) return;
   const item = session.item;
   outbox.add(item, name, session.answer(item, name));
-  if (document.body.dataset.mode === "grid") goOnInGrid();
+  if (isMode("grid")) goOnInGrid();
   else goOn();
 }
 
@@ -180,6 +198,7 @@ function select(item) {
 }
 
 function setMode(mode) {
+  if (isMode("points")) return;
   document.body.dataset.mode = mode;
   localStorage.setItem(MODE_KEY, mode);
   show();
@@ -190,7 +209,7 @@ function setMode(mode) {
 function onKeyDown(event) {
   if (!session) return;
   const columns = getComputedStyle($("cells")).gridTemplateColumns.split(" ").length;
-  const grid = document.body.dataset.mode === "grid";
+  const grid = isMode("grid");
   const actions = {
     arrowup: () => move(grid ? -columns : -1),
     arrowdown: () => move(grid ? columns : 1),

@@ -1,13 +1,12 @@
 // The viewer: the list of slides, the slide with its layers, the threshold, and the review of what was found.
 
-import { $, stateShower } from "/controls.js";
+import { $, NAME_KEY, ask, holdBack, stateShower } from "/controls.js";
 import { Layers } from "/layers.js";
 import { Marks, colourOf } from "/marks.js";
 import { Outbox } from "/outbox.js";
 import { Review } from "/review.js";
 import { GIVEN_UP, TileQueue, tileSource, tilesOf, touches } from "/tiles.js";
 
-const NAME_KEY = "metaphase-label/name";
 const FIELD_UM = 110; // a figure with its neighbours
 const AHEAD = 3;
 const NEAR_PX = 16;
@@ -49,19 +48,6 @@ let outbox = null;
 let observer = "";
 let pointer = null; // where the mouse is, in level-0 pixels; null where there is none
 let sorted = { by: "name", up: true };
-
-// ---- asking the server ----
-
-async function ask(address, body) {
-  const response = await fetch(address, body === undefined ? {} : {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-  });
-  if (response.status === 403) throw new Error("Open the link with its token, as printed by the server.");
-  if (!response.ok) throw new Error((await response.json()).detail);
-  return response.json();
-}
 
 // ---- the list ----
 
@@ -709,9 +695,7 @@ function connect() {
     enter($("observer").value);
   });
   window.addEventListener("hashchange", () => linked.busy || followLink());
-  window.addEventListener("beforeunload", (event) => {
-    if (outbox?.waiting.length) event.preventDefault();
-  });
+  holdBack(() => outbox?.waiting.length);
   new ResizeObserver(redraw).observe($("stage"));
 }
 

@@ -1,0 +1,359 @@
+"""Items of a cohort, worked on one after the other: a bad one is recorded and the others go on.
+
+Several processes may share a folder. Each item is done under a lease, what failed is recorded item by item,
+and both lie in the folder `.batch` of the folder, which is gone when nobody works and nothing has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from metaphase.base.errors import MetaphaseError, OutputError, UsageError
+from metaphase.base.files import output_folder, write_text
+from metaphase.base.foreign import read_json
+from metaphase.base.sharing.leases import Holder, Lease, LeaseLostError, file_name, holding
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[float, float], None]
+"""Called with how much of an item is done, and how much there is."""
+ERRORS = "errors.log"
+SHARED = ".batch"
+"""Where those who share a folder leave leases and failures."""
+LOOK_AGAIN_S = 2.0
+"""Between looks at items that others work on."""
+TELL_AGAIN_S = 600.0
+"""Who is waited for is said again after this time."""
+
+
+def brief_time(seconds: float) -> str:
+    """About how long something takes.
+
+    >>> brief_time(100), brief_time(600), brief_time(9000)
+    ('100 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be done."""
+
+    name: str
+    message: str
+    """What went wrong, in one line."""
+    foreseen: bool
+    """Whether the message says what to do; if not, the traceback in the log does."""
+    trace: str = ""
+    """Of an unforeseen error."""
+    bad_input: bool = False
+    """Whether the item itself is at fault, so that another try would end the same way."""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> Failure:
+        """The failure that is being handled; the error itself is let go, with all that its frames hold."""
+        if not isinstance(error, MetaphaseError):
+            return cls(name, f"{type(error).__name__}: {error}", False, traceback.format_exc())
+        return cls(name, str(error), True, bad_input=not isinstance(error, OutputError))
+
+    @property
+    def account(self) -> str:
+        """The message as a line that begins with the name; below it, the traceback where there is one."""
+        named = f"{self.name}: "
+        line = named + " ".join(self.message.removeprefix(named).split())
+        return f"{line}\n{self.trace}" if self.trace else line
+
+
+class BatchWatch:
+    """What is told while a batch runs; a base class that listens to nothing but the progress of items."""
+
+    _progress: Progress | None = None
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+
+    def started(self, name: str, number: int, total: int) -> Progress:  # noqa: ARG002 -- for those who listen
+        """An item begins; returns what to call with its own progress."""
+        return self._progress or (lambda *_: None)
+
+    def finished(self, name: str, result: object) -> None:
+        """An item is done."""
+
+    def failed(self, failure: Failure, log: Path | None) -> None:
+        """An item could not be done; `log` is where it is recorded."""
+
+    def taken(self, name: str, holder: Holder) -> None:
+        """Somebody else works on an item, or did: `holder.outlook` says what is done about it."""
+
+    def noted(self, warning: str) -> None:
+        """Something to beware of about all of them."""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Result]):
+    """What became of each item, in their order."""
+
+    outcomes: Mapping[str, Result | Failure]
+
+    @property
+    def results(self) -> dict[str, Result]:
+        """Of the items that were done."""
+        return {name: one for name, one in self.outcomes.items() if not isinstance(one, Failure)}
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The others."""
+        return [one for one in self.outcomes.values() if isinstance(one, Failure)]
+
+
+Work = Callable[[Item, Progress], Result]
+
+
+class Hands:
+    """Who does the work: this process, one item after the other, each at once; or a crew (`crews.Crew`)."""
+
+    def __init__(self) -> None:
+        self._work: Work[Any, Any] | None = None
+        self._done: tuple[str, Any] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be handed out."""
+        return self._done is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is handed out that did not come back."""
+        return self._done is not None
+
+    @contextmanager
+    def at(self, work: Work[Any, Any]) -> Iterator[None]:
+        """Be ready for this work inside; what is handed out at the end is given up."""
+        self._work = work
+        yield
+
+    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+        """Have an item tried; `begin` is called where somebody really begins."""
+        if self._work is not None:
+            self._done = one.name, one.made(self._work, begin)
+
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for a crew
+        """The next item that was tried, and what came of it; None where nothing came in time."""
+        done, self._done = self._done, None
+        return done
+
+
+def run_batch(
+    items: Mapping[str, Item],
+    work: Work[Item, Result],
+    folder: Path | None = None,
+    watch: BatchWatch | None = None,
+    crew: Hands | None = None,
+) -> Batch[Result]:
+    """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
+
+    Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
+    does it in this one's place.
+    """
+    watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or Hands()
+    log = None if folder is None else output_folder(folder) / ERRORS
+    outcomes: dict[str, Result | Failure] = {}
+
+    def begin(name: str) -> Progress:
+        return watch.started(name, len(outcomes), len(items))
+
+    with hands.at(work):
+        while queue or hands.is_busy:
+            while hands.has_room and (name := queue.next(wait=not hands.is_busy)) is not None:
+                hands.hand_out(Attempt(name, items[name], folder, queue.lapsed(name)), partial(begin, name))
+            done = hands.next_done(LOOK_AGAIN_S if queue else None)
+            if done is None:
+                continue
+            name, outcome = done
+            if isinstance(outcome, Holder):
+                if queue.put_back(name, outcome):
+                    watch.taken(name, outcome)
+                continue
+            outcomes[name] = outcome
+            if isinstance(outcome, Failure):
+                written = log is not None and _add_to_log(log, outcome)
+                watch.failed(outcome, log if written else None)
+            else:
+                watch.finished(name, outcome)
+    if folder is not None:
+        write_log(folder / ERRORS)
+        with suppress(OSError):
+            (folder / SHARED).rmdir()
+    return Batch({name: outcomes[name] for name in items})
+
+
+class Queue:
+    """Items to be done; those that others work on are looked at again when all else is done."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._free, self._taken = deque(names), deque[str]()
+        self._seen: dict[str, tuple[Holder, float]] = {}
+        """What a lease said, and since when by this process's clock."""
+        self._told_s: dict[str, float] = {}
+        self._looked_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._free or self._taken)
+
+    def next(self, *, wait: bool = True) -> str | None:
+        """Whatever is to be tried now; what others hold after a while, and not more often."""
+        if self._free:
+            return self._free.popleft()
+        pause_s = self._looked_s + LOOK_AGAIN_S - time.monotonic()
+        if not self._taken or (pause_s > 0 and not wait):
+            return None
+        time.sleep(max(0.0, pause_s))
+        self._looked_s = time.monotonic()
+        return self._taken.popleft()
+
+    def put_back(self, name: str, holder: Holder) -> bool:
+        """Try it again later, or at once where its holder has ended; returns whether that is worth saying:
+        the first time, and then once in a while."""
+        (self._free if holder.ended else self._taken).append(name)
+        now = time.monotonic()
+        if name not in self._seen or self._seen[name][0] != holder:
+            self._seen[name] = holder, now
+        if now - self._told_s.get(name, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return False
+        self._told_s[name] = now
+        return True
+
+    def lapsed(self, name: str) -> bytes | None:
+        """The content of its lease, where that has stood still for too long."""
+        if name not in self._seen:
+            return None
+        holder, since = self._seen[name]
+        return holder.content if time.monotonic() - since >= holder.lapse_s else None
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[Item]):
+    """One try at an item, wherever it is made."""
+
+    name: str
+    item: Item
+    folder: Path | None
+    lapsed: bytes | None = None
+    """Content of a lease that may be taken over."""
+
+    def made(self, work: Work[Item, Result], begin: Callable[[], Progress]) -> Result | Failure | Holder:
+        """Do the work under the item's lease, and record it where it fails; or learn who works on it."""
+        try:
+            if self.folder is None:
+                return work(self.item, begin())
+            with holding(self.folder / SHARED / f"{file_name(self.name)}.lease", self.lapsed) as lease:
+                return lease if isinstance(lease, Holder) else self._made_under(lease, work, begin())
+        except LeaseLostError:
+            return Holder(b"")
+        except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
+            return Failure.of(self.name, error)
+
+    def _made_under(self, lease: Lease, work: Work[Item, Result], progress: Progress) -> Result | Failure:
+        def step(done: float, total: float) -> None:
+            lease.check()
+            progress(done, total)
+
+        record = _record_of(self.folder or Path(), self.name)
+        try:
+            result = work(self.item, step)
+        except LeaseLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- recorded while the item is still ours
+            lease.check()
+            failure = Failure.of(self.name, error)
+            with suppress(OutputError):  # a full disk, or a folder of its name, stops no cohort
+                write_text(record, json.dumps(asdict(failure)))
+            return failure
+        lease.check()
+        with suppress(OSError):
+            record.unlink(missing_ok=True)
+        return result
+
+
+@contextmanager
+def one_at_a_time(folder: Path, what: str, watch: BatchWatch | None = None) -> Iterator[None]:
+    """Be the only one inside, of all who share a folder: whoever is next sees all that was done before."""
+    queue, path = Queue([what]), folder / SHARED / f"={file_name(what)}.lease"
+    while queue.next() is not None:
+        with holding(path, queue.lapsed(what)) as lease:
+            if isinstance(lease, Holder):
+                if queue.put_back(what, lease) and watch is not None:
+                    watch.taken(what, lease)
+                continue
+            yield
+    with suppress(OSError):
+        (folder / SHARED).rmdir()
+
+
+def shard_of(items: Mapping[str, Item], shard: str) -> dict[str, Item]:
+    """The part of the items that `i/n` names, i from 1 to n; all of them where it is empty.
+
+    >>> shard_of({"a": 1, "b": 2, "c": 3}, "1/2")
+    {'a': 1, 'c': 3}
+    """
+    if not shard:
+        return dict(items)
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise UsageError(f"--shard {shard}", next_step="give i/n with i from 1 to n, such as 1/4")
+    names = list(items)[int(part) - 1 :: int(parts)]
+    return {name: items[name] for name in names}
+
+
+# ---- what failed, kept item by item so that those who share a folder add up ----
+
+
+def known_failures(folder: str | Path) -> list[Failure]:
+    """Items of a folder that failed when they were last tried, whoever tried them."""
+    found = []
+    for path in sorted((Path(folder) / SHARED).glob("*.failed.json")):
+        with suppress(MetaphaseError, TypeError):  # one that is being removed, or was edited
+            found.append(Failure(**read_json(path, "is no record of a failure", next_step="remove it")))
+    return sorted(found, key=lambda failure: failure.name)
+
+
+def _record_of(folder: Path, name: str) -> Path:
+    return folder / SHARED / f"{file_name(name)}.failed.json"
+
+
+def _add_to_log(log: Path, failure: Failure) -> bool:
+    """Add what failed just now, and say whether that worked; a pipe is not waited for."""
+    try:
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace") as opened:
+            opened.write(f"{failure.account}\n")
+    except OSError:
+        return False
+    return True
+
+
+def write_log(log: Path) -> None:
+    """Write what failed in a folder, a line each, with the traceback of what was unforeseen.
+
+    Written until nothing changed meanwhile, so that of several writers the last one knows of all.
+    """
+    written, failures = None, known_failures(log.parent)
+    while written != failures:
+        with suppress(OutputError, OSError):
+            if failures:
+                write_text(log, "".join(f"{failure.account}\n" for failure in failures))
+            else:
+                log.unlink(missing_ok=True)
+        written, failures = failures, known_failures(log.parent)

@@ -1,0 +1,411 @@
+"""Crews: workers of a Dask cluster that do the items of a batch, one item at a time each.
+
+A crew is hired on this machine (`workers`), found at a scheduler that runs already (`scheduler`), or asked
+of a queueing system (`cluster`, a TOML file; docs/cohorts.md). The work itself is given to the workers once,
+with all that it holds; of an item only what names it travels. A worker that dies is replaced, and its item
+goes on elsewhere from what is on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+from uuid import uuid4
+
+from metaphase.base.config import read_settings
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.foreign import told
+from metaphase.base.parallel import available_cores
+from metaphase.base.sharing.batch import Attempt, Failure, Hands, Progress
+from metaphase.version import __version__
+
+EXTRA = "pip install 'metaphase[cluster]'"
+DEATHS = 3
+"""Workers that an item may take with it before it is given up."""
+TOLD_EVERY_S = 0.5
+GREETING_S = 20
+"""A scheduler that has not greeted by then is none."""
+SILENT = logging.CRITICAL
+FRUGAL = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+}
+"""Dask watches itself for tasks of milliseconds; ours take minutes, and cores are for them. And it has the
+allocator give memory back at once, which costs an engine that takes it again for each tile a fifth of its
+time."""
+KEEP_MEMORY = """DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON="{'MALLOC_TRIM_THRESHOLD_': None}\""""
+"""The last of these for workers that are started elsewhere."""
+GPU = "GPU"
+"""What workers with a GPU declare (`dask worker --resources GPU=1`); where one does, items go to those."""
+KINDS = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "lsf": "LSFCluster",
+    "sge": "SGECluster",
+    "oar": "OARCluster",
+    "moab": "MoabCluster",
+    "htcondor": "HTCondorCluster",
+}
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Workers asked of a queueing system."""
+
+    kind: str = "slurm"
+    """slurm, pbs, lsf, sge, oar, moab or htcondor."""
+    jobs: int = 1
+    """Most workers at once, one a job."""
+    least_jobs: int | None = None
+    """Jobs that are kept while there is little to do; by default as many as `jobs`."""
+    gpu: bool = False
+    """Whether each job has a GPU (ask the queueing system for it in the options)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """As dask-jobqueue takes them: queue, account, cores, memory, walltime, job_extra_directives, ..."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"a cluster of kind {self.kind!r}", next_step=f"known are {', '.join(KINDS)}")
+        if not 1 <= (self.least_jobs or 1) <= self.jobs:
+            raise UsageError(
+                f"{self.least_jobs or 1} to {self.jobs} jobs",
+                next_step="give 1 or more, and not less than least_jobs",
+            )
+
+
+class StoppedError(BaseException):
+    """Raised in an item whose client is gone or has stopped; what is on the disk stays."""
+
+
+# ---- on the client's side ----
+
+
+class Crew(Hands):
+    """Workers that a client can reach."""
+
+    def __init__(self, client: Any, cores: dict[Any, set[int]] | None = None, at_most: int = 1) -> None:
+        """`cores` by workers' names; `at_most` workers may come where there is enough to do."""
+        self._client, self._cores, self._at_most = client, cores or {}, at_most
+        self._said: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
+        self._futures: dict[str, Any] = {}
+        self._handed: dict[str, tuple[Attempt[Any], Callable[[], Progress]]] = {}
+        self._begun: dict[str, Progress] = {}
+        self._topic, self._tries = "", 0
+        self._doubtful: deque[str] = deque()
+        """Items in whose time workers died: each is tried once more, alone, when all others are done."""
+        self._alone: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """Workers there are now."""
+        return len(self._workers())
+
+    @contextmanager
+    def at(self, work: Callable[..., Any]) -> Iterator[None]:
+        """Give the work to all workers, those that come later included, for the time inside."""
+        self._check_versions()
+        self._topic = f"metaphase-{uuid4().hex}"
+        plugin = _worker_plugin(self._topic, work, self._cores)
+        self._client.register_plugin(plugin)
+        self._client.subscribe_topic(self._topic, lambda event: self._said.put(event[1]))
+        try:
+            yield
+        finally:
+            self._client.cancel(list(self._futures.values()))
+            for kept in (self._futures, self._handed, self._begun, self._doubtful, self._alone):
+                kept.clear()
+            with suppress(Exception):  # a cluster that is gone needs no tidying
+                self._client.unsubscribe_topic(self._topic)
+                self._client.unregister_worker_plugin(self._topic)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a worker has nothing to do: none has a second item, which would be blamed for the first."""
+        return len(self._futures) < max(self._at_most, self.size)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is handed out."""
+        return bool(self._futures or self._doubtful)
+
+    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+        """Have a worker try an item."""
+        self._tries += 1
+        self._begun.pop(one.name, None)
+        key = f"{self._topic}-{self._tries}"
+        future = self._client.submit(
+            _try, self._topic, key, one, key=key, pure=False, resources=self._resources(), retries=0
+        )
+        self._futures[one.name] = future
+        self._handed[one.name] = one, begin
+        future.add_done_callback(lambda _done: self._said.put(("done", one.name, key)))
+
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:
+        """The next item that was tried, and what came of it; None where nothing came in time."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self._doubtful and not self._futures:
+                self._alone.add(self._doubtful[0])
+                self.hand_out(*self._handed[self._doubtful.popleft()])
+            left = None if until is None else max(0.0, until - time.monotonic())
+            try:
+                what, name, value = self._said.get(timeout=left)
+            except Empty:
+                return None
+            future = self._futures.get(name)
+            if future is None or (what == "done" and value != future.key):
+                continue
+            if what == "done" and future.status in ("lost", "pending"):  # with the worker that held it
+                self.hand_out(*self._handed[name])
+                continue
+            if what == "done":
+                del self._futures[name]
+                outcome = self._outcome(name, future)
+                if outcome is not None:
+                    return name, outcome
+                self._doubtful.append(name)
+                continue
+            if name not in self._begun:
+                self._begun[name] = self._handed[name][1]()
+            if what == "progress":
+                self._begun[name](*value)
+
+    def _outcome(self, name: str, future: Any) -> Any:
+        """What came of an item; None where workers died, be it of this one or of another."""
+        from distributed import KilledWorker
+
+        if future.cancelled():
+            raise MetaphaseError(
+                "the cluster's scheduler is gone",
+                next_step="start it again, and then the same command: it goes on from what is finished",
+            )
+        try:
+            return future.result()
+        except KilledWorker:
+            if name not in self._alone:
+                return None
+            message = (
+                f"{DEATHS + 1} workers died of it, most likely for want of memory. Give workers more memory, "
+                "or run this slide alone."
+            )
+            return Failure(name, message, foreseen=True)
+        except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
+            return Failure.of(name, error)
+
+    def _check_versions(self) -> None:
+        """Workers with another program would give other results, or none."""
+        for where, found in self._client.run(_version).items():
+            if found != __version__:
+                raise UsageError(
+                    f"the worker {where} has metaphase {found or 'not at all'}, and here is {__version__}",
+                    next_step="install the same version for all workers, and start them again",
+                )
+
+    def _workers(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        return found
+
+    def _resources(self) -> dict[str, int] | None:
+        has_gpu = any(GPU in worker.get("resources", {}) for worker in self._workers().values())
+        return {GPU: 1} if has_gpu else None
+
+
+# ---- on a worker's side ----
+
+
+def _version() -> str:
+    try:
+        return version("metaphase")
+    except PackageNotFoundError:
+        return ""
+
+
+def _worker_plugin(topic: str, work: Callable[..., Any], cores: dict[Any, set[int]]) -> Any:
+    from distributed import WorkerPlugin
+
+    class Work(WorkerPlugin):
+        """The work, at every worker."""
+
+        name = topic
+
+        def __init__(self) -> None:
+            self.work, self.cores, self.folder = work, cores, str(Path.cwd())
+
+        def setup(self, worker: Any) -> None:
+            """Begin at a worker: in the client's folder, so that relative paths mean the same."""
+            self.alone = threading.Lock()
+            logging.getLogger("tifffile").addHandler(logging.NullHandler())  # our errors say it, in one line
+            self.mine = self.cores.get(worker.name)
+            with suppress(OSError):
+                os.chdir(self.folder)
+
+    return Work()
+
+
+def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
+    """An item at a worker; one that has several threads still does one after the other."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    plugin: Any = worker.plugins[topic]
+    if plugin.mine and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, plugin.mine)
+    told_s = 0.0
+
+    def progress(done: float, total: float) -> None:
+        nonlocal told_s
+        task = worker.state.tasks.get(key)
+        if task is None or task.state in ("cancelled", "released", "forgotten"):
+            raise StoppedError
+        if time.monotonic() - told_s > TOLD_EVERY_S:
+            told_s = time.monotonic()
+            worker.log_event(topic, ("progress", one.name, (done, total)))
+
+    def begin() -> Progress:
+        worker.log_event(topic, ("started", one.name, None))
+        return progress
+
+    with plugin.alone:
+        return one.made(plugin.work, begin)
+
+
+# ---- where crews come from ----
+
+
+@contextmanager
+def hired(
+    workers: int = 0, scheduler: str = "", cluster: Path | None = None, *, gpus: int = 0
+) -> Iterator[Crew | None]:
+    """The crew that is asked for; none where nothing is, and this process does the work."""
+    if sum((workers > 0, bool(scheduler), cluster is not None)) > 1:
+        raise UsageError(
+            "--workers, --scheduler and --cluster name one crew each", next_step="give one of the three"
+        )
+    if not (workers or scheduler or cluster):
+        yield None
+        return
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise UsageError("a crew needs dask.distributed", next_step=EXTRA) from error
+    share = max(1, available_cores() // max(1, workers))
+    quiet = FRUGAL | {
+        "distributed.scheduler.allowed-failures": DEATHS,
+        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": share,
+        "distributed.logging.distributed": "critical",
+        "distributed.comm.timeouts.connect": f"{GREETING_S}s",
+    }
+    with dask.config.set(quiet):
+        cores, at_most = None, max(1, workers)
+        with warnings.catch_warnings(action="ignore"):  # that the port of a dashboard is taken
+            if scheduler:
+                made: Any = nullcontext(scheduler)
+            elif cluster is not None:
+                config = read_settings(ClusterConfig, cluster)
+                made, at_most = _queued(config), config.jobs
+            else:
+                made, cores = _local(workers, share, gpus)
+        with made as where, _client(distributed, where) as client:
+            yield Crew(client, cores, at_most)
+
+
+def _client(distributed: Any, where: Any) -> Any:
+    try:
+        if isinstance(where, str):
+            asyncio.run(_greet(distributed, where))
+        return distributed.Client(where, set_as_default=False)
+    except Exception as error:  # whatever a server that is none may say
+        foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
+        why = told(error) if foreseen else "what is there speaks otherwise"
+        raise UsageError(
+            f"no Dask scheduler answers at {where} ({why})",
+            next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786",
+        ) from error
+
+
+async def _greet(distributed: Any, address: str) -> None:
+    """Exchange greetings, for which a client would wait for ever where a web server listens."""
+    keys = distributed.Security().get_connection_args("client")
+    (await asyncio.wait_for(distributed.comm.connect(address, **keys), GREETING_S)).abort()
+
+
+def _local(workers: int, share: int, gpus: int) -> tuple[Any, dict[Any, set[int]]]:
+    """Workers of this machine, with a share of the cores each, and of the GPUs where there are any."""
+    import distributed
+    from distributed.system import MEMORY_LIMIT
+
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = {
+        number: {available[(number * share + more) % len(available)] for more in range(share)}
+        for number in range(workers if available else 0)
+    }
+    specs = {}
+    for number in range(workers):
+        options: dict[str, Any] = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // workers, "dashboard": False}
+        options["silence_logs"] = SILENT
+        if gpus:
+            options |= {"env": {"CUDA_VISIBLE_DEVICES": str(number % gpus)}, "resources": {GPU: 1}}
+        specs[number] = {"cls": distributed.Nanny, "options": options}
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1", "port": 0},
+    }
+    made: Any = distributed.SpecCluster
+    return made(workers=specs, scheduler=scheduler, silence_logs=SILENT), cores
+
+
+def _queued(config: ClusterConfig) -> Any:
+    """Workers that a queueing system starts."""
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        raise UsageError("a queueing system needs dask-jobqueue", next_step=EXTRA) from error
+
+    options = {"cores": 1, "memory": "4GB", **config.options, "processes": 1}
+    extra = ["--nthreads", "1", *(("--resources", f"{GPU}=1") if config.gpu else ())]
+    options["worker_extra_args"] = [*options.get("worker_extra_args", ()), *extra]
+    exports = [f"export OMP_NUM_THREADS={options['cores']}", f"export {KEEP_MEMORY}"]
+    options["job_script_prologue"] = [*exports, *options.get("job_script_prologue", ())]
+    chosen = getattr(dask_jobqueue, KINDS[config.kind])
+    _check_commands(config.kind, chosen.job_cls)
+    try:
+        cluster = chosen(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the options of the cluster make no sense ({error})",
+            next_step=f"see dask-jobqueue's {KINDS[config.kind]}",
+        ) from error
+    if config.least_jobs is None:
+        cluster.scale(jobs=config.jobs)
+    else:
+        cluster.adapt(minimum_jobs=config.least_jobs, maximum_jobs=config.jobs)
+    return cluster
+
+
+def _check_commands(kind: str, job: Any) -> None:
+    """Jobs that nobody can submit would be waited for for ever."""
+    commands = [command.split()[0] for command in (job.submit_command, job.cancel_command) if command]
+    missing = [command for command in commands if shutil.which(command) is None]
+    if missing:
+        raise UsageError(
+            f"a cluster of kind {kind!r} needs the command {missing[0]}, which is not on this machine",
+            next_step="run this where jobs are submitted (a login node), or use --workers",
+        )

@@ -1,0 +1,497 @@
+"""Published data sets as they lie on disk: TUPAC16, MIDOG, and fields and crops of other collections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.cautions import Caution
+from metaphase.base.tables import TableError, named, read_table, require_columns, without_suffix
+from metaphase.detections import LOOKALIKE, MITOSIS, common_label
+from metaphase.detections.formats.contract import load_json
+from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
+from metaphase.evaluation.cohort import slide_geometry
+from metaphase.evaluation.datasets.contract import (
+    Collector,
+    Dataset,
+    beside,
+    centre_of_pixels,
+    images_below,
+    images_by_stem,
+    note_points,
+    number_rows,
+    only_database,
+    read_points_csv,
+)
+
+MPP = 0.25
+"""As published for all regions."""
+TUMOUR = "human breast cancer"
+SLIDE_CENTRE = "TCGA"
+AUXILIARY, ALTERNATIVE = "tupac-aux/", "tupac-alternative/"
+"""Before the cases of the original and of the alternative labels; the patients are those of the first."""
+PAPER_CASES = range(24, 74)
+"""TUPAC-aux-train of the paper: 50 cases of two hospitals, one region each; cases 1 to 23 are AMIDA13's."""
+_REGION = re.compile(r"(?:^|/)(\d\d)/(\d\d)$")
+_STITCHED = re.compile(r"(?:^|/)(\d\d)(_stitched\d*)?$")
+"""All regions of one case in one image; a case with one region only may lie alone under its number."""
+_SLIDE = "TUPAC-TR-{:03}"
+
+
+# ---- regions with mitoses (auxiliary) ----
+
+
+def read_auxiliary(folder: Path) -> Dataset:
+    """`NN/MM.csv` with a line `row,column` for each mitosis, and images `NN/MM.tif`, in any subfolders.
+
+    A region without a file has no mitosis. Files below a folder named nonmitoses hold look-alikes.
+    """
+    collector = Collector(AUXILIARY)
+    _note_images(collector, folder)
+    if not collector.rows:
+        collector.warnings.append(
+            Caution("no-region-images", "no region images were found: regions without mitoses are not known")
+        )
+    _note_files(collector, folder)
+    return collector.dataset(folder)
+
+
+def read_paper_auxiliary(folder: Path) -> Dataset:
+    """The auxiliary regions on which the paper reports: `PAPER_CASES` only, named as in the whole set."""
+    whole = read_auxiliary(folder)
+    patients = {f"{AUXILIARY}{case:02}" for case in PAPER_CASES}
+    manifest = whole.manifest[whole.manifest["patient"].isin(patients)].reset_index(drop=True)
+    if not len(manifest):
+        raise TableError("holds no case from 24 to 73", path=folder, next_step="unpack the other parts too")
+    warnings = list(whole.warnings)
+    missing = sorted(patients - set(manifest["patient"]))
+    if missing:
+        text = f"{len(missing)} of the paper's {len(patients)} cases are not there: {named(missing)}"
+        warnings.append(Caution("cases-missing", text, "unpack the other parts too"))
+    table = whole.truth.table
+    kept = table[table["slide"].isin(manifest["case"])].reset_index(drop=True)
+    truth = replace(whole.truth, table=kept, slides=tuple(manifest["case"]))
+    return Dataset(manifest, truth, tuple(warnings))
+
+
+def read_alternative(folder: Path) -> Dataset:
+    """The alternative labels of Bertram et al. 2020: the CSV files, or one SlideRunner database.
+
+    Their CSV files name every region, those without mitoses too.
+    """
+    collector = Collector(ALTERNATIVE, patients=AUXILIARY)
+    if folder.is_dir() and any(folder.rglob("[0-9][0-9]/[0-9][0-9].csv")):
+        _note_images(collector, folder)
+        _note_files(collector, folder)
+        return collector.dataset(folder)
+    return _read_region_database(collector, folder)
+
+
+def _note_images(collector: Collector, folder: Path) -> None:
+    for name, path in images_below(folder).items():
+        if region := _REGION.search(name):
+            _note_region(collector, "/".join(region.groups()), path)
+
+
+def _note_files(collector: Collector, folder: Path) -> None:
+    seen: dict[tuple[str, str], Path] = {}
+    for path in sorted(folder.rglob("*.csv")):
+        region = _REGION.search(path.with_suffix("").as_posix())
+        if not region:
+            continue
+        name, label = "/".join(region.groups()), _label_of(path)
+        other = seen.setdefault((name, label), path)
+        if other is not path:
+            raise TableError(
+                f"region {name} has labels here and in {other}",
+                path=path,
+                next_step="keep one set of labels in the folder",
+            )
+        _note_region(collector, name, None)
+        for numbers in number_rows(path):
+            if len(numbers) < 2:
+                raise TableError("a line has one number", path=path, next_step="lines are row,column")
+            row, column = numbers[:2]
+            collector.point(name, column, row, label)
+
+
+def _read_region_database(collector: Collector, folder: Path) -> Dataset:
+    """Regions `NN/MM.tif` by directory and file, or all regions of a case stitched to `NN_stitched1.tif`."""
+    path = only_database(folder)
+    images: dict[str, Path] = {}
+    for place, image in images_below(beside(folder)).items():
+        images.setdefault(_region_name(place) or place, image)
+    slides = listed_slides(path)
+    names: dict[str, str] = {}
+    for row in slides.to_dict("records"):
+        name = _region_name(without_suffix("/".join((*folders(row["directory"]), row["filename"]))))
+        if name is None or name in names.values():
+            problem = "is there twice" if name else "is no region NN/MM.tif and no NN_stitched1.tif"
+            raise TableError(
+                f"slide {row['slide']} {problem}",
+                path=path,
+                next_step="read it with `metaphase data import sliderunner`",
+            )
+        names[row["slide"]] = name
+        size = {"width": row["width"] or None, "height": row["height"] or None}
+        _note_region(collector, name, images.get(name), **size)
+    note_points(collector, path, names)
+    return collector.dataset(path)
+
+
+def _region_name(path: str) -> str | None:
+    """`NN/MM`, or `NN_stitched1`; from case 24 on there is one region a case, which may be called `NN`."""
+    if region := _REGION.search(path):
+        return "/".join(region.groups())
+    stitched = _STITCHED.search(path)
+    if stitched is None or not (stitched[2] or int(stitched[1]) in PAPER_CASES):
+        return None
+    return stitched[1] + stitched[2] if stitched[2] else f"{stitched[1]}/01"
+
+
+def _note_region(collector: Collector, name: str, path: Path | None, **facts: Any) -> None:
+    case = name[:2]
+    centre, scanner = _centre(int(case))
+    facts |= {"centre": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP}
+    collector.image(name, path, patient=case, **facts)
+
+
+def _label_of(path: Path) -> str:
+    return LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
+
+
+def _centre(case: int) -> tuple[str, str]:
+    """Cases 1 to 23 are those of AMIDA13, the others come from two more hospitals."""
+    if case not in PAPER_CASES:
+        return "UMC Utrecht", "Aperio ScanScope XT"
+    return ("centre 2" if case <= 48 else "centre 3"), "Leica SCN400"
+
+
+# ---- whole slides with grade and proliferation score ----
+
+
+def read_slides(folder: Path) -> Dataset:
+    """`training_ground_truth.csv`: line N is the grade and the proliferation score of `TUPAC-TR-N.svs`."""
+    tables = sorted(folder.rglob("training_ground_truth*.csv"))
+    if not tables:
+        raise TableError("no training_ground_truth.csv", path=folder, next_step="put it beside the slides")
+    slides = {path.stem: path for path in sorted(folder.rglob("TUPAC-TR-*.svs"))}
+    collector = Collector("")
+    for number, values in enumerate(number_rows(tables[0]), start=1):
+        name = _SLIDE.format(number)
+        if len(values) < 2:
+            raise TableError(f"line {number} has one number", path=tables[0], next_step="check the file")
+        if slides and name not in slides:
+            continue
+        collector.image(
+            name,
+            slides.get(name),
+            centre=SLIDE_CENTRE,
+            tumour=TUMOUR,
+            split="train",
+            grade=values[0],
+            proliferation=values[1],
+        )
+    absent = len(number_rows(tables[0])) - len(collector.rows)
+    if absent:
+        collector.warnings.append(
+            Caution(
+                "slides-left-out", f"{absent} slides of the ground truth are not on disk and are left out"
+            )
+        )
+    if not slides:
+        collector.warnings.append(Caution("no-slides", "no slide was found: the manifest names cases only"))
+    return collector.dataset(folder)
+
+
+# ---- MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, or one database ----
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """Images of consecutive numbers from one laboratory and scanner."""
+
+    last: int
+    tumour: str
+    scanner: str
+    centre: str
+
+
+_DOMAINS = (
+    _Domain(50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
+    _Domain(100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
+    _Domain(150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
+    _Domain(200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
+    _Domain(244, "canine lung cancer", "3D Histech", "VMU Vienna"),
+    _Domain(299, "canine lymphoma", "3D Histech", "VMU Vienna"),
+    _Domain(349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
+    _Domain(404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
+    _Domain(489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
+    _Domain(504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
+    _Domain(553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
+)
+UNLABELLED = range(151, 201)
+"""Images published without labels: they are not images without mitoses."""
+
+
+def read_midog(folder: Path) -> Dataset:
+    """`MIDOG*.json` or a SlideRunner database (or the file itself), and the images it names."""
+    path = _source(folder)
+    images = images_by_stem(folder if folder.is_dir() else folder.parent)
+    collector = Collector("midog/")
+    if path.suffix.lower() in SLIDERUNNER.suffixes:
+        slides = listed_slides(path).rename(columns={"filename": "file_name"}).to_dict("records")
+        names = {slide["slide"]: _note_image(collector, slide, images) for slide in slides}
+        labelled = {slide: name for slide, name in names.items() if name is not None}
+        skipped = note_points(collector, path, labelled)
+        return _finished(collector, path, len(names) - len(labelled), skipped)
+    content = load_json(path)
+    try:
+        names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
+        classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
+        skipped = _note_annotations(collector, content["annotations"], names, classes, path)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TableError(
+            f"is not of MIDOG's form ({error!r})",
+            path=path,
+            next_step="it needs images, categories and annotations with image_id and bbox",
+        ) from error
+    return _finished(collector, path, sum(name is None for name in names.values()), skipped)
+
+
+def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -> Dataset:
+    if unlabelled:
+        text = f"{unlabelled} images published without labels are left out"
+        collector.warnings.append(Caution("unlabelled-images", text))
+    if skipped:
+        text = f"{skipped} annotations of images left out are left out too"
+        collector.warnings.append(Caution("annotations-left-out", text))
+    return collector.dataset(path)
+
+
+def _source(folder: Path) -> Path:
+    """The file given, or the only MIDOG*.json of the folder, or else its only MIDOG*.sqlite."""
+    if folder.is_file():
+        return folder
+    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
+    if len(found) != 1:
+        raise TableError(
+            f"holds {len(found)} files MIDOG*.json or MIDOG*.sqlite"
+            + (f": {named(path.name for path in found)}" if found else ""),
+            path=folder,
+            next_step="name the file itself instead of its folder",
+        )
+    return found[0]
+
+
+def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str, Path]) -> str | None:
+    stem = Path(str(image["file_name"])).stem
+    number = int(stem) if stem.isdigit() else 0
+    if number in UNLABELLED:
+        return None
+    domain = next((domain for domain in _DOMAINS if 0 < number <= domain.last), None)
+    collector.image(
+        stem,
+        images.get(stem),
+        centre=domain.centre if domain else "",
+        scanner=domain.scanner if domain else "",
+        tumour=image.get("tumor_type") or (domain.tumour if domain else ""),
+        width=image.get("width"),
+        height=image.get("height"),
+    )
+    return stem
+
+
+def _note_annotations(
+    collector: Collector,
+    annotations: list[dict[str, Any]],
+    names: dict[Any, str | None],
+    classes: dict[Any, str],
+    path: Path,
+) -> int:
+    skipped = 0
+    for annotation in annotations:
+        name = names[annotation["image_id"]]
+        x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
+        if x2 <= x1 or y2 <= y1:
+            raise TableError(
+                f"box {annotation['bbox']} is no pair of corners x1, y1, x2, y2: this file has other boxes",
+                path=path,
+                next_step="read it as COCO instead (x, y, width, height)",
+            )
+        if name is None:
+            skipped += 1
+        else:
+            collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
+    return skipped
+
+
+# ---- data sets of separate fields of view ----
+
+POINT_TABLES = ("mitoses.csv", "painted.csv", "labels.csv")
+"""Names of a single table of all points, in the simple layout."""
+_ICPR_NAME = re.compile(r"^([AHM]\d\d)_\d\d")
+_ICPR_SCANNERS = {"A": ("Aperio XT", 0.2456), "H": ("Hamamatsu NanoZoomer 2.0-HT", 0.2275)}
+_BRECAHAD_NAME = re.compile(r"^(Case_\d+)")
+
+
+def read_icpr2012(folder: Path) -> Dataset:
+    """One CSV an image, a line the pixels `x1,y1,x2,y2,...` of one mitosis; or the simple layout."""
+    return _read_fields(folder, "icpr2012/", _icpr_facts)
+
+
+def read_midesec(folder: Path) -> Dataset:
+    """One CSV an image, a line the place or the pixels of one mitosis; or the simple layout.
+
+    The data set states no resolution beyond "40x", and not which fields come from one patient.
+    """
+    dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "centre": "MiDeSeC"})
+    text = "fields count as patients of their own, since nothing tells them apart: intervals are too narrow"
+    doubt = Caution("fields-as-patients", text)
+    return replace(dataset, warnings=(*dataset.warnings, doubt))
+
+
+def read_points(folder: Path) -> Dataset:
+    """Any folder of images with one CSV of `image, x, y, label`."""
+    tables = sorted(folder.glob("*.csv"))
+    if len(tables) != 1:
+        raise TableError(f"holds {len(tables)} CSV files", path=folder, next_step="keep one table of points")
+    collector = Collector(f"{folder.name}/")
+    read_points_csv(collector, folder, tables[0], lambda _: {})
+    return collector.dataset(folder)
+
+
+def read_atypia14(folder: Path) -> Dataset:
+    """`*_mitosis.csv` and `*_not_mitosis.csv` with `x,y,confidence`, and the frames in folders `x40`."""
+    collector = Collector("mitos-atypia14/")
+    if _single_table(folder, collector, _icpr_facts):
+        return collector.dataset(folder)
+    for path in sorted(folder.rglob("*.tif*")):
+        if path.parent.name.lower() == "x40":
+            collector.image(path.stem, path, **_icpr_facts(path.stem))
+    for path in sorted(folder.rglob("*_mitosis.csv")):
+        stem, label = _atypia_label(path.stem)
+        collector.image(stem, None, **_icpr_facts(stem))
+        for x, y, *confidence in number_rows(path):
+            collector.point(stem, x, y, label, confidence=confidence[0] if confidence else None)
+    return collector.dataset(folder)
+
+
+def read_brecahad(folder: Path) -> Dataset:
+    """`groundTruth/Case_N-MM.json` with places as shares of the width and height of `images/Case_N-MM.tif`.
+
+    Mitoses stay mitoses; apoptotic bodies are look-alikes; other classes keep their names.
+    """
+    images = images_by_stem(folder)
+    collector = Collector("brecahad/")
+    for path in sorted(folder.rglob("Case_*.json")):
+        if path.stem not in images:
+            raise TableError("its image is not there", path=path, next_step="unpack the folder images too")
+        size = slide_geometry(images[path.stem])
+        case = _BRECAHAD_NAME.match(path.stem)
+        facts = {"tumour": TUMOUR, "centre": "Calgary", "width": size["width"], "height": size["height"]}
+        collector.image(path.stem, images[path.stem], patient=case.group(1) if case else None, **facts)
+        _note_shares(collector, path, size)
+    return collector.dataset(folder)
+
+
+def _read_fields(folder: Path, prefix: str, facts: Any) -> Dataset:
+    collector = Collector(prefix)
+    if _single_table(folder, collector, facts):
+        return collector.dataset(folder)
+    images = images_by_stem(folder)
+    for stem, path in images.items():
+        collector.image(stem, path, **facts(stem))
+    for path in sorted(folder.rglob("*.csv")):
+        collector.image(path.stem, images.get(path.stem), **facts(path.stem))
+        for numbers in number_rows(path):
+            collector.point(path.stem, *centre_of_pixels(numbers, path), MITOSIS)
+    return collector.dataset(folder)
+
+
+def _single_table(folder: Path, collector: Collector, facts: Any) -> bool:
+    """Read the simple layout if the folder has it."""
+    table = next((folder / name for name in POINT_TABLES if (folder / name).is_file()), None)
+    if table is not None:
+        read_points_csv(collector, folder, table, facts)
+    return table is not None
+
+
+def _icpr_facts(stem: str) -> dict[str, Any]:
+    name = _ICPR_NAME.match(stem)
+    facts: dict[str, Any] = {"tumour": TUMOUR, "centre": "Pitié-Salpêtrière", "patient": stem}
+    if name:
+        facts["patient"] = name.group(1)[1:]
+        if name.group(1)[0] in _ICPR_SCANNERS:
+            facts["scanner"], facts["mpp"] = _ICPR_SCANNERS[name.group(1)[0]]
+    return facts
+
+
+def _atypia_label(stem: str) -> tuple[str, str]:
+    if stem.endswith("_not_mitosis"):
+        return stem.removesuffix("_not_mitosis"), LOOKALIKE
+    return stem.removesuffix("_mitosis"), MITOSIS
+
+
+def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> None:
+    try:
+        for name, places in load_json(path).items():
+            label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
+            for place in places:
+                x, y = (place["x"], place["y"]) if isinstance(place, dict) else place[:2]
+                if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
+                    raise ValueError(f"{x}, {y} are no shares of the image")
+                collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
+    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+        raise TableError(
+            f"is not of BreCaHAD's form ({error})", path=path, next_step="compare it with the published file"
+        ) from error
+
+
+# ---- collections of small crops with the object in the middle ----
+
+
+def read_midog_crops(folder: Path) -> Dataset:
+    """`patches.csv` with `image, slide, tumor, scanner, origin`: each crop shows a mitosis in its middle."""
+    table = folder / "patches.csv"
+    frame = read_table(table)
+    require_columns(frame, ("image", "slide", "tumor", "scanner", "origin"), table)
+    images = images_by_stem(folder)
+    side = _side(images, folder)
+    collector = Collector("midog-crop/", patients="midog/")
+    columns = ("image", "slide", "tumor", "scanner", "origin")
+    for image, slide, tumour, scanner, origin in zip(*(frame[name] for name in columns), strict=True):
+        stem = Path(image).stem
+        if stem not in images:
+            raise TableError(f"image {image} is not there", path=table, next_step="restore the image")
+        facts = {"scanner": scanner, "centre": origin, "tumour": tumour}
+        collector.image(
+            stem, images[stem], patient=Path(slide).stem, mpp=MPP, width=side, height=side, **facts
+        )
+        collector.point(stem, side / 2, side / 2, MITOSIS)
+    return collector.dataset(folder)
+
+
+def read_tupac_crops(folder: Path) -> Dataset:
+    """Crops `case_region_number.jpg`, each with a look-alike in its middle."""
+    images = images_by_stem(folder)
+    side = _side(images, folder)
+    collector = Collector("tupac-crop/", patients="tupac-aux/")
+    for stem, path in images.items():
+        collector.image(stem, path, patient=stem.split("_")[0], mpp=MPP, width=side, height=side)
+        collector.point(stem, side / 2, side / 2, LOOKALIKE)
+    return collector.dataset(folder)
+
+
+def _side(images: dict[str, Path], folder: Path) -> float:
+    """The side of the crops, from the first one."""
+    if not images:
+        raise TableError("holds no image", path=folder, next_step="check the folder")
+    first = next(iter(images.values()))
+    side = slide_geometry(first).get("width")
+    if side is None:
+        raise TableError("cannot be opened", path=first, next_step="copy the image again")
+    return side

@@ -1,0 +1,579 @@
+"""The paper's augmentations as batched torch operations, on the device where the batch lives.
+
+>>> import torch
+>>> augment = Augmentation("RCSEHBG")
+>>> generator = torch.Generator().manual_seed(1)
+>>> augment(torch.zeros(64, 128, 128, 3, dtype=torch.uint8), generator).shape
+torch.Size([64, 3, 100, 100])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from metaphase.base.arrays import RGB, Floats
+from metaphase.base.config import CODE_ONLY
+from metaphase.base.errors import UsageError
+from metaphase.images.stain.deconvolution import (
+    EPSILON,
+    HE_RESIDUAL,
+    HED,
+    STAINED_OD,
+    WHITE,
+    StainMatrix,
+    optical_density,
+)
+
+Range = tuple[float, float]
+
+LETTERS = {
+    "R": "rotation and mirroring",
+    "C": "stain colour",
+    "S": "scaling",
+    "E": "elastic deformation",
+    "H": "colour, contrast and brightness",
+    "B": "blur",
+    "G": "noise",
+}
+RECIPES = ("RSEB", "RCSEB", "RCSEHBG")
+"""The three recipes that the paper compares."""
+
+_NEUTRAL: dict[str, dict[str, object]] = {
+    "R": {"mirror": False, "rotation_degrees": (0.0, 0.0)},
+    "C": {"stain_factor": (1.0, 1.0), "stain_bias": (0.0, 0.0)},
+    "S": {"scale": (1.0, 1.0)},
+    "E": {"elastic_alpha_px": 0.0},
+    "H": {"colour": (1.0, 1.0), "contrast": (1.0, 1.0), "brightness": (1.0, 1.0)},
+    "B": {"blur_sigma_px": (0.0, 0.0)},
+    "G": {"noise_sigma": (0.0, 0.0)},
+}
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """Ranges of uniform random numbers; the defaults are the paper's, at 0.25 um/px."""
+
+    size_px: int = field(default=100, metadata=CODE_ONLY)
+    """Side of the patches that come out, cut from the centre of larger ones."""
+    translation_px: int = 14
+    """Largest shift of the crop in x and in y, in whole pixels. It has no letter: every recipe shifts."""
+    mirror: bool = True
+    """R: flip horizontally, vertically, both or not, with equal odds."""
+    rotation_degrees: Range = (0.0, 360.0)
+    """R: angle."""
+    quarter_turns: bool = False
+    """R: round the angle to multiples of 90 degrees, which leaves the pixels as they are."""
+    scale: Range = (0.75, 1.25)
+    """S: above 1 things get larger."""
+    elastic_alpha_px: float = 100.0
+    """E: factor of the smoothed displacement field."""
+    elastic_sigma_px: float = 10.0
+    """E: standard deviation of the Gaussian that smooths the field."""
+    stain_factor: Range = (0.95, 1.05)
+    """C: factor of each stain's amount."""
+    stain_bias: Range = (-0.05, 0.05)
+    """C: amount added to each stain, in natural-log density."""
+    stain_matrix: StainMatrix = field(default=HED, metadata=CODE_ONLY)
+    """C: which stains."""
+    stain_epsilon: float = 1 / 255
+    """C: added to intensities. One grey level, so that black pixels do not swing the colours around them."""
+    colour: Range = (0.75, 1.5)
+    """H: saturation, 0 is grey."""
+    contrast: Range = (0.75, 1.5)
+    """H: distance from the patch's mean grey."""
+    brightness: Range = (0.75, 1.25)
+    """H: factor of the intensity."""
+    blur_sigma_px: Range = (0.0, 2.0)
+    """B: standard deviation of the Gaussian."""
+    noise_sigma: Range = (0.0, 0.1)
+    """G: standard deviation of the noise, where white is 1."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, tuple):
+                _check_range(one.name, value, least=_LEAST[one.name])
+        if self.size_px < 1 or self.translation_px < 0:
+            raise UsageError(
+                f"patches of {self.size_px} px shifted by {self.translation_px} px cannot be cut",
+                next_step="give a size of at least 1 and a translation of at least 0",
+            )
+        if not (self.elastic_sigma_px >= 1 and self.elastic_alpha_px >= 0 and self.stain_epsilon > 0):
+            raise UsageError(
+                f"elastic alpha {self.elastic_alpha_px} px with sigma {self.elastic_sigma_px} px, "
+                f"or stain epsilon {self.stain_epsilon}, makes no sense",
+                next_step="give alpha of at least 0, sigma of at least 1 px and an epsilon above 0",
+            )
+
+    def without_shift(self) -> AugmentationConfig:
+        """The same with the crop always in the centre."""
+        return replace(self, translation_px=0)
+
+    def only(self, letters: str) -> AugmentationConfig:
+        """The same with every letter that is not named made neutral."""
+        named = parse_recipe(letters)
+        neutral = {
+            key: value for letter in LETTERS if letter not in named for key, value in _NEUTRAL[letter].items()
+        }
+        return replace(self, **neutral)  # type: ignore[arg-type]
+
+
+_LEAST = {
+    "rotation_degrees": -math.inf,
+    "scale": 1e-3,
+    "stain_factor": 0.0,
+    "stain_bias": -math.inf,
+    "colour": 0.0,
+    "contrast": 0.0,
+    "brightness": 0.0,
+    "blur_sigma_px": 0.0,
+    "noise_sigma": 0.0,
+}
+
+
+def parse_recipe(letters: str) -> frozenset[str]:
+    """The letters of a recipe; their order does not matter, as in the paper's table."""
+    unknown = sorted(set(letters) - set(LETTERS))
+    if unknown or len(set(letters)) != len(letters):
+        known = ", ".join(f"{letter} {meaning}" for letter, meaning in LETTERS.items())
+        what = f"unknown letters {', '.join(unknown)}" if unknown else "a letter twice"
+        raise UsageError(f"the recipe {letters!r} has {what}", next_step=f"choose from {known}")
+    return frozenset(letters)
+
+
+def _check_range(name: str, value: Range, *, least: float) -> None:
+    if len(value) != 2 or not all(map(math.isfinite, value)) or not least <= value[0] <= value[1]:
+        raise UsageError(
+            f"{name} = {value} is not a range",
+            next_step=f"give a lowest and a highest number, neither below {least:g}",
+        )
+
+
+# ---- the random numbers of one batch ----
+
+NOISE_LEVELS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random numbers for n patches, each with its own row."""
+
+    angle: Tensor
+    """(n,) radians."""
+    flip: Tensor
+    """(n, 2) factors -1 or 1 of x and y."""
+    scale: Tensor
+    """(n,)"""
+    shift_px: Tensor
+    """(n, 2) whole pixels in x and y."""
+    stain_factor: Tensor
+    """(n, 3), one a stain."""
+    stain_bias: Tensor
+    """(n, 3), one a stain."""
+    colour: Tensor
+    """(n,)"""
+    contrast: Tensor
+    """(n,)"""
+    brightness: Tensor
+    """(n,)"""
+    blur_sigma_px: Tensor
+    """(n,)"""
+    noise_sigma: Tensor
+    """(n,)"""
+    nodes: Tensor | None = None
+    """(n, 2, k, k) standard normal, from which the elastic field is made; None without one."""
+    noise: Tensor | None = None
+    """(n, 3, size, size) standard normal, channels-last in memory; None without noise."""
+
+
+def draw_numbers(count: int, config: AugmentationConfig, generator: Generator) -> Draw:
+    """All but the elastic nodes and the noise, for `count` patches, on the generator's device."""
+    unit = torch.rand((count, 17), generator=generator, device=generator.device)
+    angle = _within(unit[:, 0], config.rotation_degrees)
+    if config.quarter_turns:
+        angle = (angle / 90).round() * 90
+    steps = 2 * config.translation_px + 1
+    flip = torch.where(unit[:, 1:3] < 0.5, -1.0, 1.0) if config.mirror else torch.ones_like(unit[:, 1:3])
+    return Draw(
+        angle=angle * (math.pi / 180),
+        flip=flip,
+        scale=_within(unit[:, 3], config.scale),
+        shift_px=(unit[:, 4:6] * steps).floor().clamp(max=steps - 1) - config.translation_px,
+        stain_factor=_within(unit[:, 6:9], config.stain_factor),
+        stain_bias=_within(unit[:, 9:12], config.stain_bias),
+        colour=_within(unit[:, 12], config.colour),
+        contrast=_within(unit[:, 13], config.contrast),
+        brightness=_within(unit[:, 14], config.brightness),
+        blur_sigma_px=_within(unit[:, 15], config.blur_sigma_px),
+        noise_sigma=_within(unit[:, 16], config.noise_sigma),
+    )
+
+
+def _within(unit: Tensor, limits: Range) -> Tensor:
+    return unit * (limits[1] - limits[0]) + limits[0]
+
+
+def standard_normal(shape: tuple[int, ...], quantiles: Tensor, generator: Generator) -> Tensor:
+    """Normal numbers at a quarter of the price of `torch.randn` on a CPU.
+
+    Four at a time are cut from 64 random bits, and each looks up one of `normal_quantiles`.
+    """
+    count = math.prod(shape)
+    bits = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
+    bits.random_(-(2**63), None, generator=generator)
+    index = bits.view(torch.int16)[:count].to(torch.int32) + NOISE_LEVELS // 2
+    return torch.index_select(quantiles, 0, index).view(shape)
+
+
+def normal_quantiles() -> Tensor:
+    """65,536 equally likely numbers with the normal distribution: mean 0, variance 1, extremes at 4.3."""
+    middles = (torch.arange(NOISE_LEVELS, dtype=torch.float64) + 0.5) / NOISE_LEVELS
+    quantiles = torch.special.ndtri(middles)
+    return torch.div(quantiles, quantiles.std(correction=0)).float()
+
+
+# ---- torch twins of `metaphase.images.stain.deconvolution` ----
+
+
+def separate(batch: Tensor, matrix: StainMatrix = HE_RESIDUAL, *, epsilon: float = EPSILON) -> Tensor:
+    """Stain amounts (n, 3, h, w) of a float batch (n, 3, h, w) in [0, 1]."""
+    return _mix(-(batch + epsilon).log(), torch.from_numpy(matrix.inverse))
+
+
+def combine(stains: Tensor, matrix: StainMatrix = HE_RESIDUAL, *, epsilon: float = EPSILON) -> Tensor:
+    """RGB (n, 3, h, w) in [0, 1] of stain amounts (n, 3, h, w): the inverse of `separate`."""
+    density = _mix(stains, torch.from_numpy(matrix.array))
+    return (torch.exp(-density) - epsilon).clamp(0, 1)
+
+
+def _mix(planes: Tensor, matrix: Tensor) -> Tensor:
+    """Row vectors along the channel axis, times `matrix`."""
+    return torch.einsum("nchw,cd->ndhw", planes, matrix.to(planes))
+
+
+# ---- Gaussian blur with a sigma of its own for each patch ----
+
+NEGLIGIBLE = 1e-10
+"""Weights below are 0: they would end up as denormal numbers, which are slow."""
+
+
+def blur(batch: Tensor, sigma_px: Tensor) -> Tensor:
+    """Blur (n, c, s, s) with `sigma_px` (n,); edges are mirrored.
+
+    Along each axis blurring is a product with one matrix a patch, which batches well whatever the
+    sigmas are, and sigma 0 is the identity exactly.
+    """
+    count, channels, size, _ = batch.shape
+    gather = _gathering(sigma_px, size)
+    across = torch.bmm(batch.reshape(count, channels * size, size), gather)
+    turned = across.view(count, channels, size, size).transpose(2, 3)
+    down = torch.bmm(turned.reshape(count, channels * size, size), gather)
+    return down.view(count, channels, size, size).transpose(2, 3)
+
+
+def _gathering(sigma_px: Tensor, size: int) -> Tensor:
+    """(n, s, s): column i holds the weights with which pixel i gathers the pixels of its line."""
+    spread = (2 * sigma_px[:, None] ** 2).clamp(min=torch.finfo(sigma_px.dtype).tiny)
+    distance = torch.arange(1 - size, 2 * size, device=sigma_px.device)
+    bell = torch.exp(-(distance**2) / spread)  # (n, 3 s - 1), distances 1 - s ... 2 s - 1
+    bell = functional.threshold(bell, NEGLIGIBLE, 0)
+    windows = bell.unfold(1, size, 1)  # window k holds the distances k + 1 - s ... k
+    direct = windows[:, :size].flip(2)  # row i: i - j
+    left = windows[:, size : 2 * size]  # row i: i + 1 + j, the line mirrored at its left end
+    weights = direct + left + left.flip(1, 2)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+# ---- stain and colour ----
+
+GREY = (0.299, 0.587, 0.114)
+"""Luma weights (ITU-R 601), as Pillow has them."""
+
+
+def vary_stains(
+    batch: Tensor, factor: Tensor, bias: Tensor, stains: Tensor, separation: Tensor, epsilon: float
+) -> Tensor:
+    """Change each stain's amount to factor * amount + bias in (n, 3, h, w); `factor`, `bias` are (n, 3).
+
+    `stains` is M and `separation` its inverse. Separating, scaling and combining are linear in
+    density, so one matrix a patch does all three.
+    """
+    mixing = separation @ (factor[:, :, None] * stains)  # (n, 3, 3), for rows of log intensity
+    offset = -(bias @ stains)[..., None]  # (n, 3, 1)
+    logs = (batch + epsilon).log_().flatten(2)
+    varied = torch.baddbmm(offset, mixing.transpose(1, 2), logs)
+    return varied.exp_().sub_(epsilon).clamp_(0, 1).view_as(batch)
+
+
+def enhance(batch: Tensor, colour: Tensor, contrast: Tensor, brightness: Tensor) -> Tensor:
+    """Saturation, then contrast, then brightness as Pillow's ImageEnhance has them; factors (n,)."""
+    colour, contrast, brightness = (factor[:, None, None] for factor in (colour, contrast, brightness))
+    vivid = torch.bmm(_saturation(colour), batch.flatten(2)).clamp_(0, 1)
+    red, green, blue = vivid.mean(dim=2).unbind(1)
+    grey = (red * GREY[0] + green * GREY[1] + blue * GREY[2])[:, None, None]
+    contrasted = vivid.mul_(contrast).add_(grey * (1 - contrast)).clamp_(0, 1)
+    return contrasted.mul_(brightness).clamp_(0, 1).view_as(batch)
+
+
+def _saturation(colour: Tensor) -> Tensor:
+    """(n, 3, 3): the colour's share of a pixel as it is, the rest as its grey; `colour` is (n, 1, 1)."""
+    same = torch.eye(3, device=colour.device)
+    to_grey = torch.stack([torch.full((3,), weight, device=colour.device) for weight in GREY], dim=1)
+    return colour * same + (1 - colour) * to_grey
+
+
+# ---- elastic displacement (Simard et al. 2003) ----
+#
+# A sum of some thousand uniform numbers is normal, and a field smoothed with sigma holds no detail finer
+# than that. So the field is drawn from the distribution that it has: normal numbers on a coarse lattice
+# of nodes, 0.75 sigma apart, each spread by the same Gaussian. Mean, variance and correlation agree
+# with the smoothed pixel noise of an endless image to 1e-6, at a tenth of the work, and there is no
+# border effect. Two matrix products turn the nodes into the field.
+
+NODE_SPACING = 0.75
+"""Distance of nodes in units of sigma; wider ones would show as a lattice."""
+REACH = 4.0
+"""Nodes outside the patch count up to this many sigma away."""
+UNIFORM_VARIANCE = 1 / 3
+
+
+def node_spread(size_px: int, sigma_px: float) -> Tensor:
+    """(size, k): what each of k standard normal nodes gives to each pixel along one axis."""
+    spacing = NODE_SPACING * sigma_px
+    count = math.ceil((size_px - 1 + 2 * REACH * sigma_px) / spacing) + 1
+    nodes = (torch.arange(count, dtype=torch.float64) - (count - 1) / 2) * spacing
+    pixels = torch.arange(size_px, dtype=torch.float64) - (size_px - 1) / 2
+    bell = torch.exp(-0.5 * ((pixels[:, None] - nodes) / sigma_px) ** 2)
+    height = UNIFORM_VARIANCE**0.25 * math.sqrt(spacing) / (math.sqrt(2 * math.pi) * sigma_px)
+    return torch.mul(bell, height).float()
+
+
+def displacement(nodes: Tensor, spread: Tensor, alpha_px: float) -> Tensor:
+    """Displacements (n, 2, size, size) in pixels from standard normal nodes (n, 2, k, k)."""
+    return alpha_px * (spread @ nodes @ spread.T)
+
+
+# ---- rotation, mirroring, scaling, deformation, shift and crop as one resampling ----
+
+
+def pixel_places(size_px: int) -> Tensor:
+    """(2, size, size): x and y of each pixel of a patch, from the patch's centre."""
+    axis = torch.arange(size_px, dtype=torch.float32) - (size_px - 1) / 2
+    return torch.stack([axis.expand(size_px, size_px), axis[:, None].expand(size_px, size_px)])
+
+
+def resample(batch: Tensor, places: Tensor, drawn: Draw) -> Tensor:
+    """Sample (n, 3, h, w) at `places` (n or 1, 2, size, size), turned and shifted as drawn.
+
+    Bilinear; beyond its edges a patch continues as its mirror image.
+    """
+    height, width = batch.shape[-2:]
+    size = places.shape[-1]
+    flat = places.flatten(2).expand(len(batch), 2, size * size)
+    x, y = torch.baddbmm(drawn.shift_px[..., None], _turns(drawn), flat).unbind(1)
+    grid = torch.stack([_normalised(x, width, size), _normalised(y, height, size)], dim=-1)
+    return functional.grid_sample(
+        batch,
+        grid.view(-1, size, size, 2),
+        mode="bilinear",
+        padding_mode="reflection",
+        align_corners=False,
+    )
+
+
+def _turns(drawn: Draw) -> Tensor:
+    """(n, 2, 2), from output to input: rotation times mirroring over scale."""
+    cosine, sine = drawn.angle.cos(), drawn.angle.sin()
+    rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
+    return rotation * drawn.flip[:, None] / drawn.scale[:, None, None]
+
+
+def _normalised(place: Tensor, side: int, size: int) -> Tensor:
+    """Pixels from the centre to the -1 ... 1 of `grid_sample`.
+
+    Where an odd number of pixels is cut off, the crop's centre is half a pixel up and left.
+    """
+    return (place - 0.5 * ((side - size) % 2)) * (2 / side)
+
+
+# ---- a recipe: draw the random numbers, resample once, then colour, blur and noise ----
+
+DEFAULT = AugmentationConfig()
+
+
+class Augmentation(nn.Module):
+    """A recipe of letters: uint8 patches in, patches ready for a network out.
+
+    Takes uint8 (n, h, w, 3), or (n, 3, h, w) as uint8 or float in [0, 1]; gives float32
+    (n, 3, size, size) in [0, 1], channels-last in memory. Letters may come in any order and are
+    applied as geometry (R, S, E, shift, crop), stain (C), colour (H), blur (B), noise (G).
+    """
+
+    pixels: Tensor
+    spread: Tensor
+    stains: Tensor
+    separation: Tensor
+    quantiles: Tensor
+
+    def __init__(self, letters: str, config: AugmentationConfig = DEFAULT) -> None:
+        super().__init__()
+        self.letters = parse_recipe(letters)
+        self.config = config.only(letters)
+        constants = {
+            "pixels": pixel_places(config.size_px)[None],
+            "spread": node_spread(config.size_px, config.elastic_sigma_px),
+            "stains": torch.from_numpy(config.stain_matrix.array).float(),
+            "separation": torch.from_numpy(config.stain_matrix.inverse).float(),
+            "quantiles": normal_quantiles(),
+        }
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, batch: Tensor, generator: Generator) -> Tensor:
+        """Augment a batch with new random numbers from `generator`, which lives on the batch's device."""
+        if generator.device.type != batch.device.type:
+            raise UsageError(
+                f"the batch is on {batch.device} and the generator on {generator.device}",
+                next_step=f"make torch.Generator({str(batch.device)!r})",
+            )
+        return self.apply_draw(batch, self.draw(len(batch), generator))
+
+    def draw(self, count: int, generator: Generator) -> Draw:
+        """Random numbers for `count` patches; moves the recipe to the generator's device."""
+        if self.pixels.device.type != generator.device.type:
+            self.to(generator.device)
+        numbers = draw_numbers(count, self.config, generator)
+        nodes = noise = None
+        if "E" in self.letters:
+            side = self.spread.shape[1]
+            nodes = standard_normal((count, 2, side, side), self.quantiles, generator)
+        if "G" in self.letters:
+            size = self.config.size_px
+            noise = standard_normal((count, size, size, 3), self.quantiles, generator).permute(0, 3, 1, 2)
+        return replace(numbers, nodes=nodes, noise=noise)
+
+    @torch.no_grad()
+    def apply_draw(self, batch: Tensor, drawn: Draw) -> Tensor:
+        """Augment with given random numbers; nothing random happens here, so it may be compiled."""
+        config, places = self.config, self.pixels
+        if drawn.nodes is not None:
+            places = places + displacement(drawn.nodes, self.spread, config.elastic_alpha_px)
+        patches = resample(_as_float_planes(batch), places, drawn)
+        if "C" in self.letters:
+            amounts = drawn.stain_factor, drawn.stain_bias
+            patches = vary_stains(patches, *amounts, self.stains, self.separation, config.stain_epsilon)
+        if "H" in self.letters:
+            patches = enhance(patches, drawn.colour, drawn.contrast, drawn.brightness)
+        if "B" in self.letters:
+            patches = blur(patches, drawn.blur_sigma_px)
+        patches = patches.contiguous(memory_format=torch.channels_last)
+        if drawn.noise is not None:
+            patches = torch.addcmul(patches, drawn.noise, drawn.noise_sigma[:, None, None, None]).clamp_(0, 1)
+        return patches
+
+
+def _as_float_planes(batch: Tensor) -> Tensor:
+    """Any accepted batch as float32 (n, 3, h, w) in [0, 1]."""
+    if batch.ndim != 4 or 3 not in (batch.shape[1], batch.shape[3]) or 0 in batch.shape:
+        raise UsageError(
+            f"a batch of shape {tuple(batch.shape)} is not one of RGB patches",
+            next_step="give (n, h, w, 3) or (n, 3, h, w)",
+        )
+    planes = batch.permute(0, 3, 1, 2) if batch.shape[3] == 3 else batch
+    if planes.dtype == torch.uint8:
+        return planes.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / 255)
+    if not planes.is_floating_point():
+        raise UsageError(
+            f"patches of type {batch.dtype} have no known range", next_step="give uint8 or float"
+        )
+    return planes.to(torch.float32)
+
+
+# ---- stain mixing: a patch in the colours of another slide, so that no stain goes with one class ----
+#
+# A slide's appearance is the mean and the spread of its stained pixels' density. A linear map takes the
+# appearance of a patch's slide to that of another one; how far it goes is drawn for each patch.
+
+LEAST_PIXELS = 1000
+"""Stained pixels that an appearance needs."""
+LEAST_VARIANCE = 1e-5
+"""Added to the variances, so that a slide of one colour can be mapped too."""
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """Density (base 10) of a slide's stained pixels in red, green and blue."""
+
+    mean: Floats
+    root: Floats
+    """Square root of the covariance."""
+    inverse: Floats
+    """Inverse of the root."""
+
+
+def appearance_of(pixels: RGB) -> Appearance | None:
+    """The appearance of RGB pixels (..., 3); None where too few of them are stained."""
+    density = optical_density(pixels).reshape(-1, 3)
+    stained = density[density.mean(axis=1) > STAINED_OD].astype(np.float64)
+    if len(stained) < LEAST_PIXELS:
+        return None
+    values, vectors = np.linalg.eigh(np.cov(stained.T) + LEAST_VARIANCE * np.eye(3))
+    root = np.sqrt(values.clip(min=LEAST_VARIANCE))
+    return Appearance(stained.mean(axis=0), vectors * root @ vectors.T, vectors / root @ vectors.T)
+
+
+class StainMixer(nn.Module):
+    """Shows a share of the patches in the colours of other slides.
+
+    Slides are numbered as in `appearances`; those without one are neither changed nor imitated.
+    """
+
+    means: Tensor
+    roots: Tensor
+    inverses: Tensor
+    imitated: Tensor
+
+    def __init__(self, appearances: Sequence[Appearance | None], share: float) -> None:
+        super().__init__()
+        self.share = share
+        known = [number for number, found in enumerate(appearances) if found is not None]
+        same = Appearance(np.zeros(3), np.eye(3), np.eye(3))
+        filled = [found or same for found in appearances]
+        for name, arrays in (
+            ("means", [found.mean for found in filled]),
+            ("roots", [found.root for found in filled]),
+            ("inverses", [found.inverse for found in filled]),
+        ):
+            self.register_buffer(name, torch.tensor(np.array(arrays), dtype=torch.float32), persistent=False)
+        self.register_buffer("imitated", torch.tensor(known, dtype=torch.int64), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, batch: Tensor, slides: Tensor, generator: Generator) -> Tensor:
+        """uint8 (n, h, w, 3) of the numbered slides (n,) to float (n, 3, h, w) in [0, 1]."""
+        planes = batch.permute(0, 3, 1, 2).float()
+        if not len(self.imitated):
+            return planes.div_(WHITE)
+        unit = torch.rand((3, len(batch)), generator=generator, device=batch.device)
+        chosen = (unit[0] * len(self.imitated)).long().clamp_(max=len(self.imitated) - 1)
+        mixed = (unit[1] < self.share) & torch.isin(slides, self.imitated)
+        weight = torch.where(mixed, unit[2], 0.0)
+        matrix, offset = self._map(slides, self.imitated[chosen], weight)
+        density = planes.add_(1).div_(WHITE + 1).log10_().neg_().flatten(2)
+        shifted = torch.baddbmm(offset[:, :, None], matrix, density)
+        light = torch.pow(10, shifted.neg_()).mul_(WHITE + 1).sub_(1).div_(WHITE)
+        return light.clamp_(0, 1).view(planes.shape)
+
+    def _map(self, slides: Tensor, others: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Matrix (n, 3, 3) and offset (n, 3): between no change and the other slide's appearance."""
+        weight = weight[:, None, None]
+        same = torch.eye(3, device=weight.device)
+        matrix = torch.lerp(same, self.roots[others] @ self.inverses[slides], weight)
+        wanted = torch.lerp(self.means[slides], self.means[others], weight[:, 0])
+        return matrix, wanted - (matrix @ self.means[slides][:, :, None])[:, :, 0]

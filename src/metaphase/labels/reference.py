@@ -1,0 +1,432 @@
+"""The reference standard: mitoses of a PHH3 slide in H&E coordinates, each with where it came from.
+
+`place_points` registers a pair and carries its points over, `decide` says which of them are accepted and why,
+and `apply_decisions` lets people overrule it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.spatial import cKDTree
+
+from metaphase.base.arrays import RGB, Floats, Mask, Points
+from metaphase.base.errors import MetaphaseError, UsageError, require
+from metaphase.base.files import write_text
+from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.tables import as_text, read_table, require_columns, require_numbers, write_table
+from metaphase.detections import DetectionSet
+from metaphase.labels.registration.files import points_geojson
+from metaphase.labels.registration.pair import Registration, register_pair
+from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.tiles import nuclear_density
+from metaphase.slides import Slide, cut_square
+
+# ---- what can be wrong with a reference standard ----
+
+
+class ReferenceStandardError(MetaphaseError):
+    """A reference standard cannot be built, read or changed."""
+
+
+# ---- which points of a PHH3 slide become part of the reference standard ----
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceConfig:
+    """Conditions for a point to be accepted; one that fails any is kept in the table with the reason."""
+
+    min_probability: float = 0.0
+    """Least probability of the PHH3 network; its own decision has been taken already."""
+    min_confidence: float = 0.5
+    """Least probability that the place in H&E is right to 2 um."""
+    min_contrast: float = 1.1
+    """Least darkness of the object in H&E relative to dark nuclei around it; see `VisibilityConfig`."""
+    require_visible: bool = True
+    """Whether what PHH3 shows must show in H&E, too. If not, the flag is set and nothing else."""
+    accept_doubtful: bool = False
+    """Whether points of a pair whose registration is doubtful are accepted: after looking at its picture."""
+    min_distance_um: float = 7.5
+    """Accepted points closer than this are one figure, such as the two plates of an anaphase: the more
+    probable one stands for both."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            share = field.name in ("min_probability", "min_confidence")
+            fine = math.isfinite(value) and value >= 0 and not (share and value > 1)
+            wanted = "from 0 to 1" if share else "of at least 0"
+            require(fine, f"reference setting {field.name}", value, wanted)
+
+
+# ---- the reference-standard table ----
+
+COLUMNS = (
+    "case",
+    "x",
+    "y",
+    "accepted",
+    "cause",
+    "reason",
+    "visible",
+    "contrast",
+    "probability",
+    "confidence",
+    "method",
+    "shift_x_um",
+    "shift_y_um",
+    "peak",
+    "peak_ratio",
+    "registration",
+    "x_phh3",
+    "y_phh3",
+    "candidate",
+    "automatic",
+    "reviewer",
+    "reviewed",
+)
+"""Places are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict on
+the pair; `automatic` is the decision without any reviewer, `cause` (one of `CAUSES`) and `reason` say what
+speaks against the point, as a word and in words."""
+CAUSES = ("registration", "doubtful", "probability", "confidence", "invisible", "double")
+PLACED_COLUMNS = tuple(
+    name
+    for name in COLUMNS
+    if name not in ("accepted", "cause", "reason", "visible", "automatic", "reviewer", "reviewed")
+)
+"""What is known of a point before the decision, beside `problem`: what registration says against it."""
+REJECTED, FAILED, DOUBTFUL = "rejected", "failed", "doubtful"
+
+Texts = npt.NDArray[np.object_]
+
+
+def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None = None) -> pd.DataFrame:
+    """The reference-standard table of placed points: the same rows in the same order, each accepted or not.
+
+    `placed` has `PLACED_COLUMNS` and `problem`. The first reason against a point is told.
+    """
+    config = config or ReferenceConfig()
+    visible = (placed["contrast"] >= config.min_contrast).to_numpy()
+    against = _objections(placed, visible, config)
+    _refuse_doubles(placed, against, config.min_distance_um / he_mpp)
+    accepted = against.cause == ""
+    decided = placed.assign(visible=visible, accepted=accepted, cause=against.cause, reason=against.reason)
+    return decided.assign(automatic=accepted, reviewer="", reviewed="")[list(COLUMNS)]
+
+
+@dataclass(frozen=True)
+class _Objections:
+    """The first thing that speaks against each point; empty where nothing does."""
+
+    cause: Texts
+    reason: Texts
+
+    def add(self, bad: npt.ArrayLike, cause: str, reason: npt.ArrayLike) -> None:
+        """Note it for the bad points against which nothing speaks yet."""
+        fresh = (self.cause == "") & np.asarray(bad, bool)
+        self.cause[fresh] = cause
+        self.reason[fresh] = np.broadcast_to(np.asarray(reason, object), fresh.shape)[fresh]
+
+
+def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) -> _Objections:
+    verdict, probability, confidence = placed["registration"], placed["probability"], placed["confidence"]
+    against = _Objections(*(np.full(len(placed), "", object) for _ in range(2)))
+    lost = (verdict == FAILED) | (placed["method"] == REJECTED)
+    against.add(lost, "registration", placed["problem"])
+    if not config.accept_doubtful:
+        against.add(verdict == DOUBTFUL, "doubtful", "the registration of the pair is doubtful")
+    for cause, values, least in (
+        ("probability", probability, config.min_probability),
+        ("confidence", confidence, config.min_confidence),
+    ):
+        against.add(values < least, cause, [f"{cause} {value:.2f} is below {least:g}" for value in values])
+    if config.require_visible:
+        against.add(~visible, "invisible", "nothing dark here in H&E")
+    return against
+
+
+def _refuse_doubles(placed: pd.DataFrame, against: _Objections, radius_px: float) -> None:
+    """Of points that pass and lie close together, refuse all but the most probable."""
+    rows = np.flatnonzero(against.cause == "")
+    if not len(rows) or radius_px <= 0:
+        return
+    points = placed[["x", "y"]].to_numpy(float)[rows]
+    close = cKDTree(points).query_ball_point(points, radius_px)
+    names = placed["candidate"].to_numpy(object)
+    for first in np.argsort(-placed["probability"].to_numpy(float)[rows], kind="stable"):
+        if against.cause[rows[first]] == "":
+            others = np.zeros(len(placed), bool)
+            others[rows[close[first]]] = True
+            others[rows[first]] = False
+            against.add(others, "double", f"the same figure as {names[rows[first]]}")
+
+
+# ---- writing a reference standard and reading it back ----
+
+TABLE, SHEET, SHAPES = "reference.parquet", "reference.csv", "reference.geojson"
+TEXTS = ("case", "cause", "reason", "method", "registration", "candidate", "reviewer", "reviewed")
+TRUTHS = ("accepted", "visible", "automatic")
+
+
+def write_reference(folder: str | Path, table: pd.DataFrame, *, shapes: bool = False) -> None:
+    """Write the table as Parquet and CSV; with `shapes` (one slide), accepted points for QuPath as well."""
+    folder = Path(folder)
+    if shapes:
+        named = table.assign(slide=table["case"], label="mitosis")
+        write_text(folder / SHAPES, json.dumps(points_geojson(named)))
+    write_table(folder / SHEET, table)
+    write_table(folder / TABLE, table)
+
+
+def read_reference(path: str | Path) -> pd.DataFrame:
+    """A reference standard from its file, or from the folder that holds it."""
+    path = Path(path)
+    path = path / TABLE if path.is_dir() else path
+    table = read_table(path)
+    require_columns(table, COLUMNS, path)
+    require_numbers(table, ("x", "y", "contrast", "probability", "confidence"), path)
+    texts = {name: as_text(table[name]) for name in TEXTS}
+    truths = {name: table[name].astype(bool) for name in TRUTHS}
+    return table.assign(**texts, **truths)[list(COLUMNS)]
+
+
+def empty_reference() -> pd.DataFrame:
+    """A table without rows, its columns of the usual types."""
+    kinds = dict.fromkeys(TEXTS, object) | dict.fromkeys(TRUTHS, bool)
+    return pd.DataFrame({name: pd.Series(dtype=kinds.get(name, float)) for name in COLUMNS})
+
+
+# ---- does the H&E slide show a dark figure where PHH3 says that a mitosis is? ----
+#
+# The measure is a contrast: the darkest spot of the size of a chromosome plate close to the place, in nuclear
+# density, relative to how dark the darkest nuclei around it are. An ordinary nucleus has a contrast of about
+# 0.8, a metaphase of 2. Only the tissue around decides what is dark, so stain and scanner matter little.
+
+FLOOR = 0.02
+"""Density that is added to that of the surroundings: on empty glass nothing stands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityConfig:
+    """Sizes of the measurement, in micrometres."""
+
+    mpp: float = 0.5
+    """Resolution at which the crop is read, in um/px."""
+    spot_radius_um: float = 1.5
+    """Density is averaged over a disc of this radius: 7 um2, half of a small plate."""
+    reach_um: float = 4.0
+    """The figure is looked for this far from its place: the plates of a late anaphase lie apart."""
+    gap_um: float = 8.0
+    """The surroundings begin at this distance ..."""
+    window_um: float = 64.0
+    """... and fill a square of this side."""
+    dark_percent: float = 95.0
+    """Percentile of the surroundings that stands for dark nuclei."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            fine = math.isfinite(value) and value > 0
+            require(fine, f"visibility setting {field.name}", value, "above 0")
+        order = (self.mpp, self.spot_radius_um, self.reach_um, self.gap_um, self.window_um / 2)
+        if list(order) != sorted(set(order)) or self.dark_percent > 100:
+            raise UsageError(
+                "the sizes of the visibility measurement contradict each other",
+                next_step="pixel < spot radius < reach < gap < half the window, and a percentile up to 100",
+            )
+
+    @property
+    def side_px(self) -> int:
+        """Side of the crop in pixels."""
+        return round(self.window_um / self.mpp)
+
+
+def contrast(crop: RGB, config: VisibilityConfig | None = None) -> float:
+    """Contrast of what lies in the middle of an H&E crop of `config.side_px` pixels at `config.mpp`."""
+    config = config or VisibilityConfig()
+    spots = cv2.filter2D(nuclear_density(crop, "H&E"), -1, _disc(config.spot_radius_um / config.mpp))
+    distance = _distances(crop.shape[:2]) * config.mpp
+    around = float(np.percentile(spots[distance > config.gap_um], config.dark_percent))
+    return float(spots[distance <= config.reach_um].max()) / (around + FLOOR)
+
+
+def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConfig | None = None) -> Floats:
+    """Contrast of each level-0 place (n, 2) of an H&E slide; NaN where there is no place or no slide."""
+    config = config or VisibilityConfig()
+    places = np.asarray(points, np.float64).reshape(-1, 2)
+    inside = ((places >= 0) & (places < (slide.width, slide.height))).all(axis=1)
+
+    def measured(place: Points) -> float:
+        return contrast(
+            cut_square(slide, float(place[0]), float(place[1]), config.side_px, config.mpp), config
+        )
+
+    found = np.full(len(places), np.nan)
+    threads = available_cores()
+    found[inside] = list(ordered_map(measured, places[inside], threads=threads, ahead=2 * threads))
+    return found
+
+
+def _disc(radius_px: float) -> npt.NDArray[np.float32]:
+    """A disc that sums to 1."""
+    reach = math.ceil(radius_px)
+    y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    disc = (x**2 + y**2 <= radius_px**2).astype(np.float32)
+    return np.asarray(disc / disc.sum(), np.float32)
+
+
+def _distances(shape: tuple[int, int]) -> Floats:
+    """Distance of each pixel's centre from the middle of the picture, in pixels."""
+    y, x = (np.arange(side) + 0.5 - side / 2 for side in shape)
+    return np.asarray(np.hypot(x[None, :], y[:, None]), np.float64)
+
+
+# ---- from a pair of slides and the mitoses of its PHH3 slide to the reference standard of its H&E ----
+
+
+@dataclass(frozen=True)
+class PlacedPoints:
+    """Points in H&E coordinates with all that the decision about them needs, and the registration."""
+
+    table: pd.DataFrame
+    """`PLACED_COLUMNS` and `problem`, one row a point in the given order."""
+    registration: Registration
+    points: pd.DataFrame
+    """What `register_points` said about each."""
+
+
+def place_points(
+    he: Slide,
+    phh3: Slide,
+    points: DetectionSet,
+    case: str,
+    *,
+    registration: RegistrationConfig | None = None,
+    visibility: VisibilityConfig | None = None,
+) -> PlacedPoints:
+    """Register a pair, carry the PHH3 points over, and measure what H&E shows there. The slow part.
+
+    A point that registration rejects keeps the place where the smooth transform puts it, so that nobody takes
+    the spot for free of mitoses; after a failed registration points have no place.
+    """
+    registered = register_pair(he, phh3, registration)
+    found = register_points(registered, points.table[["x", "y"]].to_numpy())
+    places = _places(registered, found)
+    verdict = registered.verdict
+    problem = found["reason"].astype(object)
+    if verdict.status == FAILED:
+        problem[:] = f"the registration failed: {'; '.join(verdict.reasons)}"
+    table = found.assign(
+        case=case,
+        x=places[:, 0],
+        y=places[:, 1],
+        contrast=measure_contrast(he, places, visibility),
+        probability=points.table["probability"].to_numpy(float),
+        registration=verdict.status,
+        candidate=_names(points.table),
+        problem=problem,
+    )
+    return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
+
+
+def _places(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """H&E level-0 pixels (n, 2); NaN where not even a guess can be made."""
+    places = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
+    rejected = (found["method"] == REJECTED).to_numpy()
+    if registered.verdict.status == FAILED or not rejected.any():
+        return places
+    guess = registered.transform.phh3_to_he(found[["x_phh3", "y_phh3"]].to_numpy())
+    he = registered.pair.he.slide
+    inside = ((guess >= 0) & (guess < (he.width, he.height))).all(axis=1)
+    places[rejected & inside] = guess[rejected & inside]
+    return places
+
+
+def _names(points: pd.DataFrame) -> list[str]:
+    """What the source calls each point: its candidate number, or else its row."""
+    names = points["candidate"] if "candidate" in points.columns else range(len(points))
+    return [str(name) for name in names]
+
+
+# ---- people overrule the decision ----
+
+ACCEPT, REJECT = "accept", "reject"
+PLACES = ("x", "y", "x_phh3", "y_phh3")
+DECISION_COLUMNS = ("case", *PLACES, "decision", "reviewer", "time")
+SAME_PX = 4.0
+"""A decision holds for a point as long as its places, in both slides, move by less than this."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A reviewed table."""
+
+    table: pd.DataFrame
+    reviewed: int
+    """Points with a decision of a person."""
+    changed: int
+    """Those of them for which it differs from the automatic one."""
+    stale: int
+    """Decisions about places that are in the table no more."""
+
+
+def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:
+    """The table with people's decisions in `accepted`, `reviewer` and `reviewed`; `automatic` stays.
+
+    Of several decisions about one point the latest counts.
+    """
+    latest = decisions.sort_values("time", kind="stable")
+    latest = latest.assign(row=rows_of(table, latest))
+    stale = int((latest["row"] < 0).sum())
+    latest = latest[latest["row"] >= 0].drop_duplicates("row", keep="last")
+    rows = latest["row"].to_numpy(int)
+    accepted = table["automatic"].to_numpy(bool).copy()
+    accepted[rows] = (latest["decision"] == ACCEPT).to_numpy()
+    reviewer, reviewed = (np.full(len(table), "", object) for _ in range(2))
+    reviewer[rows], reviewed[rows] = latest["reviewer"].to_numpy(object), latest["time"].to_numpy(object)
+    changed = int((accepted != table["automatic"].to_numpy(bool)).sum())
+    done = table.assign(accepted=accepted, reviewer=reviewer, reviewed=reviewed)
+    return Applied(done, len(rows), changed, stale)
+
+
+def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Row of the point that each decision is about, or -1."""
+    rows = np.full(len(decisions), -1, np.int64)
+    for case, some in decisions.reset_index(drop=True).groupby("case"):
+        own = np.flatnonzero((table["case"] == case) & table["x"].notna())
+        if len(own):
+            tree = cKDTree(table[list(PLACES)].to_numpy(float)[own])
+            _, nearest = tree.query(
+                some[list(PLACES)].to_numpy(float), p=np.inf, distance_upper_bound=SAME_PX
+            )
+            rows[some.index] = np.append(own, -1)[nearest]  # the tree answers its size where nothing is near
+    return rows
+
+
+def write_decisions(path: str | Path, decisions: pd.DataFrame) -> None:
+    """Write a table of decisions."""
+    write_table(path, decisions[list(DECISION_COLUMNS)])
+
+
+def read_decisions(path: str | Path) -> pd.DataFrame:
+    """Read and check a table of decisions, from `metaphase reference apply` or made elsewhere."""
+    table = read_table(path)
+    require_columns(table, DECISION_COLUMNS, path)
+    require_numbers(table, PLACES, path)
+    texts = {name: as_text(table[name]).str.strip() for name in ("case", "decision", "reviewer", "time")}
+    wrong = ~texts["decision"].isin((ACCEPT, REJECT))
+    if wrong.any():
+        raise ReferenceStandardError(
+            f"row {int(wrong.to_numpy().argmax()) + 1} decides {texts['decision'][wrong].iloc[0]!r}",
+            path=path,
+            next_step=f"write {ACCEPT} or {REJECT}",
+        )
+    return table.assign(**texts)[list(DECISION_COLUMNS)]

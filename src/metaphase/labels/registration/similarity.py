@@ -1,0 +1,403 @@
+"""The global part of a registration: two overviews, the similarity between them, and it made finer.
+
+Points (x, y) are handled as complex numbers x + iy: a similarity is z -> a z + b, or a conj(z) + b for a
+slide that was scanned upside down.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import Points
+from metaphase.base.errors import require
+from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
+from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_places
+
+# ---- the global part of a registration ----
+
+Weights = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """PHH3 to H&E micrometres: mirror x if so, turn and scale about (0, 0), then shift."""
+
+    scale: float = 1.0
+    rotation_rad: float = 0.0
+    shift_x_um: float = 0.0
+    shift_y_um: float = 0.0
+    mirrored: bool = False
+
+    @property
+    def matrix(self) -> Points:
+        """The linear part (2, 2)."""
+        turn = self.scale * np.array(
+            [
+                [np.cos(self.rotation_rad), -np.sin(self.rotation_rad)],
+                [np.sin(self.rotation_rad), np.cos(self.rotation_rad)],
+            ]
+        )
+        return turn @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
+
+    @property
+    def shift_um(self) -> Points:
+        """The shift (2,)."""
+        return np.array([self.shift_x_um, self.shift_y_um])
+
+    def apply(self, points: npt.ArrayLike) -> Points:
+        """H&E micrometres (n, 2) of PHH3 micrometres (n, 2)."""
+        return np.asarray(points, np.float64) @ self.matrix.T + self.shift_um
+
+    def invert(self, points: npt.ArrayLike) -> Points:
+        """PHH3 micrometres (n, 2) of H&E micrometres (n, 2)."""
+        return (np.asarray(points, np.float64) - self.shift_um) @ np.linalg.inv(self.matrix).T
+
+    def after(self, first: Similarity) -> Similarity:
+        """The similarity that applies `first` (not mirrored) and then this one."""
+        turn = -first.rotation_rad if self.mirrored else first.rotation_rad
+        shift = self.apply(first.shift_um[None])[0]
+        angle = self.rotation_rad + turn
+        return Similarity(self.scale * first.scale, angle, float(shift[0]), float(shift[1]), self.mirrored)
+
+
+def about(centre: Points, scale: float, rotation_rad: float, shift_um: npt.ArrayLike) -> Similarity:
+    """Turn and scale about `centre` (2,), then shift."""
+    turned = Similarity(scale, rotation_rad).apply(centre[None])[0]
+    x, y = centre + np.asarray(shift_um, np.float64) - turned
+    return Similarity(scale, rotation_rad, float(x), float(y))
+
+
+def fit_similarity(source: Points, target: Points, weights: Weights, *, mirrored: bool = False) -> Similarity:
+    """The weighted least-squares similarity from `source` to `target`; one point gives a shift alone."""
+    z = (source * (-1.0 if mirrored else 1.0, 1.0)) @ (1, 1j)
+    w = target @ (1, 1j)
+    share = weights / weights.sum()
+    z0, w0 = complex(share @ z), complex(share @ w)
+    spread = float(share @ np.abs(z - z0) ** 2)
+    a = complex(share @ (np.conj(z - z0) * (w - w0))) / spread if spread > 0 else 1 + 0j
+    b = w0 - a * z0
+    return Similarity(abs(a), cmath.phase(a), b.real, b.imag, mirrored)
+
+
+def fit_robustly(
+    source: Points, target: Points, weights: Weights, tolerance: float, *, mirrored: bool = False
+) -> Similarity:
+    """Like `fit_similarity`, with points that miss by more than about `tolerance` losing their say."""
+    fitted = fit_similarity(source, target, weights, mirrored=mirrored)
+    for _ in range(ROUNDS):
+        miss = np.linalg.norm(target - fitted.apply(source), axis=1)
+        reach = max(tolerance, 3 * float(np.median(miss)))
+        trust = weights * np.clip(1 - (miss / reach) ** 2, 0, 1) ** 2
+        fitted = fit_similarity(source, target, trust + 1e-9, mirrored=mirrored)
+    return fitted
+
+
+ROUNDS = 10
+"""Reweighting rounds; the weights settle within a few."""
+
+
+# ---- where to begin ----
+
+MIN_OVERLAP = 0.3
+"""At least this share of the smaller slide lies on the other one."""
+SHRINK = 4
+"""How much smaller the overviews are in the first round."""
+EXPECTED_DEG = np.arange(-6.0, 6.1, 2.0)
+"""Rotations of slides that were put into the scanner alike ..."""
+ALL_DEG = np.arange(-180.0, 180.0, 4.0)
+"""... and of slides that were not."""
+REFINING_DEG = (2.0, 1.0)
+"""Steps of the angle in the second round; the alignment that follows bears a degree or two."""
+SCALES = np.geomspace(0.4, 2.5, 38)
+"""Where stated resolutions contradict each other."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A guess of the global similarity, right to a few pixels of the overview."""
+
+    similarity: Similarity
+    score: float
+    """Correlation, as Fisher's z, weighted with the root of the overlap."""
+
+
+class Start(NamedTuple):
+    """An orientation and scale to try."""
+
+    angle_deg: float
+    scale: float
+    mirrored: bool
+
+
+def starts_for(angles_deg: Iterable[float], scales: Iterable[float], *, mirrored: bool) -> list[Start]:
+    """All combinations of angle and scale."""
+    return [Start(float(angle), float(scale), mirrored) for angle, scale in product(angles_deg, scales)]
+
+
+class Overviews:
+    """Both overviews of a pair at one resolution, the H&E one transformed once for all comparisons."""
+
+    def __init__(self, he: Image, phh3: Image, mpp: float, largest_scale: float) -> None:
+        self.phh3, self.mpp = phh3, mpp
+        diagonal = math.ceil(math.hypot(*phh3.shape) * largest_scale) + 1
+        self._he = MaskedImage(he, np.ones_like(he), (diagonal, diagonal))
+
+    def compare(self, start: Start) -> Candidate:
+        """The best shift for one orientation and scale."""
+        turn, size = self._canvas(start)
+        image, mask = (_warped(part, turn, self.mpp, size) for part in (self.phh3, np.ones_like(self.phh3)))
+        heat = self._he.correlate(image, mask, MIN_OVERLAP)
+        score = _significance(heat, self._he.shape, image.shape)
+        row, column = np.unravel_index(int(score.argmax()), heat.shape)
+        offset = np.array([column - image.shape[1] + 1, row - image.shape[0] + 1])
+        x, y = turn.shift_um + offset * self.mpp
+        return Candidate(replace(turn, shift_x_um=float(x), shift_y_um=float(y)), float(score[row, column]))
+
+    def _canvas(self, start: Start) -> tuple[Similarity, tuple[int, int]]:
+        """The turn that brings the PHH3 overview onto a canvas that just holds it, and the canvas's size."""
+        turn = Similarity(start.scale, math.radians(start.angle_deg), 0.0, 0.0, start.mirrored)
+        height, width = self.phh3.shape
+        corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], float) * self.mpp
+        low, high = (edge(turn.apply(corners), axis=0) for edge in (np.min, np.max))
+        columns, rows = (max(1, math.ceil(side / self.mpp - 1e-6)) for side in high - low)
+        return replace(turn, shift_x_um=float(-low[0]), shift_y_um=float(-low[1])), (columns, rows)
+
+
+def search(he: Image, phh3: Image, mpp: float, starts: Sequence[Start], keep: int) -> list[Candidate]:
+    """The best `keep` different starts, refined at the overviews' resolution, best first."""
+    largest = max(start.scale for start in starts)
+    small = Overviews(_shrunk(he), _shrunk(phh3), mpp * SHRINK, largest)
+    chosen: list[Start] = []
+    for start in sorted(starts, key=lambda start: -small.compare(start).score):
+        if len(chosen) < keep and all(_different(start, other) for other in chosen):
+            chosen.append(start)
+    whole = Overviews(he, phh3, mpp, max(start.scale for start in chosen))
+    return sorted((_refined(whole, start) for start in chosen), key=lambda candidate: -candidate.score)
+
+
+def _different(one: Start, other: Start) -> bool:
+    turn = abs((one.angle_deg - other.angle_deg + 180) % 360 - 180)
+    return turn > 5 or abs(math.log(one.scale / other.scale)) > 0.06 or one.mirrored != other.mirrored
+
+
+def _refined(overviews: Overviews, start: Start) -> Candidate:
+    """Try angles around the best so far, in ever smaller steps."""
+    best = overviews.compare(start)
+    for step in REFINING_DEG:
+        around = [start._replace(angle_deg=start.angle_deg + turn) for turn in (-step, step)]
+        for other in around:
+            found = overviews.compare(other)
+            best, start = (found, other) if found.score > best.score else (best, start)
+    return best
+
+
+def _significance(heat: Image, fixed: tuple[int, ...], moving: tuple[int, ...]) -> Image:
+    """Fisher's z of the coefficients times the root of the overlapping share."""
+    overlaps = []
+    for a, b in zip(fixed, moving, strict=True):
+        lag = np.arange(-(b - 1), a, dtype=np.float32)
+        overlaps.append(np.sqrt(np.clip(np.minimum(a, lag + b) - np.maximum(0, lag), 0, None) / min(a, b)))
+    score = np.arctanh(np.clip(heat, -0.99, 0.99))
+    return np.asarray(score * overlaps[0][:, None] * overlaps[1], np.float32)
+
+
+def _warped(image: Image, turn: Similarity, mpp: float, size: tuple[int, int]) -> Image:
+    """The image in the frame that `turn` leads to, `size` (width, height) pixels."""
+    shift = turn.shift_um / mpp + turn.matrix @ (0.5, 0.5) - 0.5
+    affine = np.column_stack([turn.matrix, shift])
+    return np.asarray(cv2.warpAffine(image, affine, size, flags=cv2.INTER_LINEAR), np.float32)
+
+
+def _shrunk(image: Image) -> Image:
+    height, width = (max(8, side // SHRINK) for side in image.shape)
+    whole = image[: height * SHRINK, : width * SHRINK]
+    return np.asarray(cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA), np.float32)
+
+
+# ---- how a pair of slides is registered, in physical units where it matters ----
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationConfig:
+    """Settings of a registration. Sizes in pixels are pixels at `mpp`, so they grow with it."""
+
+    mpp: float = 0.5
+    """Finest resolution at which tiles are compared, in um/px; a coarser slide sets its own."""
+    seed: int = 0
+    """Where the random tiles lie."""
+    tiles: int = 10
+    """Pairs of tiles whose heat maps are averaged at each resolution (the paper's 10)."""
+    tile_px: int = 256
+    """Side of the tiles: 128 um at the finest resolution, more at coarser ones."""
+    coarse_px: int = 384
+    """Longer side of the overviews with which the search starts."""
+    checks: int = 100
+    """Fresh pairs of tiles that the verdict rests on."""
+    controls: int = 400
+    """At most so many tiles, spread over the tissue, measure the local field ..."""
+    control_spacing_um: float = 75.0
+    """... no closer to each other than this."""
+    search_px: int = 40
+    """How far from the expected place a tile is looked for: 20 um."""
+    tolerance_px: float = 8.0
+    """Tiles agree when their shifts differ by no more than this: 4 um."""
+    neighbours: int = 8
+    """How many measured shifts nearby make a consensus."""
+    max_scale_error: float = 0.02
+    """A larger difference between the slides' scales means that one stated resolution is wrong."""
+    any_stains: bool = False
+    """Accept pairs that are not H&E with brown immunohistochemistry."""
+
+    def __post_init__(self) -> None:
+        at_least = {"seed": 0, "tiles": 3, "tile_px": 64, "coarse_px": 128, "checks": 8, "controls": 0}
+        at_least |= {"search_px": 8, "neighbours": 3}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            low = at_least.get(field.name, 0)
+            zero = value == 0 and field.name not in (*at_least, "any_stains")
+            fine = math.isfinite(value) and value >= low and not zero
+            wanted = f"{'of at least' if low else 'above'} {low}"
+            require(fine, f"registration setting {field.name}", value, wanted)
+
+
+# ---- the similarity made finer, resolution by resolution ----
+#
+# The paper averages the cross-correlation heat maps of 10 random tiles and takes the peak as the shift. A
+# rotation or a scale moves each tile's peak by an amount that follows from its place, so the maps are
+# averaged once for every rotation and scale in question, each moved accordingly; the highest average wins.
+
+STEP = 4.0
+"""Each round works at a resolution so many times finer than the one before."""
+UNCERTAIN_PX = 6.0
+"""How many pixels of the round before the similarity may be off, anywhere on the slide."""
+GRID_PX = 1.5
+"""Finest steps of the rotation and the scale, as pixels at the outermost tile."""
+BLUR_PX = 1.2
+"""Heat maps are smoothed by this much before averaging, since the steps are not finer."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """The best rotation and scale about `centre_um`, with the peak of the averaged heat map."""
+
+    centre_um: Points
+    rotation_rad: float
+    scale: float
+    shift_um: Points
+    height: float
+
+
+def align(
+    pair: SlidePair, start: Similarity, start_mpp: float, mpp: float, config: RegistrationConfig
+) -> Similarity | None:
+    """Refine `start`, right to a few pixels of `start_mpp`, down to `mpp`; None without common tissue."""
+    similarity, rng = start, np.random.default_rng(config.seed)
+    level = start_mpp
+    while level > mpp:
+        before, level = level, max(level / STEP, mpp)
+        search_px = round(UNCERTAIN_PX * before / level) + 4
+        shape = TileShape(tile_px_for(pair, level, config.tile_px), search_px, level)
+        places = tissue_places(pair, similarity, shape.tile_um, config.tiles, rng)
+        if not len(places):
+            return None
+        maps = np.stack(list(heat_maps(pair, similarity, places, shape)))
+        vote = averaged_peak(maps, places, level, UNCERTAIN_PX * before)
+        similarity = _updated(similarity, maps, places, vote, level)
+    return similarity
+
+
+def tile_px_for(pair: SlidePair, mpp: float, tile_px: int) -> int:
+    """Tiles are no larger than half of the shorter side of either slide."""
+    shortest_um = min(*pair.he.size_um, *pair.phh3.size_um)
+    return int(min(tile_px, max(16, shortest_um / 2 / mpp)))
+
+
+def averaged_peak(maps: npt.NDArray[np.float32], places_um: Points, mpp: float, reach_um: float) -> Vote:
+    """The shift, rotation and scale that make the average of the heat maps (n, side, side) highest.
+
+    Rotations and scales are tried as far as they move the outermost tile by `reach_um`.
+    """
+    centre = places_um.mean(axis=0)
+    arms = places_um - centre
+    longest = max(float(np.linalg.norm(arms, axis=1).max()), 1e-6)
+    step = GRID_PX * mpp / longest
+    most = min(reach_um / longest, MAX_CHANGE) if len(places_um) > 2 else 0.0
+    smooth = [np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32) for heat in maps]
+
+    def height(change: tuple[float, float]) -> float:
+        return float(_averaged(smooth, _moved(arms, *change) / mpp).max())
+
+    wide = 2 * step * np.arange(-int(most / step / 2), int(most / step / 2) + 1)
+    turn, growth = max(product(wide, wide), key=height)
+    near = step * np.array([-1.0, 0.0, 1.0]) if most else np.zeros(1)
+    turn, growth = max(product(turn + near, growth + near), key=height)
+    peak = find_peak(_averaged(smooth, _moved(arms, turn, growth) / mpp), 0)
+    return Vote(centre, float(turn), 1 + float(growth), np.array([peak.x, peak.y]) * mpp, peak.height)
+
+
+MAX_CHANGE = 0.06
+"""Rotation (radians) and scale change beyond the start that are tried at most."""
+
+
+def _moved(arms: Points, turn: float, growth: float) -> Points:
+    """How far a small turn and growth move the ends of the arms."""
+    return growth * arms + turn * np.stack([-arms[:, 1], arms[:, 0]], axis=1)
+
+
+def _averaged(maps: list[Image], offsets_px: Points) -> Image:
+    """The mean of the maps, each read `offsets_px` further on; 0 beyond their edges."""
+    side = maps[0].shape[0]
+    total = np.zeros((side, side), np.float32)
+    for heat, (dx, dy) in zip(maps, np.rint(offsets_px).astype(int), strict=True):
+        if max(abs(dx), abs(dy)) < side:
+            to_y, from_y = _overlap(dy, side)
+            to_x, from_x = _overlap(dx, side)
+            total[to_y, to_x] += heat[from_y, from_x]
+    return total / np.float32(len(maps))
+
+
+def _overlap(offset: int, side: int) -> tuple[slice, slice]:
+    return slice(max(0, -offset), side - max(0, offset)), slice(max(0, offset), side - max(0, -offset))
+
+
+def _updated(
+    similarity: Similarity, maps: npt.NDArray[np.float32], places_um: Points, vote: Vote, mpp: float
+) -> Similarity:
+    """Join the vote to the similarity, then fit it to the tiles' own peaks near the voted one."""
+    step = about(vote.centre_um, vote.scale, vote.rotation_rad, vote.shift_um)
+    expected = step.apply(places_um) - places_um
+    shifts, heights = own_peaks(maps, expected / mpp)
+    if len(places_um) < MIN_TILES:
+        return similarity.after(step)
+    target = places_um + shifts * mpp
+    fitted = fit_robustly(places_um, target, np.maximum(heights, 1e-3) ** 2, tolerance=OWN_PX * mpp)
+    return similarity.after(fitted)
+
+
+MIN_TILES = 4
+"""With fewer tiles their own peaks cannot correct each other."""
+OWN_PX = 6
+"""A tile's own peak lies within so many pixels of where the vote expects it."""
+
+
+def own_peaks(maps: npt.NDArray[np.float32], expected_px: Points) -> tuple[Points, npt.NDArray[np.float64]]:
+    """Each map's highest place near the expected one, in pixels from the centre, and its height."""
+    side = maps.shape[1]
+    middle = (side - 1) // 2
+    shifts, heights = np.zeros_like(expected_px), np.zeros(len(maps))
+    for index, (heat, (x, y)) in enumerate(zip(maps, expected_px, strict=True)):
+        column, row = (int(np.clip(round(v) + middle, OWN_PX, side - 1 - OWN_PX)) for v in (x, y))
+        near = heat[row - OWN_PX : row + OWN_PX + 1, column - OWN_PX : column + OWN_PX + 1]
+        peak = find_peak(near, 0)
+        shifts[index] = peak.x + column - middle, peak.y + row - middle
+        heights[index] = peak.height
+    return shifts, heights

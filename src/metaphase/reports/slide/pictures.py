@@ -1,0 +1,423 @@
+"""The pictures of a slide's report: the whole slide, the hotspot, and the detections cut from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import shapely
+
+from metaphase.base.arrays import Box
+from metaphase.images.tissue.mask import TissueMask
+from metaphase.reports.drawing import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
+from metaphase.reports.slide.inputs import Points, ReportInput, drawable
+from metaphase.slides import Slide, cut_square
+
+if TYPE_CHECKING:
+    from metaphase.counting import DensityMap
+
+# ---- the whole slide ----
+
+THUMBNAIL_PX = 1400
+THUMBNAIL_BYTES = 600_000
+OUTLINE_MASK_PX = 700
+"""Longer side of the mask that the outline follows; finer detail would not show."""
+OUTLINE_UNITS = 0.8
+"""How far the outline may be from the mask, and the size below which a piece is left out."""
+OUTLINE_MASK_SHARE = 0.8
+"""The same in pixels of the mask, whose stairs are not tissue."""
+DENSITY_PX = 512
+MAX_DOTS = 20_000
+CROWDED_DOTS = 1500
+"""From here on dots are drawn small, or they would cover the slide."""
+LEGEND_STOPS = 9
+
+
+@dataclass(frozen=True)
+class Heat:
+    """The density as a picture, its place in units, and what its colours mean."""
+
+    image: str
+    x: float
+    y: float
+    width: float
+    height: float
+    ticks: tuple[str, str, str]
+    """Mitoses per mm2 at the start, middle and end of the legend."""
+    legend: str
+    """The legend's colours as a CSS gradient."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All layers of the drawing."""
+
+    frame: Frame
+    image: str
+    outline: str
+    heat: Heat | None
+    hotspot: Circle | None
+    dots: str
+    dots_left_out: int
+    crowded: bool
+    bar: ScaleBar
+
+
+def overview_of(slide: Slide, result: ReportInput, points: Points) -> Overview:
+    """Read the thumbnail and draw the layers over it."""
+    frame = Frame(slide.bounds)
+    longest = max(slide.bounds.width, slide.bounds.height)
+    thumbnail = slide.thumbnail(min(THUMBNAIL_PX, longest))
+    shown = np.flatnonzero(points.counted)[:MAX_DOTS]
+    return Overview(
+        frame=frame,
+        image=jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
+        outline=outline_path(result.tissue, frame),
+        heat=heat_of(result.score.density, frame),
+        hotspot=hotspot_circle(result, frame),
+        dots=dots_path(frame.place(points.x[shown], points.y[shown])),
+        dots_left_out=int(points.counted.sum()) - len(shown),
+        crowded=len(shown) >= CROWDED_DOTS,
+        bar=scale_bar(frame, slide.mpp),
+    )
+
+
+def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
+    """The hotspot in units of a drawing."""
+    hotspot = drawable(result.score.hotspot)
+    if hotspot is None:
+        return None
+    x, y = frame.place(hotspot.x, hotspot.y)
+    return Circle(float(x), float(y), hotspot.radius_px * frame.units_per_px)
+
+
+def outline_path(tissue: TissueMask, frame: Frame) -> str:
+    """SVG path data of the tissue's outline, holes included, coarse enough to stay small."""
+    coarse = coarse_tissue(tissue)
+    tolerance = max(OUTLINE_UNITS, OUTLINE_MASK_SHARE * coarse.scale * frame.units_per_px)
+    units = shapely.MultiPolygon(list(coarse.polygons()))
+    units = shapely.transform(units, lambda corners: frame.place(corners[:, 0], corners[:, 1]))
+    simple = shapely.get_parts(shapely.simplify(units, tolerance))
+    pieces = [part for part in simple if part.area > (4 * OUTLINE_UNITS) ** 2]
+    return "".join(_ring(ring) for part in pieces for ring in (part.exterior, *part.interiors))
+
+
+def heat_of(density: DensityMap | None, frame: Frame) -> Heat | None:
+    """The density map in colour, or None where it holds no mitosis."""
+    if density is None or density.values.size == 0:
+        return None
+    values = np.nan_to_num(density.values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    highest = float(values.max())
+    if highest <= 0:
+        return None
+    rows, columns = values.shape
+    x, y = frame.place(density.x, density.y)
+    step = density.step_px * frame.units_per_px
+    ticks = ("0", _tick(highest / 2), _tick(highest))
+    picture = png_uri(heat_colours(_small(values) / highest))
+    return Heat(picture, float(x), float(y), columns * step, rows * step, ticks, _legend())
+
+
+def heat_colours(share: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """RGBA of densities given as a share of the highest: clear at 0, then green-blue to strong yellow."""
+    share = np.clip(share, 0, 1)
+    colours = cv2.applyColorMap(np.rint(55 + share * 200).astype(np.uint8), cv2.COLORMAP_VIRIDIS)
+    alpha = np.rint(165 * np.sqrt(share)).astype(np.uint8)
+    return np.dstack([colours[..., ::-1], alpha])
+
+
+def coarse_tissue(tissue: TissueMask) -> TissueMask:
+    """The mask as coarse as outlines show it."""
+    rows, columns = tissue.mask.shape
+    factor = max(1, -(-max(rows, columns) // OUTLINE_MASK_PX))
+    if factor == 1:
+        return tissue
+    padded = np.pad(tissue.mask, ((0, -rows % factor), (0, -columns % factor)))
+    blocks = padded.reshape(padded.shape[0] // factor, factor, -1, factor).mean(axis=(1, 3))
+    return TissueMask(blocks >= 0.5, tissue.mpp * factor, tissue.x, tissue.y, tissue.scale * factor)
+
+
+def _ring(ring: shapely.LinearRing) -> str:
+    corners = np.asarray(ring.coords)[:-1].round(1)
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in corners) + "Z"
+
+
+def _small(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    rows, columns = values.shape
+    shrink = max(rows, columns) / DENSITY_PX
+    if shrink <= 1:
+        return values
+    size = (max(1, round(columns / shrink)), max(1, round(rows / shrink)))
+    return np.asarray(cv2.resize(values, size, interpolation=cv2.INTER_AREA), np.float32)
+
+
+def _tick(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _legend() -> str:
+    colours = heat_colours(np.linspace(0, 1, LEGEND_STOPS, dtype=np.float32)[None])[0]
+    stops = ", ".join(f"rgb({r} {g} {b} / {a / 255:.2f})" for r, g, b, a in colours)
+    return f"linear-gradient(90deg, {stops})"
+
+
+# ---- the hotspot large enough to recognise architecture ----
+
+CLOSEUP_MPP = 2.0
+CLOSEUP_BYTES = 500_000
+MARGIN = 1.08
+"""Half the side of the close-up, in radii of the hotspot."""
+RING_UNITS = 13.0
+MAX_RINGS = 600
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A mark around the detection of rank `number`."""
+
+    number: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """The hotspot's surroundings."""
+
+    frame: Frame
+    image: str
+    mpp: float
+    circle: Circle
+    rings: tuple[Ring, ...]
+    crowded: bool
+    """Whether only the most probable mitoses have a ring."""
+    bar: ScaleBar
+
+
+def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | None:
+    """Read the surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide."""
+    box = _box(slide, result)
+    if box is None:
+        return None
+    frame = Frame(box)
+    circle = hotspot_circle(result, frame)
+    if circle is None:
+        return None
+    mpp = max(CLOSEUP_MPP, slide.mpp)
+    width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
+    rings = _rings(frame, points)
+    pixels = slide.read(box.x, box.y, width, height, mpp)
+    return Closeup(
+        frame=frame,
+        image=jpeg_uris([pixels], CLOSEUP_BYTES)[0],
+        mpp=mpp,
+        circle=circle,
+        rings=rings,
+        crowded=len(rings) == MAX_RINGS,
+        bar=scale_bar(frame, slide.mpp),
+    )
+
+
+def _box(slide: Slide, result: ReportInput) -> Box | None:
+    hotspot = drawable(result.score.hotspot)
+    if hotspot is None:
+        return None
+    half = hotspot.radius_px * MARGIN
+    x, y = math.floor(hotspot.x - half), math.floor(hotspot.y - half)
+    side = math.ceil(2 * half)
+    box = Box(x, y, side, side).intersection(slide.bounds)
+    return box if box.area else None
+
+
+def _rings(frame: Frame, points: Points) -> tuple[Ring, ...]:
+    """Counted mitoses in view, the most probable ones where there are very many."""
+    places = frame.place(points.x, points.y)
+    inside = ((places >= 0) & (places <= (frame.width, frame.height))).all(axis=1)
+    chosen = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
+    return tuple(Ring(int(i) + 1, *map(float, places[i].round(1))) for i in chosen)
+
+
+# ---- detections cut from the slide ----
+
+CROP_PX = 256
+"""Side of a crop at 0.25 um/px: 64 um."""
+HOTSPOT_MOST, ELSEWHERE_LEAST, COUNTED_MOST, BORDERLINE_MOST = 54, 9, 54, 9
+"""Crops of the hotspot at most; of other places at least, however full the hotspot is; of both together,
+where the hotspot leaves room; on each side of the threshold."""
+GALLERY_BYTES = 1_600_000
+CONTEXT_UM, CONTEXT_PX = 256.0, 384
+"""Side of the surroundings of a detection; the middle half of it, 128 um, is shown larger."""
+CONTEXT_BYTES = 900_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Detections that a part of the gallery shows: indices into `Points`, out of `total` (0: not said)."""
+
+    key: str
+    title: str
+    indices: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True)
+class Crop:
+    """One detection; `number` is its rank by probability, from 1."""
+
+    number: int
+    image: str
+    context: str
+    """Its surroundings."""
+    x: float
+    y: float
+    probability: float
+    counted: bool
+    in_hotspot: bool
+    overview: tuple[float, float]
+    closeup: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A titled part of the gallery."""
+
+    key: str
+    title: str
+    crops: tuple[Crop, ...]
+    total: int
+
+
+def choose(points: Points) -> tuple[Choice, ...]:
+    """Detections to show, as parts that do not overlap; empty parts are left out."""
+    hotspot = np.flatnonzero(points.in_hotspot)
+    elsewhere = np.flatnonzero(points.counted & ~points.in_hotspot)
+    under = np.flatnonzero(~points.counted)
+    first = hotspot[:HOTSPOT_MOST]
+    others = elsewhere[: max(ELSEWHERE_LEAST, COUNTED_MOST - len(first))]
+    rest = np.setdiff1d(np.flatnonzero(points.counted), np.concatenate([first, others]))
+    parts = (
+        ("hotspot", "Counted, in the hotspot", first, len(hotspot)),
+        ("elsewhere", "Counted, elsewhere on the slide", others, len(elsewhere)),
+        ("least", "Counted, but only just", rest[-BORDERLINE_MOST:], 0),
+        ("under", "Not counted: just under the threshold", under[:BORDERLINE_MOST], len(under)),
+    )
+    return tuple(
+        Choice(key, title, tuple(map(int, indices)), total)
+        for key, title, indices, total in parts
+        if len(indices)
+    )
+
+
+def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> tuple[Group, ...]:
+    """Cut the chosen detections from the slide, in the order of `choose`."""
+    choices = choose(points)
+    chosen = [(points.x[i], points.y[i]) for choice in choices for i in choice.indices]
+    images = jpeg_uris([cut_square(slide, x, y, CROP_PX) for x, y in chosen], GALLERY_BYTES)
+    mpp = CONTEXT_UM / CONTEXT_PX
+    contexts = jpeg_uris([cut_square(slide, x, y, CONTEXT_PX, mpp) for x, y in chosen], CONTEXT_BYTES)
+    pictures = iter(zip(images, contexts, strict=True))
+    return tuple(
+        Group(
+            choice.key,
+            choice.title,
+            tuple(_crop(points, i, next(pictures), overview, closeup) for i in choice.indices),
+            choice.total,
+        )
+        for choice in choices
+    )
+
+
+def _crop(
+    points: Points, index: int, pictures: tuple[str, str], overview: Frame, closeup: Frame | None
+) -> Crop:
+    x, y = float(points.x[index]), float(points.y[index])
+    return Crop(
+        number=index + 1,
+        image=pictures[0],
+        context=pictures[1],
+        x=x,
+        y=y,
+        probability=float(points.probability[index]),
+        counted=bool(points.counted[index]),
+        in_hotspot=bool(points.in_hotspot[index]),
+        overview=_units(overview, x, y),
+        closeup=_within(closeup, x, y),
+    )
+
+
+def _units(frame: Frame, x: float, y: float) -> tuple[float, float]:
+    left, top = frame.place(x, y).round(1)
+    return float(left), float(top)
+
+
+def _within(frame: Frame | None, x: float, y: float) -> tuple[float, float] | None:
+    if frame is None:
+        return None
+    left, top = _units(frame, x, y)
+    return (left, top) if 0 <= left <= frame.width and 0 <= top <= frame.height else None
+
+
+# ---- how sure the network was ----
+
+BINS = 50
+WIDTH, HEIGHT = 600.0, 150.0
+THINNEST = 0.5
+"""Width of a bar that the threshold leaves no room for."""
+TICKS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bin: its place and size in units of the drawing, and what it holds."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Bars from left (probability 0) to right (1), and the threshold's place."""
+
+    width: float
+    height: float
+    bars: tuple[Bar, ...]
+    threshold_x: float
+    ticks: tuple[tuple[float, str], ...]
+    most: int
+
+
+def histogram_of(points: Points, threshold: float) -> Histogram:
+    """Counts in bins of 0.02; a bin that the threshold cuts is drawn in two parts."""
+    edges = np.unique(np.append(np.linspace(0, 1, BINS + 1).round(6), threshold))
+    counts, _ = np.histogram(np.clip(points.probability, 0, 1), edges)
+    most = int(counts.max(initial=0))
+    bars = tuple(
+        _bar(low, high, int(count), most, low >= threshold)
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        if count
+    )
+    ticks = tuple((tick * WIDTH, f"{tick:g}") for tick in TICKS)
+    return Histogram(WIDTH, HEIGHT, bars, threshold * WIDTH, ticks, most)
+
+
+def _bar(low: float, high: float, count: int, most: int, counted: bool) -> Bar:
+    height = HEIGHT * count / most
+    left, width = low * WIDTH, (high - low) * WIDTH
+    gap = min(1.0, width / 4)
+    text = f"{count} from {low:.3g} to {high:.3g}"
+    return Bar(
+        round(left + gap / 2, 2),
+        round(HEIGHT - height, 2),
+        round(max(width - gap, THINNEST), 2),
+        round(height, 2),
+        text,
+        counted,
+    )
