@@ -11,7 +11,7 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import write_table
 from metaphase.detections import LOOKALIKE, MITOSIS
-from metaphase.images.tissue import TissueSource
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import ASK, DETECTIONS, SAMPLE
 from metaphase.jobs.training.cohort import corrected_points, correction_sources, trained_by_corrections
 from metaphase.jobs.training.config import run_config
