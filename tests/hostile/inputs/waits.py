@@ -96,7 +96,7 @@ def _graph(random: Random, folder: Path) -> Attempt:
 def _answers(random: Random, folder: Path) -> Attempt:
     """Stored answers about nothing on the slide."""
     shutil.copytree(ASSETS / "reviewed", folder / "out")
-    before = json.loads((folder / "out/slide/summary.json").read_text())["score"]["detections"]
+    before = json.loads((folder / "out/slide/summary.json").read_text())["detections"]
     items = ("-5000.0 5.0", "100000000.0 1.0", "5.0 999999999.0", "x", "1.0 1.0")
     answers = ("mitosis", "moved 100000000.0 5.0", "moved -9.0 1.0", "<b>")
     rows = [(any_of(random, *items[:4]), any_of(random, *answers)) for _ in range(9)] + [
@@ -109,7 +109,7 @@ def _answers(random: Random, folder: Path) -> Attempt:
                         "VALUES (?, ?, ?, ?, 0, 0, '')", said)  # fmt: skip
 
     def counted(_printed: str) -> str:
-        now = json.loads(Path("out/slide/summary.json").read_text())["score"]["detections"]
+        now = json.loads(Path("out/slide/summary.json").read_text())["detections"]
         return "" if now == before else f"{before} detections became {now}"
 
     return Attempt(("review", "apply", "out"), counted)

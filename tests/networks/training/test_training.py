@@ -81,7 +81,7 @@ def test_it_learns_and_leaves_its_traces(stores: Path, tmp_path: Path) -> None:
     assert list(history["epoch"]) == [1, 2, 3, 4, 5]
     assert history["loss"].iloc[-1] < history["loss"].iloc[0]
     assert (tmp_path / "curves.png").stat().st_size > 5000
-    assert [update.epoch for update in updates] == [0, 1, 2, 3, 4]
+    assert sorted({update.epoch for update in updates}) == [0, 1, 2, 3, 4]  # a slow machine tells more often
 
 
 def test_learning_rate_falls_as_in_the_paper() -> None:
