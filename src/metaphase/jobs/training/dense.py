@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from scipy.special import expit
+from scipy.special import expit, logit
 from scipy.stats import mannwhitneyu
 from torch import nn
 
@@ -479,13 +479,21 @@ class DenseChain(Chain):
             np.load(path) as kept,
         ):
             found: Mapping[str, Floats] = dict(kept)
-        test, stated = made_from.test, None
-        if self.pair:
-            stated = parse_card(self.pair[0].with_suffix(".json")).calibration
-        calibration = None if stated is None else Calibration(stated.scale, stated.shift)
+        test = made_from.test
         config = PairConfig(
             test.radius_um, test.suppress_um, test.smooth_um, made_from.most_false_per_mm2, test.bootstrap
         )
+        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair else None
+        if before is None or before.calibration is None:
+            return chosen_pair(self.left_out, found, config)
+        calibration = Calibration(before.calibration.scale, before.calibration.shift)
+        choice = chosen_pair(self.left_out, found, config, calibration)
+        known = before.thresholds.get("mitoses")
+        if name == OLD or known is None:
+            return choice
+        deltas = np.clip([known.delta, choice.points["mitoses"].delta], 1e-4, 1 - 1e-4)
+        moved = float(np.subtract(*logit(deltas)))  # a pair that says less of everything means the same by it
+        calibration = Calibration(calibration.scale, calibration.shift + moved)
         return chosen_pair(self.left_out, found, config, calibration)
 
     def _colour(self) -> tuple[float, float, float]:
