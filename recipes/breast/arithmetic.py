@@ -7,6 +7,10 @@ COHORT --centres 8 --cases 8`), are searched three times: in float32 with both n
 with the re-check, and as `metaphase detect` does it. A line a source and operating point: the share of the
 long way's detections that is kept, the largest move of a probability, and both F1. Then, a line a source, how
 many windows of which size the second network saw in float32 (on a GPU with those that fill up their number).
+
+python recipes/breast/arithmetic.py --cohort OUT --eight-bits src/metaphase/models/breast.json ...
+
+measures what the search in 8 bits needs on the images of OUT, and writes it into these cards.
 """
 
 from __future__ import annotations
@@ -23,16 +27,19 @@ import pandas as pd
 from torch import Tensor
 
 from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig
 from metaphase.evaluation.metrics import detection_metrics
 from metaphase.evaluation.pairs import marked
 from metaphase.jobs.training.cohort import image_sources
+from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.onnx import OnnxEngine
-from metaphase.networks.training.images import MPP, LabelledImage, read_images
+from metaphase.networks.exporting import measured_eight_bits
+from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
 from metaphase.slides import ArraySlide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
@@ -42,10 +49,11 @@ NONE = BootstrapConfig(samples=0)
 Found = dict[str, npt.NDArray[np.float64]]
 
 
-def images_of(manifest: Path, reference: pd.DataFrame) -> list[LabelledImage]:
-    """Complete images of a manifest that nothing learnt from."""
+def images_of(manifest: Path, reference: pd.DataFrame, *, learnt: bool = False) -> list[LabelledImage]:
+    """Complete images of a manifest that nothing learnt from, or that something did."""
     rows = read_manifest(manifest)
-    chosen = rows[(rows["split"] != "train") & (rows["split"] != "") & rows["centre"].isin(FOLDERS)]
+    right = rows["split"] == "train" if learnt else (rows["split"] != "train") & (rows["split"] != "")
+    chosen = rows[right & rows["centre"].isin(FOLDERS)]
     return read_images(image_sources(chosen, reference), MEMORY_GB)
 
 
@@ -126,11 +134,21 @@ def main() -> None:
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--model", default="breast")
     parser.add_argument("--device")
-    parser.add_argument("--precision", default="auto", help="of the third way; fast: bfloat16 on any CPU")
+    parser.add_argument("--precision", default="auto", help="of the third way")
     parser.add_argument("--most", type=int, default=1_000_000, help="images a source")
     parser.add_argument("--simulated", type=Path, help="a cohort of `metaphase simulate`")
+    parser.add_argument("--eight-bits", type=Path, nargs="+", default=[], help="cards to be completed")
     options = parser.parse_args()
-    left_out = images_of(options.cohort / "breast.csv", read_table(options.cohort / "reference.csv"))
+    manifest, reference = options.cohort / "breast.csv", read_table(options.cohort / "reference.csv")
+    left_out = images_of(manifest, reference)
+    if options.eight_bits:
+        learnt = images_of(manifest, reference, learnt=True)
+        for path in options.eight_bits:
+            network, card = load_model(path)
+            measured = measured_eight_bits(network, card, by_laboratory(learnt), by_laboratory(left_out))
+            changed = card.model_copy(update={"eight_bits": measured})
+            write_text(path, changed.model_dump_json(indent=2) + "\n")
+        return
     by_source = {name: [one for one in left_out if one.laboratory == name] for name in FOLDERS}
     by_source = {name: images[: options.most] for name, images in by_source.items()}
     by_source = {name: images for name, images in by_source.items() if images}

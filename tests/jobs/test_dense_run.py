@@ -88,6 +88,8 @@ def test_a_run_ends_with_a_pair_its_card_and_its_test(finished: Path) -> None:
         True,
     )
     assert set(card.thresholds) == {"mitoses", "count"}
+    beside = parse_card(model.with_name("tiny-second.json"))
+    assert all(each.eight_bits is not None for each in (card, beside))
     assert [(data.name, data.terms, data.positives) for data in card.data] == [("lab", "ours", 9)]
     assert set(card.metrics["left out"]) == {"fields", "negatives", "lab1"}
     assert load_detector([model]).points.mitoses.delta == card.thresholds["mitoses"].delta

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import LOST_PX, InvertedBlock, ResidualBlock, Subcells
-from metaphase.networks.cards import DETECTORS, OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, named_model
+from metaphase.networks.cards import (
+    DETECTORS,
+    OUTPUT_STRIDE_PX,
+    RECEPTIVE_PX,
+    EightBits,
+    ModelCard,
+    named_model,
+)
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.engine.layers import fold_logits
 from metaphase.networks.engine.onnx import LOGIT, PIXELS, PROBABILITY, OnnxNetwork, Quick, quick_path, run_all
+from metaphase.networks.engine.places import smoothed, smoothing_reach
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what runtimes of the last years read."""
@@ -32,6 +41,12 @@ SUMMED_STEPS = 63
 """Of the largest weight of a filter: sums of two products fit 16 bits, as processors without VNNI have it."""
 SUBCELLS = 2
 """Outputs a side of a cell."""
+WINDOW_PX, WINDOWS_EACH, SIGMA = 321, 12, 1.75
+"""Squares by which 8 bits are measured, for each laboratory, and the smoothing of their logits in outputs."""
+UNSURE, LEAST_ERROR = 2.2, 0.05
+"""Logits up to which an answer is unsure, 0.1 to 0.9: there the error counts. It is never stated as less."""
+Pictures = Mapping[str, Sequence[RGB]]
+"""Pictures of tissue, 97 px or more a side, by laboratory."""
 Ranges = Sequence[tuple[float, float]]
 """Lowest and highest value of each feature map of a graph, in its order."""
 
@@ -84,6 +99,48 @@ def detector_graph(network: nn.Sequential, card: ModelCard, ranges: Ranges = ())
     With the ranges of its feature maps it computes in 8 bits.
     """
     return _built(network, ranges).written(card, (PROBABILITY, LOGIT))
+
+
+def measured_eight_bits(
+    network: nn.Sequential, card: ModelCard, learnt: Pictures, left_out: Pictures
+) -> EightBits | None:
+    """What the search in 8 bits needs: ranges on what was learnt from, the error on what was left out.
+
+    Nothing where ONNX Runtime is missing: such a model searches in float32.
+    """
+    if find_spec("onnxruntime") is None:
+        return None
+    ranges = tuple(
+        (round(low, 4), round(high, 4)) for low, high in measured_ranges(network, card, _windows(learnt))
+    )
+    graphs = detector_graph(network, card), detector_graph(network, card, ranges)
+    said = [_smoothed_logits(graph, _windows(left_out)) for graph in graphs]
+    unsure = (np.abs(said[0]) < UNSURE) | (np.abs(said[0]).min() >= UNSURE)
+    error = float(np.quantile((said[0] - said[1])[unsure], 0.999))
+    return EightBits(ranges=ranges, error=max(LEAST_ERROR, round(error, 2)))
+
+
+def _smoothed_logits(graph: bytes, pictures: Sequence[RGB]) -> Floats32:
+    """What a graph says about pictures; as it is where all of them are too small to be smoothed."""
+    logits = [one for (one,) in run_all(graph, [LOGIT], pictures)]
+    wide = [one for one in logits if min(one.shape[1:]) > 2 * smoothing_reach(SIGMA)]
+    parts = [smoothed(one, SIGMA) for one in wide] or logits
+    return np.concatenate([one.ravel() for one in parts])
+
+
+def _windows(pictures: Pictures) -> list[RGB]:
+    """As many squares of each laboratory."""
+    rng, found = np.random.default_rng(0), []
+    for images in pictures.values():
+        for number in rng.choice(len(images), WINDOWS_EACH):
+            image = images[number]
+            sides = [min(WINDOW_PX, side) for side in image.shape[:2]]
+            y, x = (
+                int(rng.integers(whole - side + 1))
+                for whole, side in zip(image.shape[:2], sides, strict=True)
+            )
+            found.append(np.ascontiguousarray(image[y : y + sides[0], x : x + sides[1]]))
+    return found
 
 
 def measured_ranges(network: nn.Sequential, card: ModelCard, windows: Iterable[RGB]) -> Ranges:

@@ -25,7 +25,7 @@ from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import FAR, MARGIN, NARROW_OUTPUTS, NEAR, Windows, cut, look_again
 from metaphase.networks.engine.settings import Calibration, Second
-from metaphase.networks.exporting import export_model, measured_ranges
+from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import (
     GAMMA,
@@ -267,6 +267,16 @@ def test_8_bits_find_the_same_in_a_real_field(real_data: Path) -> None:
     assert engines[0].arithmetic.startswith("8 bits")
     assert len(expected.x) > 3
     assert_same(found, expected)
+
+
+def test_8_bits_are_measured_on_pictures_of_laboratories() -> None:
+    about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
+    card = ModelCard(name="other", family="residual", gamma=GAMMA, **about)
+    pictures = {"a": [texture(150, 160)], "b": [texture(120, 97, seed) for seed in range(2)]}
+    measured = measured_eight_bits(residual_network(), card, pictures, {"c": [texture(140, 140, 5)]})
+    assert measured is not None
+    assert all(low < high for low, high in measured.ranges)
+    assert 0.05 <= measured.error < 2
 
 
 def test_in_windows_the_first_network_has_the_cells_of_the_tile(tmp_path: Path) -> None:

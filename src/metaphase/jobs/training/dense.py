@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -54,6 +54,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.engine.settings import Calibration
+from metaphase.networks.exporting import measured_eight_bits
 from metaphase.networks.training.atypical import (
     FOLDS,
     Figures,
@@ -71,7 +72,7 @@ from metaphase.networks.training.dense import (
     published_weights,
     with_published,
 )
-from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, read_images
+from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, by_laboratory, read_images
 from metaphase.networks.training.windows import Flat, ViewConfig, Views, Windows, sample
 
 IMAGES, FOUND, MODEL = "images.csv", "found", "model"
@@ -165,7 +166,7 @@ class ImagesSearched(Ingredients, stage="search"):
 
 
 @dataclass(frozen=True)
-class PairPackaged(Ingredients, stage="pair"):
+class PairPackaged(Ingredients, stage="pair", schema=2):
     """The delivered model with its card."""
 
     test: EvaluationSection
@@ -459,18 +460,25 @@ class DenseChain(Chain):
             common["known_failures"] = (*before.known_failures, *card.known_failures)
         beside = target.with_name(f"{target.stem}-second.safetensors")
         specs = {name: asdict(spec) for name, spec in self.specs.items()}
-        looks = save_model(
-            beside, networks[SECOND], ModelCard(name=beside.stem, **specs[SECOND], **common), half=True
+        stated = self._with_eight_bits(
+            networks[SECOND], ModelCard(name=beside.stem, **specs[SECOND], **common)
         )
+        looks = save_model(beside, networks[SECOND], stated, half=True)
         second = SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=choice.floor)
         whole = ModelCard(
             name=target.stem, **specs[FIRST], **common, thresholds=choice.points, second=second,
             calibration=choice.stated, atypical=self._atypical(target), metrics=metrics,
         )  # fmt: skip
-        save_model(target, networks[FIRST], whole, half=True)
+        save_model(target, networks[FIRST], self._with_eight_bits(networks[FIRST], whole), half=True)
         points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
         return {"pair": chosen, "floor": choice.floor, **points,
                 "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
+
+    def _with_eight_bits(self, network: nn.Module, card: ModelCard) -> ModelCard:
+        """The card with what the search in 8 bits needs."""
+        both = (by_laboratory(some) for some in (self.learnt, self.left_out))
+        measured = measured_eight_bits(cast(nn.Sequential, network).cpu().float(), card, *both)
+        return card.model_copy(update={"eight_bits": measured})
 
     def _choice(self, name: str, made_from: PairPackaged) -> PairChoice:
         path = self.workspace / FOUND / f"{name}.npz"

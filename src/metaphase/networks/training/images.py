@@ -90,6 +90,14 @@ class LabelledImage:
         return self.points.get(label, np.empty((0, 2)))
 
 
+def by_laboratory(images: Sequence[LabelledImage]) -> dict[str, list[RGB]]:
+    """Pixels of images by their laboratory's name."""
+    found: dict[str, list[RGB]] = {}
+    for one in sorted(images, key=lambda image: image.laboratory):
+        found.setdefault(one.laboratory, []).append(one.pixels)
+    return found
+
+
 def read_images(sources: Sequence[ImageSource], memory_gb: float, seed: int = 0) -> list[LabelledImage]:
     """All images in their order; what whole images leave of the memory is shared by the slides' pieces."""
     threads = available_cores()
