@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from metaphase.cli.console import print_json, stdout
+from metaphase.cli.console import print_json, say
 
 archive = typer.Typer(
     help="Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].",
@@ -37,9 +37,9 @@ def find(
         print_json([{"file": str(path), **asdict(place)} for path, place in found])
         return
     for path, _ in found:
-        stdout.print(escape(str(path)), soft_wrap=True)
+        say(escape(str(path)))
     if not found:
-        stdout.print("it has no slides that fit", soft_wrap=True)
+        say("it has no slides that fit")
 
 
 @archive.command()
@@ -58,4 +58,4 @@ def store(
         print_json([str(path) for path in stored])
         return
     for path in stored:
-        stdout.print(escape(str(path)), soft_wrap=True)
+        say(escape(str(path)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, print_json, stdout
+from metaphase.cli.console import Folder, Json, print_json, say, stdout
 
 if TYPE_CHECKING:
     from metaphase.evaluation.sites import SiteProfile
@@ -46,7 +46,7 @@ def draw(
         f"then: metaphase calibrate fit {output} -o site.json",
     ]
     for line in lines:
-        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 @calibrate.command()
@@ -78,10 +78,8 @@ def fit(
         print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
         return
     stdout.print(_table(profile))
-    stdout.print(f"{profile.told()}, model {profile.model}", markup=False, highlight=False, soft_wrap=True)
-    stdout.print(
-        f"metaphase detect SLIDE... -o DIR --site {output}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(f"{profile.told()}, model {profile.model}")
+    say(f"metaphase detect SLIDE... -o DIR --site {output}")
 
 
 def _table(profile: SiteProfile) -> Table:

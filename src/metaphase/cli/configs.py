@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.config import config_files, copy_files, qupath_scripts, told_config
-from metaphase.cli.console import stdout
+from metaphase.cli.console import say, stdout
 
 configs = typer.Typer(
     help="Configurations that come with the package, for `metaphase run` and `experiments`.",
@@ -38,7 +38,7 @@ def copy(
 ) -> None:
     """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
     for path in copy_files(config_files(), names or (), output):
-        stdout.print(escape(str(path)), soft_wrap=True)
+        say(escape(str(path)))
 
 
 def qupath(
@@ -48,4 +48,4 @@ def qupath(
 ) -> None:
     """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
     for path in copy_files(qupath_scripts(), (), output):
-        stdout.print(escape(str(path)), soft_wrap=True)
+        say(escape(str(path)))

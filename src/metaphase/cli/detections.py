@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, Mpp, print_json, stdout, warn
+from metaphase.cli.console import Folder, Json, Manifest, Mpp, print_json, say, stdout, warn
 
 # ---- `metaphase convert`: detections from any format to any other ----
 
@@ -30,7 +30,7 @@ def convert(
         typer.Option(help="{names of formats}; by default what the output's name says."),
     ] = None,
     mpp: Mpp = None,
-    manifest: Annotated[Path | None, typer.Option(help="Table of case, mpp, width and height.")] = None,
+    manifest: Manifest = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
     suppress_um: Annotated[
         float | None,
@@ -57,8 +57,7 @@ def convert(
         suppress_um=suppress_um,
         slide=slide,
     )
-    for warning in done.warnings:
-        warn(str(warning))
+    warn(*done.warnings)
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
         warnings = [warning.to_dict() for warning in done.warnings]
@@ -66,7 +65,7 @@ def convert(
         print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        stdout.print(f"{points:,} points of {slides:,} slides: {escape(where)}", soft_wrap=True)
+        say(f"{points:,} points of {slides:,} slides: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
@@ -86,15 +85,14 @@ def import_data(
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
-    for warning in result.warnings:
-        warn(str(warning))
+    warn(*result.warnings)
     if as_json:
         files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
         warnings = [warning.to_dict() for warning in result.warnings]
         print_json({**files, "labels": result.labels, "warnings": warnings})
     else:
         counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-        stdout.print(f"{escape(str(result.truth_path))}: {counts}", soft_wrap=True)
+        say(f"{result.truth_path}: {counts}")
 
 
 @data.command("list")

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, Mpp, Paper, print_json, stdout, warn
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.base.cautions import Cautions
-    from metaphase.evaluation.grades import AgreementResult
     from metaphase.evaluation.tuning import CountPart
     from metaphase.networks.points import OperatingPoint
 
@@ -49,7 +48,6 @@ Counts = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
-Manifest = Annotated[Path | None, typer.Option(help="Manifest, where it is not beside the truth.")]
 By = Annotated[list[str] | None, typer.Option(help="Manifest column to report apart; may be repeated.")]
 Split = Annotated[str | None, typer.Option(help="Use only this split of the manifest.")]
 Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
@@ -68,7 +66,7 @@ def mitoses(
     truth: Truth,
     predictions: Predictions,
     output: Output = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     by: By = None,
     split: Split = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that counts.")] = None,
@@ -79,8 +77,8 @@ def mitoses(
     border_um: Border = 0.0,
     missing_as_empty: MissingAsEmpty = False,
     bootstrap: Bootstrap = 1000,
-    mpp: Mpp = None,
-    as_json: Json = False,
+    mpp: console.Mpp = None,
+    as_json: console.Json = False,
 ) -> None:
     """Are the mitoses in the right places? Precision, recall, F1, average precision, FROC."""
     from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
@@ -102,48 +100,37 @@ def mitoses(
     _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
 
 
-@evaluate.command()
-def grade(
-    truth: Truth,
-    predictions: Predictions,
-    output: Output = None,
-    by: By = None,
-    split: Split = None,
-    card: Card = None,
-    skip_missing: SkipMissing = False,
-    bootstrap: Bootstrap = 1000,
-    as_json: Json = False,
-) -> None:
-    """Is the mitotic grade right? Quadratic weighted kappa."""
-    from metaphase.evaluation import BootstrapConfig, evaluate_grade
+def _agreement_command(task: Literal["grade", "proliferation"], about: str) -> None:
+    """Make the command that compares grades or scores of cases with the truth."""
 
-    result = evaluate_grade(
-        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-        bootstrap=BootstrapConfig(samples=bootstrap),
-    )  # fmt: skip
-    _show_agreement(result, output, as_json)
+    def command(
+        truth: Truth,
+        predictions: Predictions,
+        output: Output = None,
+        by: By = None,
+        split: Split = None,
+        card: Card = None,
+        skip_missing: SkipMissing = False,
+        bootstrap: Bootstrap = 1000,
+        as_json: console.Json = False,
+    ) -> None:
+        from metaphase import evaluation
+        from metaphase.reports.evaluation import write_agreement_report
+
+        compare = evaluation.evaluate_grade if task == "grade" else evaluation.evaluate_proliferation
+        result = compare(
+            truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
+            bootstrap=evaluation.BootstrapConfig(samples=bootstrap),
+        )  # fmt: skip
+        if output is not None:
+            write_agreement_report(result, output)
+        _show(result.table(), result.warnings, output, as_json, "", result.settings)
+
+    evaluate.command(task, help=about)(command)
 
 
-@evaluate.command()
-def proliferation(
-    truth: Truth,
-    predictions: Predictions,
-    output: Output = None,
-    by: By = None,
-    split: Split = None,
-    card: Card = None,
-    skip_missing: SkipMissing = False,
-    bootstrap: Bootstrap = 1000,
-    as_json: Json = False,
-) -> None:
-    """Does the score follow proliferation? Spearman correlation."""
-    from metaphase.evaluation import BootstrapConfig, evaluate_proliferation
-
-    result = evaluate_proliferation(
-        truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-        bootstrap=BootstrapConfig(samples=bootstrap),
-    )  # fmt: skip
-    _show_agreement(result, output, as_json)
+_agreement_command("grade", "Is the mitotic grade right? Quadratic weighted kappa.")
+_agreement_command("proliferation", "Does the score follow proliferation? Spearman correlation.")
 
 
 @tune.command("mitoses")
@@ -151,15 +138,15 @@ def tune_mitoses_command(
     truth: Truth,
     predictions: Predictions,
     card: NewCard = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     split: Split = None,
     ignore: Ignore = None,
     radius_um: RadiusUm = 7.5,
     matching: Method = Matching.greedy,
     missing_as_empty: MissingAsEmpty = False,
-    mpp: Mpp = None,
-    paper: Paper = False,
-    as_json: Json = False,
+    mpp: console.Mpp = None,
+    paper: console.Paper = False,
+    as_json: console.Json = False,
 ) -> None:
     """Choose delta for single mitoses, the probability threshold with the highest F1."""
     from metaphase.evaluation import MatchingConfig, tune_mitoses
@@ -174,57 +161,37 @@ def tune_mitoses_command(
     )  # fmt: skip
 
 
-@tune.command("count")
-def tune_count_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
-    _tune_count(("proliferation", "grade"), truth, predictions, card, split, paper, as_json)
+def _count_command(name: str, parts: tuple[CountPart, ...], about: str) -> None:
+    """Make the command that tunes these parts of the point for counts."""
+
+    def command(
+        truth: Truth,
+        predictions: Counts,
+        card: NewCard = None,
+        split: Split = None,
+        paper: console.Paper = False,
+        as_json: console.Json = False,
+    ) -> None:
+        from metaphase.evaluation import tune_count
+
+        tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
+        _show_tuned(tuned, as_json)
+
+    tune.command(name, help=about)(command)
 
 
-@tune.command("proliferation")
-def tune_proliferation_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose only the count's delta, for Spearman; thetas that were tuned at another delta go."""
-    _tune_count(("proliferation",), truth, predictions, card, split, paper, as_json)
-
-
-@tune.command("grade")
-def tune_grade_command(
-    truth: Truth,
-    predictions: Counts,
-    card: NewCard = None,
-    split: Split = None,
-    paper: Paper = False,
-    as_json: Json = False,
-) -> None:
-    """Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold."""
-    _tune_count(("grade",), truth, predictions, card, split, paper, as_json)
-
-
-def _tune_count(
-    parts: tuple[CountPart, ...],
-    truth: Path,
-    counts: Path,
-    card: Path | None,
-    split: str | None,
-    paper: bool,
-    as_json: bool,
-) -> None:
-    from metaphase.evaluation import tune_count
-
-    _show_tuned(tune_count(truth, counts, card, split=split, parts=parts, floor=_floor(paper)), as_json)
+_count_command(
+    "count", ("proliferation", "grade"),
+    "Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.",
+)  # fmt: skip
+_count_command(
+    "proliferation", ("proliferation",),
+    "Choose only the count's delta, for Spearman; thetas that were tuned at another delta go.",
+)  # fmt: skip
+_count_command(
+    "grade", ("grade",),
+    "Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold.",
+)  # fmt: skip
 
 
 def _floor(paper: bool) -> float:
@@ -232,14 +199,6 @@ def _floor(paper: bool) -> float:
     from metaphase.detections.table import PAPER_FLOOR
 
     return PAPER_FLOOR if paper else 0.0
-
-
-def _show_agreement(result: AgreementResult, output: Path | None, as_json: bool) -> None:
-    from metaphase.reports.evaluation import write_agreement_report
-
-    if output is not None:
-        write_agreement_report(result, output)
-    _show(result.table(), result.warnings, output, as_json, "", result.settings)
 
 
 def _show(
@@ -250,21 +209,19 @@ def _show(
     threshold: str,
     settings: dict[str, Any],
 ) -> None:
-    for warning in warnings:
-        warn(str(warning))
+    console.warn(*warnings)
     point = settings["operating_point"] or ("no operating point" if threshold else "")
     if as_json:
-        print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
+        console.print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
         return
     shown = Table("", *(str(group) for group in table["group"]), box=None)
     for name in table.columns.drop(["by", "group"]):
         shown.add_row(str(name), *map(_cell, table[name]))
-    stdout.print(shown)
+    console.stdout.print(shown)
     if point:
-        told = f"{threshold} ({point})" if threshold else f"operating point {point}"
-        stdout.print(told, markup=False, highlight=False, soft_wrap=True)
+        console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
     if output is not None:
-        stdout.print(str(output / "index.html"), markup=False)
+        console.stdout.print(str(output / "index.html"), markup=False)
 
 
 def _cell(value: Any) -> str:
@@ -276,14 +233,14 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     known = {name: value for name, value in reached.items() if value is not None}
     values: dict[str, Any] = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
     if as_json:
-        print_json(values | {"delta_range": tuned.delta_range})
+        console.print_json(values | {"delta_range": tuned.delta_range})
         return
-    stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
+    console.stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
-        stdout.print(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients", soft_wrap=True)
+        console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
-        warn("too few patients to tell how far delta depends on them: tune on more")
+        console.warn("too few patients to tell how far delta depends on them: tune on more")
 
 
 def _told(value: Any) -> str:
@@ -299,8 +256,8 @@ observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
 @observers.command()
 def export(
     detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
-    manifest: Annotated[Path, typer.Option(help="Manifest with the slides.")],
-    output: Folder,
+    manifest: console.NeededManifest,
+    output: console.Folder,
     key: Annotated[
         Path, typer.Option(help="File that tells which patch is what; keep it from the observer.")
     ],
@@ -309,10 +266,10 @@ def export(
         float | None,
         typer.Option(help="Least probability of a detection; by default the point that the tables state."),
     ] = None,
-    paper: Paper = False,
+    paper: console.Paper = False,
     count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw and the order.")] = 0,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
 ) -> None:
     """Write shuffled patches of detections and distractors, and an answer sheet."""
     from metaphase.evaluation import StudyConfig, export_observers
@@ -321,9 +278,8 @@ def export(
         detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
         config=StudyConfig(detections=count, seed=seed), paper=paper,
     )  # fmt: skip
-    for warning in study.warnings:
-        warn(str(warning))
-    stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
+    console.warn(*study.warnings)
+    console.stdout.print(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}", markup=False)
 
 
 @observers.command()
@@ -335,14 +291,14 @@ def read(
     recall: Annotated[
         float | None, typer.Option(help="Recall of the detector, for the alternative F1.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Precision according to the observers, and the F1 that follows from it."""
     from metaphase.evaluation import read_observers
 
     results = read_observers(key, answers, recall=recall)
     if as_json:
-        print_json([asdict(result) for result in results])
+        console.print_json([asdict(result) for result in results])
         return
     table = Table("observer", "confirmed", "precision", "95 %", "F1", box=None)
     for result in results:
@@ -351,4 +307,4 @@ def read(
         table.add_row(
             result.observer, share, f"{precision.value:.3f}", interval, f"{result.alternative_f1:.3f}"
         )
-    stdout.print(table)
+    console.stdout.print(table)

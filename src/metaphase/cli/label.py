@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Json, print_json, stderr, stdout, warn
+from metaphase.cli.console import Json, announce, print_json, say, stdout, warn
 
 if TYPE_CHECKING:
     from metaphase.labels.observers.consensus import Merged
@@ -69,23 +69,24 @@ def merge(
     stdout.print(_table(merged))
     counts = merged.labels["label"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
-    stdout.print(
+    say(
         f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
         f"Fleiss' kappa {told_kappa(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
-        "that all observers answered",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    stdout.print(f"see {(output or project) / REPORT}", markup=False, highlight=False, soft_wrap=True)
+        "that all observers answered"
+    )
+    say(f"see {(output or project) / REPORT}")
 
 
 @label.command()
-def export(project: ProjectFolder, file: AnswersFile) -> None:
+def export(
+    project: ProjectFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="CSV to write.")],
+) -> None:
     """Write the answers to a CSV, for other tools."""
     from metaphase.labels.observers.exchange import export_answers
 
-    count = export_answers(project, file)
-    stdout.print(f"{count} answers in {file}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{export_answers(project, output)} answers in {output}")
 
 
 @label.command(name="import")
@@ -94,10 +95,7 @@ def import_(project: ProjectFolder, file: AnswersFile) -> None:
     from metaphase.labels.observers.exchange import import_answers
 
     done = import_answers(project, file)
-    stdout.print(
-        f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already",
-        markup=False, highlight=False,
-    )  # fmt: skip
+    say(f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already")
 
 
 def _announce(running: Running) -> None:
@@ -107,8 +105,7 @@ def _announce(running: Running) -> None:
             f"{len(missing)} slides are not there, so {sum(missing.values())} of "
             f"{len(running.project.items)} items have no picture; the first is {next(iter(missing))}"
         )
-    stderr.print(f"{len(running.project.items)} items. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
+    announce(f"{len(running.project.items)} items", running.url)
 
 
 def _table(merged: Merged) -> Table:

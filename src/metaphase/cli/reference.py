@@ -11,71 +11,38 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.config import read_settings
-from metaphase.cli.console import (
-    Cluster,
-    Device,
-    Explain,
-    Json,
-    LogJson,
-    Scheduler,
-    Shard,
-    Workers,
-    batch_bar,
-    complain,
-    print_json,
-    stderr,
-    stdout,
-    tell,
-    warn,
-)
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built
-    from metaphase.web.review import Running
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
 
-Manifest = Annotated[
-    Path,
-    typer.Argument(
-        help="CSV with case, he, phh3 (and mpp where files lack it, points where you have them).",
-        metavar="MANIFEST",
-    ),
-]
-Output = Annotated[
-    Path, typer.Option("-o", "--output", help="Workspace, a subfolder for each case; made if absent.")
-]
 Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
 
 
 @reference.command()
 def build(
-    manifest: Manifest,
-    output: Output,
-    cnn1: Annotated[
-        Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1, or phh3-cnn1.")
-    ] = None,
-    cnn2: Annotated[
-        Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2, or phh3-cnn2.")
-    ] = None,
+    manifest: console.NeededManifest,
+    output: console.Folder,
+    cnn1: console.Cnn1 = None,
+    cnn2: console.Cnn2 = None,
     points: Annotated[
         Path | None,
         typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any settings; see docs/reference.md.")
-    ] = None,
+    config: console.Settings = None,
     accept_doubtful: Annotated[
         bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
     ] = False,
-    device: Device = None,
-    shard: Shard = "",
-    workers: Workers = 0,
-    scheduler: Scheduler = "",
-    cluster: Cluster = None,
-    log_json: LogJson = False,
-    explained: Explain = False,
-    as_json: Json = False,
+    device: console.Device = None,
+    shard: console.Shard = "",
+    workers: console.Workers = 0,
+    scheduler: console.Scheduler = "",
+    cluster: console.Cluster = None,
+    log_json: console.LogJson = False,
+    explained: console.Explain = False,
+    as_json: console.Json = False,
 ) -> None:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
 
@@ -90,12 +57,12 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with hired(workers, scheduler, cluster) as crew, batch_bar("cases", log_json=log_json) as watch:
+    with hired(workers, scheduler, cluster) as crew, console.batch_bar("cases", log_json=log_json) as watch:
         built = build_cohort(
             manifest, output, source, settings, points=points, shard=shard, watch=watch, crew=crew
         )
     for one in built.cases if explained else ():
-        tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
+        console.tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
     _report(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 
@@ -115,7 +82,10 @@ def review(
     """
     from metaphase.web.review import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=_announce)
+    serve_review(
+        workspace, port=port, cases=case or (), most=most,
+        ready=lambda running: console.announce(f"{running.items} points", running.url),
+    )  # fmt: skip
 
 
 @reference.command()
@@ -125,7 +95,7 @@ def apply(
         Path | None,
         typer.Option(help="CSV of decisions made elsewhere, to be added to those of the review page."),
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
@@ -136,11 +106,15 @@ def apply(
     done = built.review
     facts = {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale}
     if as_json:
-        print_json({**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())})
+        console.print_json(
+            {**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())}
+        )
         return
     if done.stale:
-        warn(f"{done.stale} decisions are about points that are there no more, or have moved: review again")
-    stdout.print(
+        console.warn(
+            f"{done.stale} decisions are about points that are there no more, or have moved: review again"
+        )
+    console.stdout.print(
         f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
         f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
     )
@@ -148,25 +122,19 @@ def apply(
 
 def _report(built: Built, output: Path, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(one) for one in built.cases])
+        console.print_json([asdict(one) for one in built.cases])
         return
     table = Table("case", "status", "points", "accepted", "why", box=None)
     for one in built.cases:
         table.add_row(escape(one.case), one.status, str(one.points), str(one.accepted), escape(one.reason))
-    stdout.print(table)
+    console.stdout.print(table)
     for one in built.failures:
-        complain(f"{one.case} ({one.status}): {one.reason}")
+        console.complain(f"{one.case} ({one.status}): {one.reason}")
     causes = built.table["cause"][built.table["cause"] != ""].value_counts()
     for cause, count in causes.items():
-        stdout.print(f"{count} refused: {cause}", highlight=False)
+        console.stdout.print(f"{count} refused: {cause}", highlight=False)
     accepted = int(built.table["accepted"].sum())
-    stdout.print(
+    console.say(
         f"{accepted} of {len(built.table)} points accepted; see {output / 'reference.csv'}, and look at them "
-        f"with: metaphase reference review {output}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.items} points. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
+        f"with: metaphase reference review {output}"
+    )

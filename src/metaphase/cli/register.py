@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from metaphase.cli.console import Explain, Folder, Json, explain, print_json, stdout, warn
+from metaphase.cli.console import Explain, Folder, Json, explain, print_json, say, stdout, warn
 
 He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
 Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
@@ -97,4 +96,4 @@ def _tell(summary: dict[str, Any], output: Path) -> None:
         )
     if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
         warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
-    stdout.print(f"written to {escape(str(output))}", soft_wrap=True)
+    say(f"written to {output}")

@@ -11,21 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.cautions import read_cautions
-from metaphase.cli.console import (
-    COUNT_COLUMNS,
-    Json,
-    Mpp,
-    Site,
-    Theta1,
-    Theta2,
-    batch_bar,
-    count_cells,
-    explain_counts,
-    print_json,
-    stdout,
-    told_point,
-    warn,
-)
+from metaphase.cli import console
 
 Files = Annotated[
     list[Path],
@@ -35,7 +21,6 @@ Files = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
-Manifest = Annotated[Path | None, typer.Option(help="Manifest with the um/px of each slide (mpp, or he).")]
 OneSlide = Annotated[Path | None, typer.Option("--slide", help="The slide itself: its um/px and tissue.")]
 Area = Annotated[
     float | None, typer.Option("--area", help="Tissue in mm2, where there is no slide to look at.")
@@ -57,18 +42,18 @@ Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilitie
 def score(
     detections: Files,
     output: Output = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     slide: OneSlide = None,
     area: Area = None,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
     tissue: FindTissue = True,
     threshold: Thresholds = None,
     card: Card = None,
-    theta1: Theta1 = None,
-    theta2: Theta2 = None,
-    site: Site = None,
+    theta1: console.Theta1 = None,
+    theta2: console.Theta2 = None,
+    site: console.Site = None,
     draws: Draws = 1000,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
@@ -86,32 +71,30 @@ def score(
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
-        with batch_bar("slides") as watch:
+        with console.batch_bar("slides") as watch:
             profile = jobs.site_beside(detections) if own_way else None
             profile = profile if site is None else jobs.site_for(site, detections)
             batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
         counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
-    warnings = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
-    for name, caution in dict.fromkeys(warnings):
-        warn(f"{name}: {caution}")
+    told = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
+    console.warn_once(dict.fromkeys(told))
     if output is not None:
         write_table(output, jobs.stated_counts(counts, points))
     if as_json:
-        print_json([{"case": name, **one} for name, one in counts])
+        console.print_json([{"case": name, **one} for name, one in counts])
     elif counts:
-        stdout.print(_table(counts))
-        explain_counts(one for _, one in counts)
+        console.stdout.print(_table(counts))
+        console.explain_counts(one for _, one in counts)
         for point in points:
-            told = told_point(point.model_dump())
-            stdout.print(f"counted {told}", markup=False, highlight=False, soft_wrap=True)
+            console.say(f"counted {console.told_point(point.model_dump())}")
     raise typer.Exit(int(failed))
 
 
 def _table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one["config"]["threshold"] for _, one in counts}) > 1
-    columns = ("counted", *COUNT_COLUMNS, "most", "at x, y")
+    columns = ("counted", *console.COUNT_COLUMNS, "most", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
     for name, one in counts:
         circle = one["hotspot"]
@@ -119,7 +102,7 @@ def _table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
             escape(name),
             *([f"{one['config']['threshold']:g}"] if several else []),
             str(one["counted"]),
-            *count_cells(one),
+            *console.count_cells(one),
             str(one["maximum"]),
             f"{circle['x']:.0f}, {circle['y']:.0f}" if one["maximum"] else "-",
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import Mpp, Slide, stdout
+from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
     from metaphase.base.geometry import Box
@@ -57,7 +57,7 @@ def deconvolve(
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
         for path in write_stain_pictures(opened, output, matrix, region=_box(region)):
-            stdout.print(str(path), markup=False, soft_wrap=True)
+            say(str(path))
 
 
 @stain.command()
@@ -74,13 +74,13 @@ def augment(
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
     from metaphase.images.stain.augmentation.gallery import GalleryConfig, write_gallery
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import sources_with
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
     place = _numbers(at, 2, "--at", "X,Y") if at else None
-    with open_slide(slide, mpp=mpp) as opened:
+    with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (place[0], place[1]) if place else None, config)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 @stain.command()
@@ -105,9 +105,9 @@ def standardise(
 ) -> None:
     """Give a slide the colours of another laboratory."""
     from metaphase.images.stain.standardisation import Transform, fit_slide, standardise_slide
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import sources_with
 
-    with open_slide(slide, mpp=mpp) as opened:
+    with sources_with([slide], mpp)[0].open() as opened:
         if transform is not None:
             if template is not None:
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
@@ -115,7 +115,7 @@ def standardise(
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    stdout.print(str(output), markup=False, soft_wrap=True)
+    say(str(output))
 
 
 def _template(path: Path | None, seed: int) -> Template | None:

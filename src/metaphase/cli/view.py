@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, stderr, stdout
-
-if TYPE_CHECKING:
-    from metaphase.web.viewing import Running
+from metaphase.cli.console import Json, Mpp, announce, complain, explain_counts, print_json, say, stdout
 
 Results = Annotated[
     list[Path],
@@ -52,13 +49,8 @@ def view(
 
     serve_view(
         paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=_announce, failed=complain,
+        ready=lambda running: announce(f"{running.slides} slides", running.url), failed=complain,
     )  # fmt: skip
-
-
-def _announce(running: Running) -> None:
-    stderr.print(f"{running.slides} slides. Stop with Ctrl-C; open", highlight=False)
-    typer.echo(running.url)
 
 
 review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)
@@ -79,8 +71,7 @@ def apply(results: Results, as_json: Json = False) -> None:
     else:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
-            text = f"{one.name}: {line}; see {one.report}"
-            stdout.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(f"{one.name}: {line}; see {one.report}")
         explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
 
@@ -124,11 +115,10 @@ def import_review(
         print_json([asdict(one) for one in taken])
         return
     for one in taken:
-        stdout.print(
+        say(
             f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
-            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was"
+        )
 
 
 @review.command()
@@ -151,4 +141,4 @@ def export(
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()
     told = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
-    stdout.print(f"{output}: {told}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{output}: {told}")

@@ -41,7 +41,7 @@ from metaphase.counting import (
 from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
-from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
+from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, DETECTIONS, LISTED, OPERATING_POINTS
 from metaphase.evaluation.sites import SiteProfile, save_profile
 from metaphase.images.inspection import (
     DAMAGED,
@@ -59,7 +59,6 @@ from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
     COUNT_DICOM,
-    DETECTIONS,
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
@@ -103,7 +102,7 @@ WRONG_STAIN_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
-class SlideCounted(Ingredients, stage="count", schema=3):
+class SlideCounted(Ingredients, stage="count", schema=4):
     """The clinical number."""
 
     config: CountConfig

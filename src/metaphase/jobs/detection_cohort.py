@@ -43,5 +43,5 @@ def detect_cohort(
         points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
         cohort = write_cohort(output, points)
         if cohort.otherwise and watch is not None:
-            watch.noted(f"{named(one.name for one in cohort.otherwise)}: {OTHERWISE}")
+            watch.noted(f"{named(one['case'] for one in cohort.otherwise)}: {OTHERWISE}")
     return batch
