@@ -169,10 +169,9 @@ def detect(
     elif outcomes:
         if len(outcomes) <= MOST_ROWS:
             console.stdout.print(_table(outcomes))
-        kept, failed = sum(one.resumed for one in outcomes), len(done.failures)
-        console.say(
-            f"{len(outcomes)} slide{'s' * (len(outcomes) > 1)} counted ({kept} kept as they were), {failed} failed"
-        )
+        done_of = f"{len(outcomes)} slide{'s' * (len(outcomes) > 1)} counted"
+        kept = sum(one.resumed for one in outcomes)
+        console.say(f"{done_of} ({kept} kept as they were), {len(done.failures)} failed")
         console.explain_counts(outcome.summary for outcome in outcomes)
         stated = outcomes[0].summary["operating_points"]
         deltas = (
