@@ -36,7 +36,7 @@ def choose_resolution(
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
-    doubt = Caution("mpp-overridden", f"{flag:g} um/px are given, and the file says {own:.4g}", CHECK_MPP)
+    doubt = Caution("mpp-overridden", f"the given {flag:g} um/px overrides the {own:.4g} of the file", CHECK_MPP)
     return given, (doubt,)
 
 
