@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from metaphase.cli.console import print_json, say
 
@@ -37,7 +36,7 @@ def find(
         print_json([{"file": str(path), **asdict(place)} for path, place in found])
         return
     for path, _ in found:
-        say(escape(str(path)))
+        say(path)
     if not found:
         say("it has no slides that fit")
 
@@ -58,4 +57,4 @@ def store(
         print_json([str(path) for path in stored])
         return
     for path in stored:
-        say(escape(str(path)))
+        say(path)

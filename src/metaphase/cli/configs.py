@@ -38,7 +38,7 @@ def copy(
 ) -> None:
     """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
     for path in copy_files(config_files(), names or (), output):
-        say(escape(str(path)))
+        say(path)
 
 
 def qupath(
@@ -48,4 +48,4 @@ def qupath(
 ) -> None:
     """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
     for path in copy_files(qupath_scripts(), (), output):
-        say(escape(str(path)))
+        say(path)

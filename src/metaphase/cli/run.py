@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Json, print_json, progress_bar, stderr, stdout, tell, warn
+from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -75,13 +75,11 @@ def run(
         return
     stdout.print(stage_table(states, explained=status))
     if not status:
-        stdout.print(f"page {escape(str(workspace / 'index.html'))}", soft_wrap=True)
+        say(f"page {workspace / 'index.html'}")
         model = chain.model(students(settings)[-1].name)
         for doubt in doubts_about(parse_card(model.with_suffix(".json"))):
             warn(str(doubt))
-        stdout.print(
-            f"metaphase detect SLIDE... -o DIR --model {model}", markup=False, highlight=False, soft_wrap=True
-        )
+        say(f"metaphase detect SLIDE... -o DIR --model {model}")
 
 
 LINE_EVERY_S = 10.0
@@ -207,7 +205,7 @@ def experiments(
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
         stdout.print(_table(headings, rows))
     for warning in summary.warnings:
-        stdout.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+        say(f"warning: {warning}")
     stdout.print(f"results {escape(str(job.results))}")
 
 

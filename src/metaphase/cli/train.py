@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, stdout
+from metaphase.cli.console import Device, Folder, Json, print_json, progress_bar, say, stdout
 
 if TYPE_CHECKING:
     from metaphase.networks.cards import ModelCard
@@ -46,9 +46,7 @@ def train(
     if as_json:
         print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:
-        stdout.print(
-            f"best validation F1 {result.best:.3f}, model {escape(str(result.model))}", soft_wrap=True
-        )
+        say(f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -101,7 +99,7 @@ def model_package(
         return
     path = output.with_suffix(".safetensors")
     size_mb = path.stat().st_size / 1e6
-    stdout.print(f"{escape(written.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
+    say(f"{written.name}: {path}, {size_mb:.1f} MB")
 
 
 @model.command("export")
@@ -124,7 +122,7 @@ def model_export(
         return
     path = output.with_suffix(".onnx")
     size_mb = path.stat().st_size / 1e6
-    stdout.print(f"{escape(card.name)}: {escape(str(path))}, {size_mb:.1f} MB", soft_wrap=True)
+    say(f"{card.name}: {path}, {size_mb:.1f} MB")
 
 
 def _point(point: OperatingPoint) -> str:

@@ -36,8 +36,8 @@ def choose_resolution(
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
-    doubt = Caution("mpp-overridden", f"the given {flag:g} um/px overrides the {own:.4g} of the file", CHECK_MPP)
-    return given, (doubt,)
+    text = f"the given {flag:g} um/px overrides the {own:.4g} of the file"
+    return given, (Caution("mpp-overridden", text, CHECK_MPP),)
 
 
 def check_flag(mpp: float, path: Path | None) -> None:
