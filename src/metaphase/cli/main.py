@@ -25,7 +25,7 @@ from metaphase.cli.archive import archive
 from metaphase.cli.bench import bench
 from metaphase.cli.calibrate import calibrate
 from metaphase.cli.configs import configs, qupath
-from metaphase.cli.console import complain, say, tell, warn
+from metaphase.cli.console import complain, tell, warn
 from metaphase.cli.detect import detect
 from metaphase.cli.detections import convert, data
 from metaphase.cli.evaluate import evaluate, observers
