@@ -29,7 +29,7 @@ $(VIEWER)/openseadragon.min.js: Makefile | $(READY)  ## deep zoom for `metaphase
 	cp build/npm/package/build/openseadragon/openseadragon.min.js $(VIEWER)/
 
 demo: $(READY) $(VIEWER)/openseadragon.min.js  ## a simulated slide, its mitoses found by the bundled model for such slides, and a report to open
-	$(BIN)/metaphase simulate demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
+	$(BIN)/metaphase simulate -o demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
 	$(BIN)/metaphase info demo/slides/case000/he.tif
 	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/results
 	@echo "Open demo/results/he/report.html in a browser, or the slide itself with: $(BIN)/metaphase view demo/results"

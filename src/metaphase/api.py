@@ -147,7 +147,7 @@ def detect(
         _refuse_others(chosen)
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen):
-        raise unknown[0]
+        raise next(iter(unknown.values()))
     config = config or DetectionConfig()
     config = config if threshold is None else replace(config, threshold=threshold)
     ready = _ready(model, config.models)

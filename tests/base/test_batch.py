@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from metaphase.base.cautions import Caution
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
@@ -108,12 +109,25 @@ def test_a_watch_hears_everything_in_order() -> None:
     assert ears.heard == ["1/2 a", "1/2", "a gave good.tif", "2/2 b", "1/2", "b: bad.tif: is bad."]
 
 
-def test_a_warning_that_items_share_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    items = {"a": ["pale"], "b": ["pale", "blurred"], "c": ["pale"], "d": ["pale"]}
+def test_a_kind_of_warning_is_told_once_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    pale, blurred = Caution("pale", "it is pale"), Caution("blurred", "a third is blurred", "look at it")
+    worse, old = Caution("blurred", "a half is blurred"), Caution("old", "it is old")
+    items = {
+        "a": SimpleNamespace(warnings=[pale]),
+        "b": SimpleNamespace(warnings=[pale, blurred]),
+        "c": SimpleNamespace(warnings=[worse]),
+        "d": SimpleNamespace(warnings=[old]),
+        "kept": SimpleNamespace(warnings=[pale, old], resumed=True),
+    }
     with batch_bar() as watch:
-        run_batch(items, lambda item, _progress: SimpleNamespace(warnings=item), None, watch)
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-    assert told == ["warning: a: pale", "warning: b: blurred", "warning: the same of 3 more: pale"]
+        run_batch(items, lambda item, _progress: item, None, watch)
+    told = capsys.readouterr().err.splitlines()
+    assert told[-3:] == [
+        "warning: 2 slides (a, b): it is pale",
+        "warning: 2 slides (b, c): for example b: a third is blurred: look at it",
+        "warning: d: it is old",
+    ]
+    assert sum(line.startswith("warning") for line in told) == 3
 
 
 def test_a_line_of_the_bar_goes_with_its_item() -> None:

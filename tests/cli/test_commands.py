@@ -59,11 +59,51 @@ def test_info_json(slide: Path) -> None:
     assert any("20x" in warning["text"] for warning in facts["warnings"])
 
 
-def test_info_for_people(slide: Path) -> None:
-    result = run("info", slide, "--mpp", "0.25")
+def test_mpp_is_for_slides_that_state_none_and_the_others_are_named(slide: Path, tmp_path: Path) -> None:
+    field = tmp_path / "field.png"
+    Image.fromarray(np.full((300, 300, 3), 200, np.uint8)).save(field)
+    result = run("info", slide, field, "--mpp", "0.25")
     assert "2,400 x 2,400 px" in result.stdout
+    assert "0.5 um/px (from metadata)" in result.stdout
     assert "0.25 um/px (from flag)" in result.stdout
-    assert "overrides" in result.stderr
+    assert (
+        f"{slide.name} (0.5) keep theirs: to overrule them, name their um/px in the column mpp"
+        in result.stderr
+    )
+    assert "unknown: give --mpp, or the column mpp of a manifest" in run("info", field).stdout
+
+
+def test_a_folder_stands_for_its_slides(slide: Path, tmp_path: Path) -> None:
+    for name in ("s10.tif", "s9.tif", ".hidden.tif"):
+        (tmp_path / name).write_bytes(slide.read_bytes())
+    (tmp_path / "notes.csv").write_text("a")
+    result = run("info", tmp_path, "--json")
+    assert [Path(one["path"]).name for one in json.loads(result.stdout)] == ["s9.tif", "s10.tif"]
+    assert result.stderr.count("2 slides; skipped, for they are no slides: notes.csv") == 1
+    assert result.stderr.count("20x") == 0, "JSON has the warnings"
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        (["phh3", "candidates", "m.csv", "-w", "w"], "phh3 candidates -o w --manifest m.csv"),
+        (["phh3", "classify", "-w", "w", "m.csv"], "phh3 classify -o w --manifest m.csv"),
+        (["phh3", "sample", "m.csv", "-w", "w", "-o", "p"], "phh3 sample -w w -o p --manifest m.csv"),
+        (["reference", "build", "m.csv", "-o", "w"], "reference build -o w --manifest m.csv"),
+        (["label", "export", "p", "a.csv"], "label export p --output a.csv"),
+        (["simulate", "out", "--cases", "0"], "simulate --cases 0 --output out"),
+    ],
+)
+def test_former_spellings_are_taken_with_a_hint(
+    former: list[str], now: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    ends = {True: run(*former), False: run(*now.split())}
+    assert f"hint: write it as metaphase {now}; this will go" in ends[True].stderr
+    assert "hint" not in ends[False].stderr
+    assert ends[True].stderr.splitlines()[1:] == ends[False].stderr.splitlines()
+    assert ends[True].returncode == ends[False].returncode
 
 
 def test_real_slide(real_data: Path) -> None:
@@ -101,7 +141,7 @@ def test_blank_slide_is_said_not_failed(tmp_path: Path) -> None:
     [
         (["info"], 2, "Missing argument"),
         (["info", "absent.svs"], 1, "absent.svs: no such file"),
-        (["info", "."], 1, "is a folder"),
+        (["info", "{tmp}"], 2, "no slide in the folder"),
         (["info", "{slide}", "--mpp", "-1"], 2, "no resolution of a bright-field scan"),
         (["tissue", "{slide}"], 2, "Missing option"),
         (["tissue", "{slide}", "{slide}", "-o", "{tmp}"], 2, "would overwrite"),

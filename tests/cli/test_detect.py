@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from tests.cli.running import run
 from tests.jobs.conftest import he_slide, model
@@ -18,24 +20,42 @@ from tests.jobs.conftest import he_slide, model
 __all__ = ["he_slide", "model"]  # fixtures shared with the pipeline's tests
 
 
-def test_one_bad_slide_does_not_stop_the_others(tmp_path: Path, he_slide: Path, model: Path) -> None:
-    bad = tmp_path / "bad.tif"
-    bad.write_bytes(he_slide.read_bytes()[:5000])
-    out = tmp_path / "out"
-    result = run(
-        "detect", bad, he_slide, "-o", out, "--model", model, "--device", "cpu", "--threshold", "0.9"
-    )
-    assert result.returncode == 1
-    assert "bad.tif" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert "he " in result.stdout
-    assert len((out / "errors.log").read_text().splitlines()) == 1
-    assert (out / "he" / "report.html").stat().st_size > 10_000
+def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twice(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    slides, out = tmp_path / "slides", tmp_path / "out"
+    slides.mkdir()
+    for name in ("b.tif", "a.tif"):
+        (slides / name).write_bytes(he_slide.read_bytes())
+    (slides / "bad.tif").write_bytes(he_slide.read_bytes()[:5000])
+    (slides / "notes.csv").write_text("no slide")
+    Image.fromarray(np.full((300, 300, 3), 200, np.uint8)).save(slides / "field.png")
+    command = ("detect", slides, "-o", out, "--model", model, "--device", "cpu", "--threshold", "0.9")
+    first = run(*command)
+    assert first.returncode == 1
+    assert "4 slides; skipped, for they are no slides: notes.csv" in first.stderr
+    assert "bad.tif" in first.stderr
+    assert "Traceback" not in first.stderr
+    assert first.stderr.count("states no believable micrometres per pixel. Give --mpp") == 1
+    assert "column mpp of a manifest" in first.stderr
+    warnings = [line for line in first.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings
+    assert all(line.startswith("warning: 2 slides (a, b): ") for line in warnings)
+    header, *rows, counted, meaning, stated, open_this = first.stdout.splitlines()
+    assert [line.split()[0] for line in (header, *rows)] == ["slide", "a", "b"]
+    assert counted == "2 slides counted (0 kept as they were), 2 failed"
+    assert meaning.startswith("by the model alone, not calibrated; counting range: ")
+    assert stated.startswith("model tiny, detections from 0.9, counted from 0.9; calibrated by nothing: ")
+    assert open_this == f"Open {out / 'index.html'}; counts as a table: {out / 'counts.csv'}"
+    assert len((out / "errors.log").read_text().splitlines()) == 2
+    assert (out / "a" / "report.html").stat().st_size > 10_000
     index = (out / "index.html").read_text()
-    assert "bad" in index
-    assert "he/report.html" in index
-    again = ("detect", bad, he_slide, "-o", out, "--model", model, "--device", "cpu", "--threshold", "0.9")
-    assert run(*again, "--allow-failed").returncode == 0, "a slide that is recorded as bad is a result"
+    assert "bad.tif" in index
+    assert "a/report.html" in index
+    again = run(*command, "--allow-failed")
+    assert again.returncode == 0, "a slide that is recorded as bad is a result"
+    assert "2 slides counted (2 kept as they were), 2 failed" in again.stdout
+    assert "warning" not in again.stderr
 
 
 def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, model: Path) -> None:

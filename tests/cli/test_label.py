@@ -56,7 +56,7 @@ def test_merge_of_some_observers(project: Project) -> None:
 
 
 def test_export_and_import(project: Project, tmp_path: Path) -> None:
-    assert "6 answers" in run("export", project.folder, tmp_path / "a.csv").output
+    assert "6 answers" in run("export", project.folder, "-o", tmp_path / "a.csv").output
     result = run("import", project.folder, tmp_path / "a.csv")
     assert result.output.strip() == "0 new answers, 0 replaced, 6 known already"
     (tmp_path / "a.csv").write_text("observer,item,answer\nA,nothing,not\n")

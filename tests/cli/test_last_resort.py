@@ -40,7 +40,7 @@ def test_names_do_not_reach_the_terminal_as_commands(capsys: pytest.CaptureFixtu
     [
         ("score", "x.csv", "--theta1", "nan"),
         ("evaluate", "mitoses", "--truth", "a", "--predictions", "b", "--radius-um", "inf"),
-        ("phh3", "sample", "m", "-w", "w", "-o", "o", "--active", "nan"),
+        ("phh3", "sample", "--manifest", "m", "-w", "w", "-o", "o", "--active", "nan"),
     ],
 )
 def test_no_option_takes_what_is_no_finite_number(command: tuple[str, ...]) -> None:

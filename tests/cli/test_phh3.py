@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -40,7 +41,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def workspace(manifest: Path) -> Path:
     folder = manifest.parent / "workspace"
-    results = json.loads(run("candidates", manifest, "-w", folder, "--json", code=1))
+    results = json.loads(run("candidates", "--manifest", manifest, "-o", folder, "--json", code=1))
     assert [row["candidates"] for row in results] == [14, 14, 14]
     return folder
 
@@ -61,7 +62,7 @@ def test_bad_slides_do_not_stop_the_others_and_finished_ones_are_kept(
     assert "looks like H&E" in log
     assert "no.tif" in log
     assert (workspace / "bad" / "candidates.png").is_file()
-    again = json.loads(run("candidates", manifest, "-w", workspace, "--json", code=1))
+    again = json.loads(run("candidates", "--manifest", manifest, "-o", workspace, "--json", code=1))
     assert all(row["reused"] for row in again)
 
 
@@ -70,17 +71,17 @@ def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: P
     small = ("--epochs", "1", "--batch", "4", "--samples", "4", "--device", "cpu")
     first, second = tmp_path / "p1", tmp_path / "p2"
     with pytest.raises(MetaphaseError, match="classify"):
-        run("sample", manifest, "-w", workspace, "-o", second, "--for", "cnn2")
-    run("sample", manifest, "-w", workspace, "-o", first, "--count", "8", "--per-case")
+        run("sample", "--manifest", manifest, "-w", workspace, "-o", second, "--for", "cnn2")
+    run("sample", "--manifest", manifest, "-w", workspace, "-o", first, "--count", "8", "--per-case")
     items = pd.read_csv(first / "items.csv", dtype=str)
     assert set(items["case"]) == {"01", "02"}  # neither the test case nor those that failed
     assert not {"cnn1", "dab_peak", "probability"} & set(items.columns)
     write_labels(first, ["artefact", "mitosis"])
     run("train-cnn1", first, "-o", tmp_path / "m1", *small)
     cnn1 = tmp_path / "m1" / "cnn1.safetensors"
-    run("classify", manifest, "-w", workspace, "--cnn1", cnn1, "--device", "cpu", code=1)
+    run("classify", "--manifest", manifest, "-o", workspace, "--cnn1", cnn1, "--device", "cpu", code=1)
     _keep_all(workspace)
-    run("sample", manifest, "-w", workspace, "-o", second, "--for", "cnn2", "--exclude", first)
+    run("sample", "--manifest", manifest, "-w", workspace, "-o", second, "--for", "cnn2", "--exclude", first)
     drawn = pd.read_csv(second / "items.csv", dtype=str)
     assert len(drawn) == 20
     assert not set(drawn["item"]) & set(items["item"])
@@ -88,7 +89,19 @@ def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: P
     run("train-cnn2", second, "-o", tmp_path / "m2", "--artefacts", first, *small)
     cnn2 = tmp_path / "m2" / "cnn2.safetensors"
     results = json.loads(
-        run("classify", manifest, "-w", workspace, "--cnn2", cnn2, "--device", "cpu", "--json", code=1)
+        run(
+            "classify",
+            "--manifest",
+            manifest,
+            "-o",
+            workspace,
+            "--cnn2",
+            cnn2,
+            "--device",
+            "cpu",
+            "--json",
+            code=1,
+        )
     )
     assert [row["case"] for row in results] == ["01", "02", "03"]
     mitoses = pd.read_parquet(workspace / "03" / "mitoses.parquet")
@@ -104,14 +117,22 @@ def _keep_all(workspace: Path) -> None:
         write_note(path, record["made_from"], record["facts"])
 
 
+def test_the_bundled_networks_classify_where_none_is_given(
+    manifest: Path, workspace: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(workspace, tmp_path / "work")
+    results = json.loads(
+        run("classify", "--manifest", manifest, "-o", own, "--device", "cpu", "--json", code=1)
+    )
+    assert all({"objects", "mitoses"} <= set(one) for one in results)
+
+
 def test_wrong_use(manifest: Path, workspace: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no network"):
-        run("classify", manifest, "-w", workspace)
     with pytest.raises(UsageError, match="cnn1 or cnn2"):
-        run("sample", manifest, "-w", workspace, "-o", tmp_path / "p", "--for", "cnn3")
+        run("sample", "--manifest", manifest, "-w", workspace, "-o", tmp_path / "p", "--for", "cnn3")
     (tmp_path / "settings.toml").write_text("threshold = 1\n")
     with pytest.raises(UsageError, match=r"settings\.toml: the file has no setting threshold"):
-        run("candidates", manifest, "-w", workspace, "--config", tmp_path / "settings.toml")
+        run("candidates", "--manifest", manifest, "-o", workspace, "--config", tmp_path / "settings.toml")
     (tmp_path / "none.csv").write_text("case,phh3\na,\n")
     with pytest.raises(UsageError, match="no case has a PHH3 slide"):
-        run("candidates", tmp_path / "none.csv", "-w", workspace)
+        run("candidates", "--manifest", tmp_path / "none.csv", "-o", workspace)

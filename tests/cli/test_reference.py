@@ -45,7 +45,9 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def results(cohort: Path) -> dict[str, dict[str, object]]:
     folder = cohort.parent
-    out = run("build", cohort, "-o", folder / "w", "--config", folder / "quick.toml", "--json", code=1)
+    out = run(
+        "build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml", "--json", code=1
+    )
     return {row["case"]: row for row in json.loads(out)}
 
 
@@ -77,13 +79,13 @@ def test_the_table_holds_every_point(cohort: Path, results: dict[str, dict[str, 
 
 def test_only_what_is_missing_is_done_again(cohort: Path, results: dict[str, dict[str, object]]) -> None:
     folder = cohort.parent
-    arguments = ("build", cohort, "-o", folder / "w", "--config", folder / "quick.toml")
+    arguments = ("build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml")
     again = {row["case"]: row for row in json.loads(run(*arguments, "--json", code=1))}
     assert again["01"] == results["01"] | {"again": ""}
     assert again["mismatch"] == results["mismatch"] | {"again": ""}
     settings = (folder / "quick.toml").read_text() + "[reference]\nmin_confidence = 1.0\n"
     (folder / "strict.toml").write_text(settings)
-    shown = run("build", cohort, "-o", folder / "w", "--config", folder / "strict.toml", code=1)
+    shown = run("build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "strict.toml", code=1)
     assert "refused: confidence" in shown
     assert "0 of 17 points accepted" in shown
     run(*arguments, code=1)
@@ -99,7 +101,7 @@ def test_decisions_survive_building_again(cohort: Path, results: dict[str, dict[
     for _ in range(2):
         told = json.loads(run("apply", folder / "w", "--decisions", folder / "d.csv", "--json"))
         assert told == {"reviewed": 1, "changed": 1, "stale": 0, "points": 17, "accepted": 7}
-    run("build", cohort, "-o", folder / "w", "--config", folder / "quick.toml", code=1)
+    run("build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml", code=1)
     after = pd.read_csv(folder / "w" / "reference.csv", dtype={"case": str})
     assert after.loc[after["reviewer"] == "Anna", "accepted"].tolist() == [False]
     assert int(after["accepted"].sum()) == 7
@@ -109,17 +111,17 @@ def test_decisions_survive_building_again(cohort: Path, results: dict[str, dict[
 
 def test_wrong_use_is_told_before_any_work(cohort: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one or the other"):
-        run("build", cohort, "-o", tmp_path, "--cnn2", "x.safetensors")
+        run("build", "--manifest", cohort, "-o", tmp_path, "--cnn2", "x.safetensors")
     plain = tmp_path / "plain.csv"
     plain.write_text("case,he,phh3\na,he.png,phh3.png\n")
     with pytest.raises(UsageError, match="CNN1 alone"):
-        run("build", plain, "-o", tmp_path / "w", "--cnn1", "x.safetensors")
+        run("build", "--manifest", plain, "-o", tmp_path / "w", "--cnn1", "x.safetensors")
     with pytest.raises(UsageError, match="Check --points"):
-        run("build", plain, "-o", tmp_path / "w", "--points", tmp_path / "none")
+        run("build", "--manifest", plain, "-o", tmp_path / "w", "--points", tmp_path / "none")
     (tmp_path / "bad.toml").write_text("[reference]\nvisible = 1\n")
     with pytest.raises(UsageError, match=r"\[reference\]"):
-        run("build", plain, "-o", tmp_path / "w", "--config", tmp_path / "bad.toml")
-    told = json.loads(run("build", plain, "-o", tmp_path / "w", "--json", code=1))
+        run("build", "--manifest", plain, "-o", tmp_path / "w", "--config", tmp_path / "bad.toml")
+    told = json.loads(run("build", "--manifest", plain, "-o", tmp_path / "w", "--json", code=1))
     assert "phh3 classify" in told[0]["reason"]
 
 
@@ -131,7 +133,17 @@ def test_points_come_from_a_folder_or_from_one_table(tmp_path: Path) -> None:
     folder = tmp_path / "points"
     folder.mkdir()
     (folder / "01.csv").write_bytes((tmp_path / "01.csv").read_bytes())
-    arguments = ("build", manifest, "-o", tmp_path / "w", "--config", settings, "--json", "--points")
+    arguments = (
+        "build",
+        "--manifest",
+        manifest,
+        "-o",
+        tmp_path / "w",
+        "--config",
+        settings,
+        "--json",
+        "--points",
+    )
     first = json.loads(run(*arguments, folder))[0]
     table = pd.read_csv(folder / "01.csv").assign(slide="01")
     pd.concat([table, table.assign(slide="02")]).to_csv(tmp_path / "all.csv", index=False)

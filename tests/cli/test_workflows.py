@@ -19,7 +19,9 @@ from tests.networks.training.stores import write_store
 def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cohort")
     size = ["--width", "640", "--height", "512"]
-    result = run("simulate", folder / "a", "--cases", "2", "--centres", "2", *size, "--seed", "3", "--json")
+    result = run(
+        "simulate", "-o", folder / "a", "--cases", "2", "--centres", "2", *size, "--seed", "3", "--json"
+    )
     assert result.returncode == 0, result.stderr
     assert [row["case"] for row in json.loads(result.stdout)] == ["case000", "case001"]
     return folder / "a"
@@ -34,7 +36,7 @@ def digest(folder: Path) -> dict[str, str]:
 def test_simulation_is_reproducible_and_its_slides_are_slides(cohort: Path, tmp_path: Path) -> None:
     settings = tmp_path / "cohort.toml"
     settings.write_text("cases = 2\ncentres = 2\nwidth = 640\nheight = 512\nseed = 9\n")
-    assert run("simulate", tmp_path / "b", "--config", settings, "--seed", "3").returncode == 0
+    assert run("simulate", "-o", tmp_path / "b", "--config", settings, "--seed", "3").returncode == 0
     assert digest(cohort) == digest(tmp_path / "b")
     for stain, slide in (("H&E", "he.tif"), ("DAB", "phh3.tif")):
         facts = json.loads(run("info", cohort / "case000" / slide, "--json").stdout)
@@ -43,10 +45,10 @@ def test_simulation_is_reproducible_and_its_slides_are_slides(cohort: Path, tmp_
 
 def test_impossible_simulations(tmp_path: Path) -> None:
     for wrong in (["--width", "3"], ["--cases", "0"], ["--centres", "99"], ["--config", "absent.toml"]):
-        result = run("simulate", tmp_path / "out", *wrong)
+        result = run("simulate", "-o", tmp_path / "out", *wrong)
         assert (result.returncode, "Traceback" in result.stderr) == (2, False), wrong
     (tmp_path / "file").write_text("in the way")
-    assert run("simulate", tmp_path / "file" / "out", "--cases", "1", "--centres", "1").returncode == 1
+    assert run("simulate", "-o", tmp_path / "file" / "out", "--cases", "1", "--centres", "1").returncode == 1
 
 
 def test_stain_commands(cohort: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import run_batch
-from metaphase.base.tables import read_table
+from metaphase.base.tables import read_table, write_table
 from metaphase.counting import CountConfig, Hotspot
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
+from metaphase.jobs import results
 from metaphase.jobs import slide_review as reviewing
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
@@ -98,6 +100,42 @@ def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder:
     (done,) = apply_reviews([root])
     assert len(pd.read_parquet(root / "detections.parquet")) == done.summary["detections"]
     assert "No such file" in (root / "index.html").read_text()
+
+
+def test_an_index_reads_only_what_changed_and_says_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cohort"
+    for name in ("c", "a", "b"):
+        copy = shutil.copytree(folder, root / name)
+        old = load_result(copy).name
+        for file in copy.glob(f"{old}.tissue.*"):
+            file.rename(copy / file.name.replace(old, name, 1))
+        for file in ("detections.parquet", "candidates.parquet"):
+            write_table(copy / file, read_table(copy / file).assign(slide=name))
+        told = json.loads((copy / "summary.json").read_text()) | {"name": name}
+        (copy / "summary.json").write_text(json.dumps(told))
+    whole, files = (
+        shutil.copytree(root, tmp_path / "whole"),
+        ("detections.parquet", "counts.csv", "index.html"),
+    )
+    write_cohort(whole)
+    added = shutil.move(root / "b", tmp_path / "b")
+    assert write_cohort(root).fresh == {"a", "c"}
+    shutil.move(added, root / "b")
+    read = []
+    monkeypatch.setattr(results, "read_table", lambda path: read.append(path.parent.name) or read_table(path))
+    assert write_cohort(root).fresh == {"b"}
+    assert sorted(read) == ["b", "b", "cohort", "cohort"], "the tables of all, and those of the new slide"
+    for file in files:
+        assert (root / file).read_bytes() == (whole / file).read_bytes(), file
+    assert not write_cohort(root).fresh
+    (root / "detections.parquet").write_bytes(b"somebody else's")
+    write_cohort(root)
+    assert (root / files[0]).read_bytes() == (whole / files[0]).read_bytes()
+    shutil.rmtree(root / "a")
+    assert [row["case"] for row in write_cohort(root).rows] == ["b", "c"]
+    assert set(read_table(root / "detections.parquet")["slide"]) == {"b", "c"}
 
 
 def test_without_answers_there_is_nothing_to_apply(folder: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from metaphase.reports.slide import CohortRow, write_cohort_index, write_slide_report
-from tests.reports.slide_report_samples import count_of, noisy_slide, random_points, result_for
-from tests.reports.test_slide_report_cohort import FOCUS
+from metaphase.reports.slide import write_slide_report
+from tests.reports.slide_report_samples import noisy_slide, random_points, result_for
+from tests.reports.test_slide_report_cohort import FOCUS, row, write_index
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +94,16 @@ def test_an_enlarged_figure_opens_inside_the_window(browser, report: Path, width
     assert tab.complaints == []
 
 
-def wordy_index(folder: Path, report: Path) -> Path:
+def wordy_index(folder: Path) -> Path:
     """An index of slides with long names and warnings."""
-    about = (report, count_of(3.0, 1.0, 9.0), 2.0, 2, 3.0, 40.0, (FOCUS,))
-    rows = [CohortRow(f"{number} {'name ' * 9}", *about) for number in range(9)]
-    return write_cohort_index(folder / "index.html", rows)
+    rows = [row(f"{number} {'name ' * 9}", 3.0, 1.0, 9.0, FOCUS.code) for number in range(9)]
+    write_index(folder, [*rows, row("other", 3.0)], None, FOCUS)
+    return folder / "index.html"
 
 
 @pytest.mark.slow
 def test_a_printed_page_is_not_cut(browser, report: Path, tmp_path: Path) -> None:
-    index = wordy_index(tmp_path, report)
+    index = wordy_index(tmp_path)
     tab = Tab(browser, viewport={"width": 688, "height": 1000})  # A4 between margins of 14 mm
     tab.page.emulate_media(media="print")
     for page in (report, index):
@@ -115,10 +115,10 @@ def test_a_printed_page_is_not_cut(browser, report: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_index_fits_a_tablet(browser, report: Path, tmp_path: Path) -> None:
+def test_the_index_fits_a_tablet(browser, tmp_path: Path) -> None:
     tab = Tab(browser, viewport={"width": 768, "height": 1024})
-    tab.page.goto(wordy_index(tmp_path, report).as_uri())
-    for cell in tab.page.locator("tbody tr").first.locator("td").all():
+    tab.page.goto(wordy_index(tmp_path).as_uri())
+    for cell in tab.page.locator("tbody tr").first.locator("td:visible").all():
         box = cell.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 768
@@ -157,18 +157,31 @@ def test_without_scripts_everything_shows(browser, report: Path) -> None:
     tab.context.close()
 
 
-def test_the_index_sorts_by_any_column(tab: Tab, tmp_path: Path) -> None:
+def test_the_index_sorts_searches_filters_and_turns_pages(tab: Tab, tmp_path: Path) -> None:
     rows = [
-        CohortRow(name, tmp_path / f"{name}.html", count_of(count, 0, 20), grade=2)
-        for name, count in (("b", 3.0), ("a", 9.0), ("c", 5.0))
+        row(f"s{number}", float(number % 60), 0, 70, *["out-of-focus"] * (number > 117))
+        for number in range(120)
     ]
-    tab.page.goto(write_cohort_index(tmp_path / "index.html", rows).as_uri())
+    write_index(tmp_path, rows, None, FOCUS)
+    page = tab.page
+    page.goto((tmp_path / "index.html").as_uri())
 
     def names() -> list[str]:
-        return tab.page.locator("td.name").all_inner_texts()
+        return page.locator("td.name").all_inner_texts()
 
-    assert names() == ["a", "c", "b"]
-    tab.page.get_by_role("button", name="Mitotic count").click()
-    assert names() == ["b", "c", "a"]
-    tab.page.get_by_role("button", name="Slide").click()
-    assert names() == ["a", "b", "c"]
+    assert names()[:3] == ["s59", "s119", "s58"]
+    assert page.locator("output").inner_text() == "1 to 50 of 120"
+    page.get_by_label("Further slides").click()
+    page.get_by_label("Further slides").click()
+    assert len(names()) == 20
+    page.get_by_role("button", name="Mitotic count").click()
+    assert names()[:2] == ["s0", "s60"]
+    page.get_by_role("button", name="Slide", exact=True).click()
+    assert names()[:3] == ["s0", "s1", "s2"]
+    page.get_by_label("Search").fill("S11")
+    assert len(names()) == 11
+    page.get_by_label("Warning").select_option("out-of-focus")
+    assert names() == ["s118", "s119"]
+    assert page.locator("td.name a").first.get_attribute("href") == "s118/report.html"
+    page.get_by_label("Warning").select_option("-")
+    assert len(names()) == 9

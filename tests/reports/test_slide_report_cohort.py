@@ -2,77 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from metaphase.base.cautions import Caution
-from metaphase.reports.slide import CohortRow, write_cohort_index
+from metaphase.reports.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
 from tests.reports.slide_report_samples import Page, count_of
 
 FOCUS = Caution("out-of-focus", "out of focus", "scan it again")
 HOSTILE = "javascript:alert(1)//<b>\"'"
+KINDS = {"model": ("by the model alone", "counting range: another section; it leaves out errors")}
 
 
-def rows(folder: Path) -> list[CohortRow]:
-    return [
-        CohortRow(
-            "b", folder / "reports" / "b c#1.html", count_of(7.5, 0.0941, 11.04), 2.0, 2, 7.5, 30.0, (FOCUS,)
-        ),
-        CohortRow("d"),
-        CohortRow("a", folder / "reports" / "a.html", count_of(31.0, 25, 40), 2.0, 3, 31.0, 12.0),
-        CohortRow("z", error="z.svs: cannot be decoded at level 0. Copy the file again."),
-        CohortRow(
-            HOSTILE,
-            folder / HOSTILE.replace("/", "_"),
-            count_of(0.0, 0, 2),
-            0.264,
-            1,
-            0.0,
-            1.0,
-            (Caution("odd", HOSTILE),),
-        ),
-        CohortRow("y", error=HOSTILE),
+def row(
+    name: str, count: float | None, low: float = 0.0, high: float = 9.0, *codes: str, **other: Any
+) -> Row:
+    shown = count_of(0.0 if count is None else count, low, high)
+    facts = {"case": name, "count": count, "kind": "model", "count_low": low, "grade": 1, "grade_shown": "1"}
+    areas = {"counted_mm2": 0.264, "area_mm2": 30.0}
+    texts = {"shown": "–" if count is None else shown.text, "may_be": shown.interval_text}
+    return {**facts, **areas, "warnings": list(codes), "report": f"{name}/report.html", **texts, **other}
+
+
+def write_index(
+    folder: Path, rows: Sequence[Row], failed: dict[str, str] | None = None, *told: Caution
+) -> Page:
+    write_rows(folder / ROWS, {}, rows)
+    write_cohort_index(folder / "index.html", rows, failed or {}, {one.code: one for one in told}, KINDS)
+    return Page((folder / "index.html").read_text(encoding="utf-8"))
+
+
+def sample(folder: Path) -> Page:
+    rows = [
+        row("b", 7.5, 0.0941, 11.04, "out-of-focus", "far-stain", report="reports/b c#1.html"),
+        row("d", None),
+        row("a", 31.0, 25, 40, "far-stain"),
+        row(HOSTILE, 0.0, 0, 2, HOSTILE, "far-stain", report=HOSTILE),
     ]
+    failed = {"z": "z.svs: cannot be decoded at level 0. Copy the file again.", "y": HOSTILE}
+    return write_index(folder, rows, failed, FOCUS, Caution("far-stain", "far"), Caution(HOSTILE, HOSTILE))
 
 
 def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
-    html = write_cohort_index(tmp_path / "index.html", rows(tmp_path)).read_text(encoding="utf-8")
-    page = Page(html)
-    names = [cell["data-key"] for cell in page.of("td", class_="name")]
-    assert names == ["a", "b", HOSTILE, "d"]
+    page = sample(tmp_path)
+    assert page.text("a").split()[:2] == ["a", "b"]
     text = page.text()
     assert "4 counted" in text
-    assert "2 with warnings" in text
+    assert "3 with warnings" in text
     assert "2 failed" in text
     assert text.index("cannot be decoded") < text.index("May be")
     assert "0.1 to 11" in text
-    assert "model, in 0.26 mm²" in text
+    assert "0.264" in text
+    assert "Counting range" not in text
     assert "counting range: another section; it leaves out errors" in text
     assert "95 %" not in text
-    assert "out of focus: scan it again" in text
+
+
+def test_a_warning_of_many_slides_is_told_once_with_their_names(tmp_path: Path) -> None:
+    text = sample(tmp_path).text()
+    assert text.count("Far stain: 3 slides") == 1
+    assert f"b, a, {HOSTILE}" in text
+    assert "Out of focus: 1 slide b: out of focus: scan it again" in text
+    assert "out of focus, far stain" in text
+    all_of_them = [row(name, 1.0, 0, 1, "out-of-focus") for name in "abc"]
+    everywhere = write_index(tmp_path, all_of_them, None, FOCUS)
+    assert "Out of focus: all 3 slides" in everywhere.text("summary")
+    assert "out of focus" not in everywhere.text("td"), "not again in every row"
 
 
 def test_links_are_relative_and_arrive(tmp_path: Path) -> None:
-    target = tmp_path / "out" / "index.html"
-    page = Page(write_cohort_index(target, rows(tmp_path)).read_text(encoding="utf-8"))
-    links = [link["href"] for link in page.of("a")]
+    links = [link["href"] for link in sample(tmp_path).of("a")]
     assert all(":" not in link and not link.startswith("/") for link in links)
-    reached = {(target.parent / unquote(link)).resolve() for link in links}
-    assert reached == {row.report.resolve() for row in rows(tmp_path) if row.report}
+    assert {unquote(link) for link in links} == {
+        "reports/b c#1.html",
+        "d/report.html",
+        "a/report.html",
+        HOSTILE,
+    }
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    page = Page(write_cohort_index(tmp_path / "i.html", rows(tmp_path)).read_text(encoding="utf-8"))
+    page = sample(tmp_path)
     assert not [link for link in page.of("a") if link["href"].startswith("javascript:")]
-    assert len(page.of("script")) == 1
+    assert [script.get("src") for script in page.of("script")] == [ROWS, None]
     assert HOSTILE in page.text("dd")
 
 
 def test_an_empty_cohort_and_one_of_failures(tmp_path: Path) -> None:
-    empty = Page(write_cohort_index(tmp_path / "0.html", []).read_text(encoding="utf-8"))
-    assert "0 slides" in empty.text("h1")
-    failed = Page(
-        write_cohort_index(tmp_path / "1.html", [CohortRow("x", error="no")]).read_text(encoding="utf-8")
-    )
+    assert "0 slides" in write_index(tmp_path, []).text("h1")
+    failed = write_index(tmp_path, [], {"x": "no"})
     assert "1 slide" in failed.text("h1")
     assert not failed.of("table")
+
+
+def test_ten_thousand_slides_are_one_light_page_and_rows_beside_it(tmp_path: Path) -> None:
+    rows = [row(f"s{number}", float(number % 40), 0, 50, "far-stain") for number in range(10_000)]
+    failed = {f"f{number}": "cannot be decoded" for number in range(300)}
+    page = write_index(tmp_path, rows, failed, Caution("far-stain", "far"))
+    assert (tmp_path / "index.html").stat().st_size < 60_000
+    assert len(page.of("td", class_="name")) == PAGE_ROWS
+    assert len(page.of("dt")) == 20
+    assert "and 280 more" in page.text()
+    assert "those of all 10,000 slides are in counts.csv" in page.text()
+    made, kept = read_rows(tmp_path / ROWS)
+    assert kept == rows
+    assert made["columns"] == list(rows[0])
+
+
+def test_rows_that_are_not_as_they_were_written_are_none(tmp_path: Path) -> None:
+    assert read_rows(tmp_path / ROWS) == ({}, [])
+    write_rows(tmp_path / ROWS, {}, [row("a", 1.0)])
+    written = (tmp_path / ROWS).read_text()
+    for text in ("", "const SLIDES = 7;", written[:-9], written.replace('"a"', '"b"')):
+        (tmp_path / ROWS).write_text(text)
+        assert read_rows(tmp_path / ROWS) == ({}, [])

@@ -18,7 +18,7 @@ from PIL import Image as PillowImage
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
 from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
-from metaphase.slides.backends import filled_bounds, ome_mpp
+from metaphase.slides.backends import GIVE_MPP, filled_bounds, ome_mpp
 from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 
@@ -125,7 +125,7 @@ def test_print_resolution_is_not_believed(tmp_path: Path) -> None:
     with open_slide(path) as slide:
         assert slide.info.resolution is None
         (warning,) = slide.info.warnings
-        assert (warning.code, warning.next_step) == ("odd-mpp", "give --mpp")
+        assert (warning.code, warning.next_step) == ("odd-mpp", GIVE_MPP)
         assert "352.8" in warning.text
 
 

@@ -40,7 +40,7 @@ def bench(
     from metaphase.jobs.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
     from metaphase.networks.engine import EngineConfig
-    from metaphase.slides import SlideSource
+    from metaphase.slides.opening import sources_with
 
     config = EngineConfig(
         device=device,
@@ -49,7 +49,7 @@ def bench(
         batch=batch,
     )
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
-    source = None if slide is None else SlideSource(slide, mpp)
+    source = None if slide is None else sources_with([slide], mpp)[0]
     with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
 

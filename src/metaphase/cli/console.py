@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from metaphase.base.cautions import Caution
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
@@ -41,15 +41,19 @@ if TYPE_CHECKING:
 
 Slide = Annotated[Path, typer.Argument(help="Whole-slide image, TIFF or plain image.", metavar="SLIDE")]
 Slides = Annotated[
-    list[Path], typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE...")
+    list[Path],
+    typer.Argument(help="Whole-slide images, TIFFs, plain images, or folders of them.", metavar="SLIDE..."),
 ]
+MANIFEST = typer.Option("--manifest", help="Table of the cohort: case, he, phh3, split, mpp and so on.")
+Manifest = Annotated[Path | None, MANIFEST]
+NeededManifest = Annotated[Path, MANIFEST]
 Folder = Annotated[
     Path,
     typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=output_folder),
 ]
 Mpp = Annotated[
     float | None,
-    typer.Option(help="Micrometres per pixel of the slide, where the file does not say (40x: about 0.25)."),
+    typer.Option(help="Micrometres per pixel of slides that state none (40x: about 0.25)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Device = Annotated[
@@ -58,13 +62,9 @@ Device = Annotated[
         "--device", help="cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."
     ),
 ]
-
-
 Explain = Annotated[
     bool, typer.Option("--explain", help="Say of every stage whether it was kept, and else why it was done.")
 ]
-
-
 Shard = Annotated[
     str,
     typer.Option(
@@ -73,8 +73,6 @@ Shard = Annotated[
         metavar="I/N",
     ),
 ]
-
-
 LogJson = Annotated[
     bool, typer.Option("--log-json", help="Tell what happens as lines of JSON on stderr, a line an event.")
 ]
@@ -90,8 +88,11 @@ Cluster = Annotated[
     Path | None,
     typer.Option("--cluster", help="TOML file: workers asked of Slurm, PBS, LSF, ...; see docs/cohorts.md."),
 ]
-
-
+Cnn1 = Annotated[Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1, or phh3-cnn1.")]
+Cnn2 = Annotated[Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2, or phh3-cnn2.")]
+Settings = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with any settings; options override it.")
+]
 Theta1 = Annotated[
     float | None,
     typer.Option(help="Counts up to this are grade 1; by default the operating point's, else 6."),
@@ -150,9 +151,25 @@ def complain(message: str) -> None:
     stderr.print(f"[bold red]error[/]: {escape(_brief(message))}")
 
 
-def warn(message: str) -> None:
-    """One warning line on stderr."""
-    stderr.print(f"[yellow]warning[/]: {escape(_brief(message))}")
+def warn(*warnings: object) -> None:
+    """A line on stderr for each of them."""
+    for warning in warnings:
+        stderr.print(f"[yellow]warning[/]: {escape(_brief(str(warning)))}")
+
+
+def warn_once(told: Iterable[tuple[str, Caution]]) -> None:
+    """A line for each kind of warning: of how many slides, which, and what it says of the first."""
+    from metaphase.base.tables import named
+
+    kinds: dict[str, list[tuple[str, Caution]]] = {}
+    for name, caution in told:
+        kinds.setdefault(caution.code, []).append((name, caution))
+    for (first, caution), *others in kinds.values():
+        names = dict.fromkeys([first, *(name for name, _ in others)])
+        several = f"{len(names)} slides ({named(names)}): "
+        alike = all(other == caution for _, other in others)
+        where = f"{first}: " if len(names) == 1 else several if alike else f"{several}for example {first}: "
+        warn(f"{where}{caution}")
 
 
 def _brief(message: str) -> str:
@@ -184,10 +201,9 @@ def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
     """A line for each kind of count among results, and what its interval means."""
     from metaphase.counting import counts_in
 
-    counts = [counts_in(result)[0] for result in results]
-    notes = (f"{one.kind_text}; {one.interval_note}" for one in counts if one.count_interval)
-    for note in dict.fromkeys(notes):
-        say(note)
+    kinds = {one.kind: one for one in reversed([counts_in(result)[0] for result in results])}
+    for kind in [one for one in kinds.values() if one.count_interval]:
+        say(f"{kind.kind_text}; {kind.interval_note}")
 
 
 def print_json(value: Any) -> None:
@@ -232,6 +248,19 @@ class _Left(TimeRemainingColumn):
         return Text("" if left is None else f"about {brief_time(left)} left")
 
 
+def chosen_slides(paths: Iterable[Path]) -> list[Path]:
+    """Slides as they were given, and those of folders; what else lies there is told in a line."""
+    from metaphase.base.tables import named
+    from metaphase.jobs.cohort import slides_in
+
+    paths = list(paths)
+    slides, others = slides_in(paths)
+    if slides != paths:
+        skipped = f"; skipped, for they are no slides: {named(one.name for one in others)}" if others else ""
+        tell(f"{len(slides)} slides{skipped}")
+    return slides
+
+
 def progress_bar(unit: str = "") -> Progress:
     """A bar on stderr that is silent where nobody watches."""
     columns = (
@@ -250,9 +279,9 @@ def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True)
         tell(f"{name}: {state.explanation}" if name else state.explanation)
 
 
-def say(line: str) -> None:
-    """A plain line on stdout, however long."""
-    stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+def say(line: object) -> None:
+    """A plain line on stdout, whatever it holds and however long it is."""
+    stdout.print(str(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def tell(line: str) -> None:
@@ -331,17 +360,16 @@ class JsonWatch(BatchWatch):
 
 
 class BarWatch(BatchWatch):
-    """A batch on a progress bar: all items and those worked on; errors and warnings as they come.
+    """A batch on a progress bar: all items and those worked on, errors as they come, warnings at the end.
 
-    A warning that several items share is told of the first; `end` says of how many more it holds. Where
-    nobody watches a terminal, a line for each item in its place.
+    Where nobody watches a terminal, a line for each item in its place.
     """
 
     def __init__(self, bar: Progress) -> None:
         self._bar, self._pace = bar, Pace()
         self._all: TaskID | None = None
         self._each: dict[str, TaskID] = {}
-        self._warned: Counter[str] = Counter()
+        self._warned: list[tuple[str, Caution]] = []
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
         """Begin a line."""
@@ -355,21 +383,17 @@ class BarWatch(BatchWatch):
         return lambda done, all_of_it: self._bar.update(one, completed=done, total=all_of_it)
 
     def finished(self, name: str, result: object) -> None:
-        """Tell what to beware of."""
+        """Tell that; of one that was kept as it was, nothing was to be done and there are no news."""
         self._end(name, done=True)
         seconds = self._pace.end(name)
         if not stderr.is_terminal:
             tell(f"{name}: done in {seconds:.1f} s ({self._pace})")
-        for warning in map(str, getattr(result, "warnings", ())):
-            if not self._warned[warning]:
-                warn(f"{name}: {warning}")
-            self._warned[warning] += 1
+        if not getattr(result, "resumed", False):
+            self._warned += [(name, caution) for caution in getattr(result, "warnings", ())]
 
     def end(self) -> None:
-        """All are done."""
-        for warning, often in self._warned.items():
-            if often > 1:
-                warn(f"the same of {often - 1} more: {warning}")
+        """All are done: what to beware of."""
+        warn_once(self._warned)
 
     def failed(self, failure: Failure, log: Path | None) -> None:
         """Tell what went wrong, the others go on."""

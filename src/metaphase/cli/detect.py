@@ -10,47 +10,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import (
-    AREA,
-    COUNT_COLUMNS,
-    Cluster,
-    Device,
-    Explain,
-    Folder,
-    Json,
-    LogJson,
-    Mpp,
-    Paper,
-    Scheduler,
-    Shard,
-    Site,
-    Theta1,
-    Theta2,
-    Workers,
-    batch_bar,
-    count_cells,
-    explain,
-    explain_counts,
-    print_json,
-    stdout,
-    told_point,
-    warn,
-)
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.base.sharing.batch import Batch
     from metaphase.jobs.detection import SlideOutcome
 
 
+MOST_ROWS = 20
+"""Slides whose counts are printed; those of more are in a table beside the index."""
+
+
 def detect(
-    output: Folder,
-    slides: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Whole-slide images, TIFFs or plain images.", metavar="SLIDE..."),
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(help="Search the H&E slides of a cohort instead, named by their cases.")
-    ] = None,
+    output: console.Folder,
+    slides: console.Slides = [],  # noqa: B006 -- as typer wants it
+    manifest: console.Manifest = None,
     split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
     model: Annotated[
         list[Path] | None,
@@ -59,14 +33,14 @@ def detect(
             help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
         ),
     ] = None,
-    device: Device = None,
+    device: console.Device = None,
     threshold: Annotated[
         float | None,
         typer.Option(
             help="Probability from which a detection is a mitosis and counts; by default the model's own two."
         ),
     ] = None,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
     tissue: Annotated[
         str, typer.Option(help="A mask from `metaphase tissue`, or `whole` to search everything.")
     ] = "",
@@ -77,8 +51,8 @@ def detect(
     probability_map: Annotated[
         bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
     ] = False,
-    theta1: Theta1 = None,
-    theta2: Theta2 = None,
+    theta1: console.Theta1 = None,
+    theta2: console.Theta2 = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -92,8 +66,8 @@ def detect(
     floor: Annotated[
         float | None, typer.Option(help="Weakest peaks that are kept in candidates.parquet; by default 0.1.")
     ] = None,
-    site: Site = None,
-    paper: Paper = False,
+    site: console.Site = None,
+    paper: console.Paper = False,
     any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
     allow_damage: Annotated[
         bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
@@ -104,10 +78,10 @@ def detect(
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
     ] = False,
-    shard: Shard = "",
-    workers: Workers = 0,
-    scheduler: Scheduler = "",
-    cluster: Cluster = None,
+    shard: console.Shard = "",
+    workers: console.Workers = 0,
+    scheduler: console.Scheduler = "",
+    cluster: console.Cluster = None,
     allow_failed: Annotated[
         bool,
         typer.Option(
@@ -115,12 +89,12 @@ def detect(
             help="End with 0 though slides are bad, as errors.log and the index say: for workflow engines.",
         ),
     ] = False,
-    log_json: LogJson = False,
-    explained: Explain = False,
+    log_json: console.LogJson = False,
+    explained: console.Explain = False,
     status: Annotated[
         bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
     ] = False,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
 
@@ -134,12 +108,13 @@ def detect(
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
     from metaphase.jobs.detection_config import DetectionConfig
-    from metaphase.jobs.results import INDEX
+    from metaphase.jobs.results import COUNTS, INDEX
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine import EngineConfig
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest", next_step="give SLIDE... or --manifest, one of the two")
+    slides = console.chosen_slides(slides)
     config = DetectionConfig(
         threshold=threshold,
         suppress_um=suppress_um,
@@ -156,7 +131,7 @@ def detect(
         formats=tuple(formats or ()),
     )
     if manifest is None:
-        chosen = list(named_slides(slides or [], mpp=mpp, tissue=tissue).values())
+        chosen = list(named_slides(slides, mpp=mpp, tissue=tissue).values())
     else:
         chosen = cohort_slides(manifest, split, mpp=mpp, tissue=tissue)
         if not chosen:
@@ -166,9 +141,8 @@ def detect(
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
-        raise unknown[0]
-    for error in unknown:
-        warn(str(error))
+        raise next(iter(unknown.values()))
+    chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
     engine = EngineConfig(
         device=device,
         precision=precision,  # type: ignore[arg-type]
@@ -178,26 +152,33 @@ def detect(
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
-            explain(slide_states(slide, output / slide.name, ready, config), slide.name)
+            console.explain(slide_states(slide, output / slide.name, ready, config), slide.name)
         return
     gpus = gpu_count() if workers and device in (None, "cuda") else 0
-    with hired(workers, scheduler, cluster, gpus=gpus) as crew, batch_bar(AREA, log_json=log_json) as watch:
+    with (
+        hired(workers, scheduler, cluster, gpus=gpus) as crew,
+        console.batch_bar(console.AREA, log_json=log_json) as watch,
+    ):
         done = detect_cohort(chosen, output, ready, config, watch=watch, crew=crew)
     for name, outcome in done.results.items():
-        explain(outcome.states, name, shown=explained)
+        console.explain(outcome.states, name, shown=explained)
     outcomes = list(done.results.values())
     if as_json:
-        print_json(_plain(done, ready.detector.card))
+        console.print_json(_plain(done, ready.detector.card))
     elif outcomes:
-        stdout.print(_table(outcomes))
-        explain_counts(outcome.summary for outcome in outcomes)
+        if len(outcomes) <= MOST_ROWS:
+            console.stdout.print(_table(outcomes))
+        done_of = f"{len(outcomes)} slide{'s' * (len(outcomes) > 1)} counted"
+        kept = sum(one.resumed for one in outcomes)
+        console.say(f"{done_of} ({kept} kept as they were), {len(done.failures)} failed")
+        console.explain_counts(outcome.summary for outcome in outcomes)
         stated = outcomes[0].summary["operating_points"]
-        stdout.print(f"model {stated['model']}", markup=False, highlight=False, soft_wrap=True)
-        for name, what in (("mitoses", "detections"), ("count", "counted")):
-            stdout.print(f"{what} {told_point(stated[name])}", markup=False, highlight=False, soft_wrap=True)
+        deltas = (
+            f"detections from {stated['mitoses']['delta']:.6g}, counted from {stated['count']['delta']:.6g}"
+        )
         told = stated.get("site") or "nothing: give a profile of your laboratory with --site"
-        stdout.print(f"calibrated by {told}", markup=False, highlight=False, soft_wrap=True)
-        stdout.print(f"Open {escape(str(output / INDEX))}", soft_wrap=True)
+        console.say(f"model {stated['model']}, {deltas}; calibrated by {told}")
+        console.say(f"Open {output / INDEX}; counts as a table: {output / COUNTS}")
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 
@@ -212,15 +193,12 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(outcomes: list[SlideOutcome]) -> Table:
-    columns = ("slide", "mm2", "detections", "counted", *COUNT_COLUMNS, "s/mm2")
+    columns = ("slide", "mm2", "detections", "counted", *console.COUNT_COLUMNS, "s/mm2")
     table = Table(*columns, box=None, pad_edge=False)
     for outcome in outcomes:
-        table.add_row(escape(outcome.folder.name), *_cells(outcome))
+        summary, area = outcome.summary, outcome.summary["tissue_mm2"]
+        speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "kept"
+        found = (str(summary[name]) for name in ("detections", "counted"))
+        cells = (f"{area:.2f}", *found, *console.count_cells(summary), speed)
+        table.add_row(escape(outcome.folder.name), *cells)
     return table
-
-
-def _cells(outcome: SlideOutcome) -> list[str]:
-    summary, area = outcome.summary, outcome.summary["tissue_mm2"]
-    speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "kept"
-    found = (str(summary[name]) for name in ("detections", "counted"))
-    return [f"{area:.2f}", *found, *count_cells(summary), speed]

@@ -15,6 +15,7 @@ from metaphase.cli.console import (
     COUNT_COLUMNS,
     Folder,
     Json,
+    Manifest,
     Mpp,
     Site,
     Theta1,
@@ -27,6 +28,7 @@ from metaphase.cli.console import (
     stdout,
     told_point,
     warn,
+    warn_once,
 )
 
 # ---- `metaphase convert`: detections from any format to any other ----
@@ -48,7 +50,7 @@ def convert(
         typer.Option(help="{names of formats}; by default what the output's name says."),
     ] = None,
     mpp: Mpp = None,
-    manifest: Annotated[Path | None, typer.Option(help="Table of case, mpp, width and height.")] = None,
+    manifest: Manifest = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
     suppress_um: Annotated[
         float | None,
@@ -75,8 +77,7 @@ def convert(
         suppress_um=suppress_um,
         slide=slide,
     )
-    for warning in done.warnings:
-        warn(str(warning))
+    warn(*done.warnings)
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
         warnings = [warning.to_dict() for warning in done.warnings]
@@ -104,8 +105,7 @@ def import_data(
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
-    for warning in result.warnings:
-        warn(str(warning))
+    warn(*result.warnings)
     if as_json:
         files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
         warnings = [warning.to_dict() for warning in result.warnings]
@@ -136,7 +136,6 @@ Files = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
-Manifest = Annotated[Path | None, typer.Option(help="Manifest with the um/px of each slide (mpp, or he).")]
 OneSlide = Annotated[Path | None, typer.Option("--slide", help="The slide itself: its um/px and tissue.")]
 Area = Annotated[
     float | None, typer.Option("--area", help="Tissue in mm2, where there is no slide to look at.")
@@ -193,9 +192,8 @@ def score(
             batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
         counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
-    warnings = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
-    for name, caution in dict.fromkeys(warnings):
-        warn(f"{name}: {caution}")
+    told = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
+    warn_once(dict.fromkeys(told))
     if output is not None:
         write_table(output, jobs.stated_counts(counts, points))
     if as_json:
@@ -204,8 +202,7 @@ def score(
         stdout.print(_table(counts))
         explain_counts(one for _, one in counts)
         for point in points:
-            told = told_point(point.model_dump())
-            say(f"counted {told}")
+            say(f"counted {told_point(point.model_dump())}")
     raise typer.Exit(int(failed))
 
 

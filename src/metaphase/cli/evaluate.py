@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.cli.console import Folder, Json, Mpp, Paper, print_json, say, stdout, warn
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,6 @@ Counts = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
-Manifest = Annotated[Path | None, typer.Option(help="Manifest, where it is not beside the truth.")]
 By = Annotated[list[str] | None, typer.Option(help="Manifest column to report apart; may be repeated.")]
 Split = Annotated[str | None, typer.Option(help="Use only this split of the manifest.")]
 Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
@@ -67,7 +66,7 @@ def mitoses(
     truth: Truth,
     predictions: Predictions,
     output: Output = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     by: By = None,
     split: Split = None,
     threshold: Annotated[float | None, typer.Option(help="Least probability that counts.")] = None,
@@ -78,8 +77,8 @@ def mitoses(
     border_um: Border = 0.0,
     missing_as_empty: MissingAsEmpty = False,
     bootstrap: Bootstrap = 1000,
-    mpp: Mpp = None,
-    as_json: Json = False,
+    mpp: console.Mpp = None,
+    as_json: console.Json = False,
 ) -> None:
     """Are the mitoses in the right places? Precision, recall, F1, average precision, FROC."""
     from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
@@ -113,7 +112,7 @@ def _add_agreement(task: str, about: str) -> None:
         card: Card = None,
         skip_missing: SkipMissing = False,
         bootstrap: Bootstrap = 1000,
-        as_json: Json = False,
+        as_json: console.Json = False,
     ) -> None:
         from metaphase.evaluation import BootstrapConfig, evaluate_grade, evaluate_proliferation
         from metaphase.reports.evaluation import write_agreement_report
@@ -138,15 +137,15 @@ def tune_mitoses_command(
     truth: Truth,
     predictions: Predictions,
     card: NewCard = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     split: Split = None,
     ignore: Ignore = None,
     radius_um: RadiusUm = 7.5,
     matching: Method = Matching.greedy,
     missing_as_empty: MissingAsEmpty = False,
-    mpp: Mpp = None,
-    paper: Paper = False,
-    as_json: Json = False,
+    mpp: console.Mpp = None,
+    paper: console.Paper = False,
+    as_json: console.Json = False,
 ) -> None:
     """Choose delta for single mitoses, the probability threshold with the highest F1."""
     from metaphase.evaluation import MatchingConfig, tune_mitoses
@@ -169,8 +168,8 @@ def _add_count_tuning(name: str, parts: tuple[CountPart, ...], about: str) -> No
         predictions: Counts,
         card: NewCard = None,
         split: Split = None,
-        paper: Paper = False,
-        as_json: Json = False,
+        paper: console.Paper = False,
+        as_json: console.Json = False,
     ) -> None:
         from metaphase.evaluation import tune_count
 
@@ -212,21 +211,19 @@ def _show(
     threshold: str,
     settings: dict[str, Any],
 ) -> None:
-    for warning in warnings:
-        warn(str(warning))
+    console.warn(*warnings)
     point = settings["operating_point"] or ("no operating point" if threshold else "")
     if as_json:
-        print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
+        console.print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
         return
     shown = Table("", *(str(group) for group in table["group"]), box=None)
     for name in table.columns.drop(["by", "group"]):
         shown.add_row(str(name), *map(_cell, table[name]))
-    stdout.print(shown)
+    console.stdout.print(shown)
     if point:
-        told = f"{threshold} ({point})" if threshold else f"operating point {point}"
-        say(told)
+        console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
     if output is not None:
-        say(str(output / "index.html"))
+        console.say(output / "index.html")
 
 
 def _cell(value: Any) -> str:
@@ -238,14 +235,14 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     known = {name: value for name, value in reached.items() if value is not None}
     values: dict[str, Any] = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
     if as_json:
-        print_json(values | {"delta_range": tuned.delta_range})
+        console.print_json(values | {"delta_range": tuned.delta_range})
         return
-    stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
+    console.stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
-        say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
+        console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
-        warn("too few patients to tell how far delta depends on them: tune on more")
+        console.warn("too few patients to tell how far delta depends on them: tune on more")
 
 
 def _told(value: Any) -> str:
@@ -261,8 +258,8 @@ observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
 @observers.command()
 def export(
     detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
-    manifest: Annotated[Path, typer.Option(help="Manifest with the slides.")],
-    output: Folder,
+    manifest: console.NeededManifest,
+    output: console.Folder,
     key: Annotated[
         Path, typer.Option(help="File that tells which patch is what; keep it from the observer.")
     ],
@@ -271,10 +268,10 @@ def export(
         float | None,
         typer.Option(help="Least probability of a detection; by default the point that the tables state."),
     ] = None,
-    paper: Paper = False,
+    paper: console.Paper = False,
     count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw and the order.")] = 0,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
 ) -> None:
     """Write shuffled patches of detections and distractors, and an answer sheet."""
     from metaphase.evaluation import StudyConfig, export_observers
@@ -283,9 +280,8 @@ def export(
         detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
         config=StudyConfig(detections=count, seed=seed), paper=paper,
     )  # fmt: skip
-    for warning in study.warnings:
-        warn(str(warning))
-    say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
+    console.warn(*study.warnings)
+    console.say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
 
 
 @observers.command()
@@ -297,14 +293,14 @@ def read(
     recall: Annotated[
         float | None, typer.Option(help="Recall of the detector, for the alternative F1.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Precision according to the observers, and the F1 that follows from it."""
     from metaphase.evaluation import read_observers
 
     results = read_observers(key, answers, recall=recall)
     if as_json:
-        print_json([asdict(result) for result in results])
+        console.print_json([asdict(result) for result in results])
         return
     table = Table("observer", "confirmed", "precision", "95 %", "F1", box=None)
     for result in results:
@@ -313,4 +309,4 @@ def read(
         table.add_row(
             result.observer, share, f"{precision.value:.3f}", interval, f"{result.alternative_f1:.3f}"
         )
-    stdout.print(table)
+    console.stdout.print(table)

@@ -99,12 +99,14 @@ def merge(
 
 
 @label.command()
-def export(project: ProjectFolder, file: AnswersFile) -> None:
+def export(
+    project: ProjectFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="CSV to write.")],
+) -> None:
     """Write the answers to a CSV, for other tools."""
     from metaphase.labels.observers.store import export_answers
 
-    count = export_answers(project, file)
-    say(f"{count} answers in {file}")
+    say(f"{export_answers(project, output)} answers in {output}")
 
 
 @label.command(name="import")

@@ -67,6 +67,18 @@ class Command(TyperCommand):
                     )
         return super().invoke(ctx)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Options as they are called now; what an earlier version called them is taken, with a hint."""
+        called = ctx.command_path
+        former = next((FORMER[name] for name in FORMER if called.endswith(f" {name}")), {})
+        now = [former.get(word, word) for word in args]
+        if "" in former and (rest := self.make_parser(ctx).parse_args(list(now))[1]):
+            now.remove(rest[0])
+            now += [former[""], rest[0]]
+        if now != args:
+            tell(f"hint: write it as {called} {' '.join(now)}; this will go")
+        return super().parse_args(ctx, now)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters, of which help says what they take in plain words."""
         return [_plainly_shown(param) for param in super().get_params(ctx)]
@@ -91,6 +103,16 @@ def _plainly_shown(param: Any) -> Any:
     return param
 
 
+_COHORT = {"": "--manifest", "-w": "-o", "--workspace": "--output"}
+FORMER = {
+    "phh3 candidates": _COHORT,
+    "phh3 classify": _COHORT,
+    "phh3 sample": {"": "--manifest"},
+    "reference build": {"": "--manifest"},
+    "label export": {"": "--output"},
+    "simulate": {"": "--output"},
+}
+"""What options were called in version 0.1, by command; "" is an argument without one."""
 LIST = re.compile(r"<list\[(.+)\]>")
 STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
 app = typer.Typer(
@@ -101,37 +123,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(detect)
-app.command()(view)
-app.command()(info)
-app.command()(bench)
-app.command()(tissue)
-app.command()(register)
-app.command()(simulate)
-app.command()(score)
-app.command()(convert)
-app.command()(qupath)
-app.command()(train)
-app.command()(run)
-app.command()(experiments)
-app.add_typer(review, name="review")
-app.add_typer(archive, name="archive")
-app.add_typer(lab, name="lab")
-app.add_typer(phh3, name="phh3")
-app.add_typer(label, name="label")
-app.add_typer(calibrate, name="calibrate")
-app.add_typer(reference, name="reference")
-app.add_typer(stain, name="stain")
-app.add_typer(data, name="data")
-app.add_typer(evaluate, name="evaluate")
-app.add_typer(observers, name="observers")
-app.add_typer(model, name="model")
-app.add_typer(configs, name="configs")
-
-
-for group in (app, *(one.typer_instance for one in app.registered_groups)):
-    for command in group.registered_commands if group is not None else ():
-        command.cls = Command
+COMMANDS = (
+    detect, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run, experiments,
+)  # fmt: skip
+GROUPS = {
+    "review": review, "archive": archive, "lab": lab, "phh3": phh3, "label": label, "calibrate": calibrate,
+    "reference": reference, "stain": stain, "data": data, "evaluate": evaluate, "observers": observers,
+    "model": model, "configs": configs,
+}  # fmt: skip
+for command in COMMANDS:
+    app.command(cls=Command)(command)
+for name, group in GROUPS.items():
+    for registered in group.registered_commands:
+        registered.cls = Command
+    app.add_typer(group, name=name)
 
 
 def _show_version(asked: bool) -> None:

@@ -11,24 +11,7 @@ from rich.table import Table
 
 from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
-from metaphase.cli.console import (
-    Cluster,
-    Device,
-    Explain,
-    Folder,
-    Json,
-    LogJson,
-    Scheduler,
-    Shard,
-    Workers,
-    batch_bar,
-    print_json,
-    progress_bar,
-    say,
-    stdout,
-    tell,
-    warn,
-)
+from metaphase.cli import console
 from metaphase.cli.train import report_training, watcher
 
 if TYPE_CHECKING:
@@ -38,13 +21,6 @@ Row = dict[str, Any]
 
 phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
 
-Manifest = Annotated[
-    Path,
-    typer.Argument(help="CSV with case, phh3, split (and mpp where the files lack it).", metavar="MANIFEST"),
-]
-Workspace = Annotated[
-    Path, typer.Option("-w", "--workspace", help="Folder with a subfolder for each case; made if absent.")
-]
 Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
 Epochs = Annotated[int, typer.Option(help="Passes over the labels.")]
 Batch = Annotated[int, typer.Option(help="Patches a step.")]
@@ -59,19 +35,17 @@ Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 
 @phh3.command()
 def candidates(
-    manifest: Manifest,
-    workspace: Workspace,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any settings; see docs/phh3.md.")
-    ] = None,
+    manifest: console.NeededManifest,
+    output: console.Folder,
+    config: console.Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
-    shard: Shard = "",
-    workers: Workers = 0,
-    scheduler: Scheduler = "",
-    cluster: Cluster = None,
-    log_json: LogJson = False,
-    explained: Explain = False,
-    as_json: Json = False,
+    shard: console.Shard = "",
+    workers: console.Workers = 0,
+    scheduler: console.Scheduler = "",
+    cluster: console.Cluster = None,
+    log_json: console.LogJson = False,
+    explained: console.Explain = False,
+    as_json: console.Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.base.sharing.crews import hired
@@ -79,28 +53,30 @@ def candidates(
     from metaphase.labels.phh3.survey import BrownConfig
 
     settings = read_settings(BrownConfig, config)
-    with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
-        batch = search_cohort(manifest, workspace, settings, force=force, shard=shard, watch=watch, crew=crew)
+    with hired(workers, scheduler, cluster) as crew, console.batch_bar(log_json=log_json) as watch:
+        batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, crew=crew)
     results = [
         {
             "case": one.case,
             "candidates": one.candidates,
             "picture": str(one.picture),
             "warnings": [warning.to_dict() for warning in one.warnings],
-            "reused": not one.reason,
+            "reused": one.resumed,
         }
         for one in batch.results.values()
     ]
     for one in batch.results.values() if explained else ():
-        tell(f"{one.case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
+        console.tell(f"{one.case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
     _report(results, as_json, ("case", "candidates", "picture"))
     raise typer.Exit(int(bool(batch.failures)))
 
 
 @phh3.command()
 def sample(
-    manifest: Manifest,
-    workspace: Workspace,
+    manifest: console.NeededManifest,
+    workspace: Annotated[
+        Path, typer.Option("-w", "--workspace", help="Folder that candidates and classify wrote.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the new labelling project.")],
     purpose: Annotated[
         str, typer.Option("--for", help="cnn1: of all candidates; cnn2: of those CNN1 keeps.")
@@ -128,14 +104,14 @@ def sample(
         exclude=exclude or (),
     )
     if drawn.skipped:
-        warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
-    say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
+        console.warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
+    console.say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
 
 
 @phh3.command("train-cnn1")
 def train_cnn1(
     project: Project,
-    output: Folder,
+    output: console.Folder,
     epochs: Epochs = 20,
     batch: Batch = 64,
     samples: Samples = None,
@@ -143,14 +119,14 @@ def train_cnn1(
     augment: Augment = "REB",
     start: Start = "",
     seed: Seed = 0,
-    device: Device = None,
-    as_json: Json = False,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
     from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
-    with progress_bar() as bar:
+    with console.progress_bar() as bar:
         result = training.train_cnn1(
             project, output, config, start=start, device=device, watch=watcher(bar, epochs)
         )
@@ -160,7 +136,7 @@ def train_cnn1(
 @phh3.command("train-cnn2")
 def train_cnn2(
     project: Project,
-    output: Folder,
+    output: console.Folder,
     artefacts: Annotated[
         list[Path] | None,
         typer.Option(help="Labelled project whose artefacts are further negatives (CNN1's)."),
@@ -172,14 +148,14 @@ def train_cnn2(
     augment: Augment = "REB",
     start: Start = "",
     seed: Seed = 0,
-    device: Device = None,
-    as_json: Json = False,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
     from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
-    with progress_bar() as bar:
+    with console.progress_bar() as bar:
         watch = watcher(bar, epochs)
         result = training.train_cnn2(
             project, output, config, artefacts=artefacts or (), start=start, device=device, watch=watch
@@ -189,29 +165,31 @@ def train_cnn2(
 
 @phh3.command()
 def classify(
-    manifest: Manifest,
-    workspace: Workspace,
-    cnn1: Annotated[Path | None, typer.Option("--cnn1", help="Model of train-cnn1, or phh3-cnn1.")] = None,
-    cnn2: Annotated[Path | None, typer.Option("--cnn2", help="Model of train-cnn2, or phh3-cnn2.")] = None,
-    device: Device = None,
-    shard: Shard = "",
-    workers: Workers = 0,
-    scheduler: Scheduler = "",
-    cluster: Cluster = None,
-    log_json: LogJson = False,
-    as_json: Json = False,
+    manifest: console.NeededManifest,
+    output: console.Folder,
+    cnn1: console.Cnn1 = None,
+    cnn2: console.Cnn2 = None,
+    device: console.Device = None,
+    shard: console.Shard = "",
+    workers: console.Workers = 0,
+    scheduler: console.Scheduler = "",
+    cluster: console.Cluster = None,
+    log_json: console.LogJson = False,
+    as_json: console.Json = False,
 ) -> None:
-    """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped."""
+    """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped.
+
+    Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
+    """
     from metaphase.base.sharing.crews import hired
     from metaphase.jobs.phh3 import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
-    given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
-    if not given:
-        raise UsageError("no network to classify with", next_step="give --cnn1, --cnn2 or both")
+    bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
+    given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with hired(workers, scheduler, cluster) as crew, batch_bar(log_json=log_json) as watch:
-        batch = classify_cohort(manifest, workspace, classifiers, shard=shard, watch=watch, crew=crew)
+    with hired(workers, scheduler, cluster) as crew, console.batch_bar(log_json=log_json) as watch:
+        batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, crew=crew)
     results = [
         {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for one in batch.results.values()
@@ -233,10 +211,10 @@ def _learning(
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
     if as_json:
-        print_json(results)
+        console.print_json(results)
         return
     table = Table(*columns, box=None)
     for row in results:
         table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
     if results:
-        stdout.print(table)
+        console.stdout.print(table)

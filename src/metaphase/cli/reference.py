@@ -12,25 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.config import read_settings
-from metaphase.cli.console import (
-    Cluster,
-    Device,
-    Explain,
-    Folder,
-    Json,
-    LogJson,
-    Scheduler,
-    Shard,
-    Workers,
-    batch_bar,
-    complain,
-    explain,
-    print_json,
-    say,
-    stdout,
-    tell,
-    warn,
-)
+from metaphase.cli import console
 from metaphase.cli.label import announce
 
 if TYPE_CHECKING:
@@ -38,47 +20,31 @@ if TYPE_CHECKING:
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
 
-Manifest = Annotated[
-    Path,
-    typer.Argument(
-        help="CSV with case, he, phh3 (and mpp where files lack it, points where you have them).",
-        metavar="MANIFEST",
-    ),
-]
-Output = Annotated[
-    Path, typer.Option("-o", "--output", help="Workspace, a subfolder for each case; made if absent.")
-]
 Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
 
 
 @reference.command()
 def build(
-    manifest: Manifest,
-    output: Output,
-    cnn1: Annotated[
-        Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1, or phh3-cnn1.")
-    ] = None,
-    cnn2: Annotated[
-        Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2, or phh3-cnn2.")
-    ] = None,
+    manifest: console.NeededManifest,
+    output: console.Folder,
+    cnn1: console.Cnn1 = None,
+    cnn2: console.Cnn2 = None,
     points: Annotated[
         Path | None,
         typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with any settings; see docs/reference.md.")
-    ] = None,
+    config: console.Settings = None,
     accept_doubtful: Annotated[
         bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
     ] = False,
-    device: Device = None,
-    shard: Shard = "",
-    workers: Workers = 0,
-    scheduler: Scheduler = "",
-    cluster: Cluster = None,
-    log_json: LogJson = False,
-    explained: Explain = False,
-    as_json: Json = False,
+    device: console.Device = None,
+    shard: console.Shard = "",
+    workers: console.Workers = 0,
+    scheduler: console.Scheduler = "",
+    cluster: console.Cluster = None,
+    log_json: console.LogJson = False,
+    explained: console.Explain = False,
+    as_json: console.Json = False,
 ) -> None:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
 
@@ -93,12 +59,12 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with hired(workers, scheduler, cluster) as crew, batch_bar("cases", log_json=log_json) as watch:
+    with hired(workers, scheduler, cluster) as crew, console.batch_bar("cases", log_json=log_json) as watch:
         built = build_cohort(
             manifest, output, source, settings, points=points, shard=shard, watch=watch, crew=crew
         )
     for one in built.cases if explained else ():
-        tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
+        console.tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
     _report(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 
@@ -128,7 +94,7 @@ def apply(
         Path | None,
         typer.Option(help="CSV of decisions made elsewhere, to be added to those of the review page."),
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
@@ -139,11 +105,15 @@ def apply(
     done = built.review
     facts = {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale}
     if as_json:
-        print_json({**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())})
+        console.print_json(
+            {**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())}
+        )
         return
     if done.stale:
-        warn(f"{done.stale} decisions are about points that are there no more, or have moved: review again")
-    say(
+        console.warn(
+            f"{done.stale} decisions are about points that are there no more, or have moved: review again"
+        )
+    console.say(
         f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
         f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
     )
@@ -151,19 +121,19 @@ def apply(
 
 def _report(built: Built, output: Path, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(one) for one in built.cases])
+        console.print_json([asdict(one) for one in built.cases])
         return
     table = Table("case", "status", "points", "accepted", "why", box=None)
     for one in built.cases:
         table.add_row(escape(one.case), one.status, str(one.points), str(one.accepted), escape(one.reason))
-    stdout.print(table)
+    console.stdout.print(table)
     for one in built.failures:
-        complain(f"{one.case} ({one.status}): {one.reason}")
+        console.complain(f"{one.case} ({one.status}): {one.reason}")
     causes = built.table["cause"][built.table["cause"] != ""].value_counts()
     for cause, count in causes.items():
-        say(f"{count} refused: {cause}")
+        console.say(f"{count} refused: {cause}")
     accepted = int(built.table["accepted"].sum())
-    say(
+    console.say(
         f"{accepted} of {len(built.table)} points accepted; see {output / 'reference.csv'}, and look at them "
         f"with: metaphase reference review {output}"
     )
@@ -206,7 +176,7 @@ Drawn = Annotated[DrawnOn, typer.Option("--drawn-on", help="The slide on which t
 def register(
     he: He,
     phh3: Phh3,
-    output: Folder,
+    output: console.Folder,
     points: Points = None,
     annotations: Shapes = None,
     drawn_on: Drawn = DrawnOn.phh3,
@@ -215,8 +185,8 @@ def register(
     any_stains: AnyStains = False,
     accept_doubtful: Accept = False,
     seed: Seed = 0,
-    why: Explain = False,
-    as_json: Json = False,
+    why: console.Explain = False,
+    as_json: console.Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
@@ -234,28 +204,28 @@ def register(
     summary, states = register_slides(
         *slides, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
-    explain(states, shown=why)
+    console.explain(states, shown=why)
     if as_json:
-        print_json(summary)
+        console.print_json(summary)
     else:
         _tell(summary, output)
     raise typer.Exit(1 if summary["verdict"] == "failed" else 0)
 
 
 def _tell(summary: dict[str, Any], output: Path) -> None:
-    stdout.print(f"[bold]{summary['verdict']}[/]")
+    console.stdout.print(f"[bold]{summary['verdict']}[/]")
     for reason in (*summary["reasons"], *summary["notes"]):
-        warn(reason)
+        console.warn(reason)
     if "scale" in summary:
-        say(
+        console.say(
             f"shift {summary['shift_x_um']:.1f}, {summary['shift_y_um']:.1f} um, "
             f"rotation {summary['rotation_deg']:.2f} degrees, scale {summary['scale']:.4f}"
         )
     if "points" in summary:
-        say(
+        console.say(
             f"{summary['points_accepted']} of {summary['points']} points accepted, "
             f"mean confidence {summary['mean_confidence']:.2f}"
         )
     if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
-        warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
-    say(f"written to {output}")
+        console.warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
+    console.say(f"written to {output}")

@@ -74,11 +74,11 @@ def augment(
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import sources_with
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
     place = _numbers(at, 2, "--at", "X,Y") if at else None
-    with open_slide(slide, mpp=mpp) as opened:
+    with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (place[0], place[1]) if place else None, config)
     say(str(output))
 
@@ -105,9 +105,9 @@ def standardise(
 ) -> None:
     """Give a slide the colours of another laboratory."""
     from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide, standardise_slide
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import sources_with
 
-    with open_slide(slide, mpp=mpp) as opened:
+    with sources_with([slide], mpp)[0].open() as opened:
         if transform is not None:
             if template is not None:
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")

@@ -72,8 +72,7 @@ def apply(results: Results, as_json: Json = False) -> None:
     else:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
-            text = f"{one.name}: {line}; see {one.report}"
-            say(text)
+            say(f"{one.name}: {line}; see {one.report}")
         explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
 

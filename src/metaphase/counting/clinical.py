@@ -86,7 +86,9 @@ def _off_tissue(slide: Specimen) -> Caution | None:
 
 
 def _hotspot_off_tissue(slide: Specimen, hotspot: Hotspot) -> Caution | None:
-    if not hotspot.count or hotspot.tissue_mm2 >= LEAST_HOTSPOT_TISSUE * slide.config.area_mm2:
+    if slide.is_small or not hotspot.count:
+        return None
+    if hotspot.tissue_mm2 >= LEAST_HOTSPOT_TISSUE * slide.config.area_mm2:
         return None
     text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
     return Caution("hotspot-off-tissue", text, MORE_TISSUE)
@@ -502,11 +504,12 @@ COLUMNS = (
 
 def counts_table(counts: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
     """One row a case (and threshold, where a case was counted at several), from `SlideCount.to_dict`."""
-    rows = [_row(case, told) for case, told in counts]
+    rows = [counts_row(case, told) for case, told in counts]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _row(case: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def counts_row(case: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """One of them."""
     low, high = told["count_interval"] or (told["count"], told["count"])
     circle = told["hotspot"]
     values = (

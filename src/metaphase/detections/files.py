@@ -13,9 +13,9 @@ import pandas as pd
 
 from metaphase.base.cautions import Cautions
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.foreign import check_plain, parsing, readable_name
+from metaphase.base.foreign import check_plain, parsing, read_json, readable_name
 from metaphase.base.plugins import plugins
-from metaphase.base.tables import TableError, read_manifest, rows_by_name
+from metaphase.base.tables import TableError, natural, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
 from metaphase.detections.formats.contract import (
@@ -33,7 +33,15 @@ from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
 from metaphase.detections.matching import suppress
-from metaphase.detections.table import COLUMNS, OPERATING_POINTS, DetectionSet, file_stem, slide_of_stem
+from metaphase.detections.table import (
+    COLUMNS,
+    DETECTIONS,
+    OPERATING_POINTS,
+    SUMMARY,
+    DetectionSet,
+    file_stem,
+    slide_of_stem,
+)
 from metaphase.slides.backends import check_flag
 
 # ---- all formats in one table ----
@@ -83,10 +91,25 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
         return chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
 
 
+def result_folders(path: str | Path) -> list[Path]:
+    """The folders of slides in a folder of results, or the one that it is; none in any other folder."""
+    path = Path(path)
+    if (path / SUMMARY).is_file():
+        return [path]
+    inside = (one.parent for one in path.glob(f"*/{SUMMARY}"))
+    return sorted(inside, key=lambda folder: natural(folder.name))
+
+
 def detection_files(path: Path) -> list[Path]:
-    """The files that `read_detections` reads: those of a known format in a folder, or the file itself."""
+    """The files that `read_detections` reads: those of a known format in a folder, or the file itself.
+
+    Of results of `metaphase detect`, the table of each slide.
+    """
     if not path.is_dir():
         return [path]
+    tables = [table for one in result_folders(path) if (table := one / DETECTIONS).is_file()]
+    if tables:
+        return tables
     endings = {ending for known in known_formats().values() for ending in (*known.suffixes, *known.packed)}
     files = sorted(file for file in path.iterdir() if _ending(file) in endings and not _is_other(file))
     if not files:
@@ -279,6 +302,12 @@ def convert_detections(
     table = read_manifest(manifest) if manifest is not None else None
     stated, sizes = _stated(table) if table is not None else ({}, {})
     sources = _sources(table) if table is not None else {}
+    for folder in (one for path in inputs for one in result_folders(path)):
+        summary = read_json(folder / SUMMARY, "is no summary", next_step="run metaphase detect again")
+        with parsing(folder / SUMMARY, "is no summary", next_step="run metaphase detect again"):
+            stated.setdefault(str(summary["name"]), float(summary["mpp"]))
+            sizes.setdefault(str(summary["name"]), (int(summary["width"]), int(summary["height"])))
+            sources.setdefault(str(summary["name"]), Path(summary["slide"]))
     resolution: Resolution = mpp if mpp is not None else stated
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:

@@ -40,7 +40,7 @@ MACHINE = "machine_probability"
 """Column of a reviewed table: what the network said; empty where it saw nothing."""
 REVIEWED, REVIEWERS = "review", "reviewers"
 """Columns of a reviewed table: what people say of it together (empty: nobody looked), and who they are."""
-SUMMARY = "summary.json"
+SUMMARY, DETECTIONS = "summary.json", "detections.parquet"
 """File beside the detections of a slide that says all about them."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"

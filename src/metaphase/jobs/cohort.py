@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageE
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
-from metaphase.base.tables import case_folder, read_manifest, stated_number
+from metaphase.base.tables import case_folder, natural, read_manifest, stated_number
 from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
 from metaphase.images.tissue.mask import save_overlay
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
 
 AT_ONCE = 8
 """Slides that are looked at together before a run: storage far away answers slowly."""
@@ -32,12 +32,30 @@ class CohortSlide:
     tissue: TissueSource = field(default_factory=TissueSource)
 
 
+def slides_in(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Slides, of folders those directly inside; and what else lies there that is none."""
+    found, others = list[Path](), list[Path]()
+    for path in paths:
+        if not path.is_dir() or is_called_slide(path):
+            found.append(path)
+            continue
+        inside = sorted(path.iterdir(), key=lambda one: natural(one.name))
+        inside = [one for one in inside if not one.name.startswith(".")]
+        slides = [one for one in inside if is_called_slide(one) and ".tissue." not in one.name]
+        if not slides:
+            raise UsageError("no slide in the folder", path=path, next_step="give the folder with the slides")
+        parts = {one.with_suffix("") for one in slides if one.suffix.lower() == ".mrxs"}
+        others += [one for one in inside if one not in slides and one not in parts]
+        found += slides
+    return found, others
+
+
 def named_slides(
     slides: Iterable[Path | SlideSource], *, mpp: float | None = None, tissue: str = ""
 ) -> dict[str, CohortSlide]:
     """Slides by their files' stems; those of one name have the names of their folders before it.
 
-    `mpp` is that of paths.
+    `mpp` is that of paths to slides that state none.
     """
     found: dict[str, CohortSlide] = {}
     slides, source = list(slides), TissueSource.stated(tissue)
@@ -47,7 +65,8 @@ def named_slides(
             path=source.mask,
             next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
         )
-    given = [slide if isinstance(slide, SlideSource) else SlideSource(slide, mpp) for slide in slides]
+    stated = iter(sources_with([slide for slide in slides if not isinstance(slide, SlideSource)], mpp))
+    given = [slide if isinstance(slide, SlideSource) else next(stated) for slide in slides]
     for slide, name in zip(given, _distinct_names([slide.path for slide in given]), strict=True):
         if name in found:
             raise UsageError(
@@ -78,12 +97,12 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
     return [readable_name(name) for name in names]
 
 
-def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionError]:
-    """What to tell of slides that state no resolution, before a model is loaded for them.
+def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolutionError]:
+    """What to tell of slides that state no resolution, by name, before a model is loaded for them.
 
     Slides that cannot be opened are told of when their turn comes.
     """
-    told, slides = [], list(slides)
+    told, slides = dict[str, MissingResolutionError](), list(slides)
     stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
     for one, mpp in zip(slides, stated, strict=True):
         if mpp is not None:
@@ -92,7 +111,7 @@ def without_resolution(slides: Iterable[CohortSlide]) -> list[MissingResolutionE
             with one.slide.open() as slide:
                 _ = slide.mpp
         except MissingResolutionError as error:
-            told.append(error)
+            told[one.name] = error
         except MetaphaseError:
             continue
     return told
@@ -104,14 +123,16 @@ def cohort_slides(
     """The H&E slides of a manifest, with what it says of their resolution and tissue; else what is given."""
     table = read_manifest(manifest)
     table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
-    return [cohort_slide(row, mpp=mpp, tissue=tissue) for row in table.to_dict("records")]
+    found = [cohort_slide(row, tissue=tissue) for row in table.to_dict("records")]
+    silent = iter(sources_with([one.slide.path for one in found if one.slide.mpp is None], mpp))
+    return [replace(one, slide=next(silent)) if one.slide.mpp is None else one for one in found]
 
 
-def cohort_slide(row: Mapping[Any, Any], *, mpp: float | None = None, tissue: str = "") -> CohortSlide:
+def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
     """The H&E slide of a manifest's row."""
     return CohortSlide(
         case_folder("", str(row["case"])).name,
-        SlideSource(Path(str(row["he"])), stated_number(row, "mpp") or mpp),
+        SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
         TissueSource.stated(str(row.get("tissue") or tissue)),
     )
 

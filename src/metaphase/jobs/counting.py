@@ -18,14 +18,15 @@ from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import at_point
-from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, detection_files, joined, read_detections
+from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, joined, read_detections
+from metaphase.detections.files import detection_files, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
-from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED, SUMMARY
+from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.images.tissue.mask import TissueMask, load_tissue
-from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results, result_folders
+from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results
 from metaphase.slides import SlideSource, is_slide_there
 
 
@@ -187,8 +188,7 @@ def _may_count(table: pd.DataFrame) -> pd.Series[bool]:
 
 def _files_of(path: Path) -> list[Path]:
     """The files to count: of the results of a slide, all that was found; else as they come."""
-    found = path / CANDIDATES
-    return [found] if found.is_file() and (path / SUMMARY).is_file() else [path]
+    return [found for one in result_folders(path) if (found := one / CANDIDATES).is_file()] or [path]
 
 
 def _own_results(detections: Sequence[Path]) -> dict[Path, dict[str, Any]]:

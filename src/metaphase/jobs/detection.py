@@ -44,7 +44,7 @@ from metaphase.counting.specimen import specimen
 from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import UsedPoints
-from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, LISTED, OPERATING_POINTS
+from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, DETECTIONS, LISTED, OPERATING_POINTS
 from metaphase.images.inspection import (
     DAMAGED,
     Quality,
@@ -62,7 +62,6 @@ from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
     COUNT_DICOM,
-    DETECTIONS,
     OTHERWISE,
     PROBABILITIES,
     PROBABILITIES_DICOM,
@@ -107,7 +106,7 @@ WRONG_STAIN_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
-class SlideCounted(Ingredients, stage="count", schema=3):
+class SlideCounted(Ingredients, stage="count", schema=4):
     """The clinical number."""
 
     config: CountConfig
@@ -519,5 +518,5 @@ def detect_cohort(
         points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
         cohort = write_cohort(output, points)
         if cohort.otherwise and watch is not None:
-            watch.noted(f"{named(one.name for one in cohort.otherwise)}: {OTHERWISE}")
+            watch.noted(f"{named(one['case'] for one in cohort.otherwise)}: {OTHERWISE}")
     return batch

@@ -41,6 +41,11 @@ class Phh3Searched:
     reason: str
     """Why it was searched; empty where an earlier run had done it."""
 
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier run had done it."""
+        return not self.reason
+
 
 @dataclass(frozen=True)
 class Phh3Classified:

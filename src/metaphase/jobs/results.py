@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,30 +22,32 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.base.sharing.batch import SHARED, known_failures
+from metaphase.base.sharing.batch import known_failures, one_at_a_time
 from metaphase.base.tables import (
     Remark,
     named,
-    natural,
     read_table,
     require_columns,
     table_attributes,
     write_table,
 )
-from metaphase.counting import Count, CountConfig, counts_in, counts_table
+from metaphase.counting import Count, CountConfig, counts_in
+from metaphase.counting.clinical import COLUMNS, counts_row
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
-from metaphase.detections.table import OPERATING_POINTS, SUMMARY
+from metaphase.detections.files import result_folders
+from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue.mask import TissueMask, load_tissue
-from metaphase.reports.cohort import CohortRow, write_cohort_index
+from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
 from metaphase.reports.drawing import jpeg_uris
 from metaphase.reports.pages import render
 from metaphase.slides import SlideSource, is_slide_there
+from metaphase.version import __version__
 
 SCHEMA = 2
 """Of summary.json: raised when its keys change their meaning."""
 SEARCH, COUNT, SITE = "search.parquet", "count.json", "site.json"
-DETECTIONS, CANDIDATES, PROBABILITIES = "detections.parquet", "candidates.parquet", "probability.tif"
+CANDIDATES, PROBABILITIES = "candidates.parquet", "probability.tif"
 REPORT, INDEX, COUNTS = "report.html", "index.html", "counts.csv"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 REVIEW, MACHINE, ANSWERED = "review", "machine", "answers"
@@ -362,15 +366,6 @@ def review_in_force(folder: Path) -> bool:
         return False
 
 
-def result_folders(path: str | Path) -> list[Path]:
-    """The folders of slides in a folder of results, or the one that it is; none in any other folder."""
-    path = Path(path)
-    if (path / SUMMARY).is_file():
-        return [path]
-    inside = (one.parent for one in path.glob(f"*/{SUMMARY}"))
-    return sorted(inside, key=lambda folder: natural(folder.name))
-
-
 def load_results(paths: Iterable[str | Path]) -> list[SlideResult]:
     """All results in folders; a folder without any is an error."""
     found = []
@@ -393,104 +388,148 @@ OTHERWISE = Caution(
 )
 
 
-def cohort_row(result: SlideResult, *, otherwise: bool = False) -> CohortRow:
-    """A slide's line in the index."""
-    summary = result.summary
-    return CohortRow(
-        result.name,
-        report=result.folder / REPORT,
-        count=result.in_force,
-        counted_mm2=summary["counted_mm2"],
-        grade=summary["grade"],
-        grade_text=result.grade,
-        proliferation=summary["proliferation"],
-        area_mm2=summary["tissue_mm2"],
-        warnings=(OTHERWISE, *result.warnings) if otherwise else result.warnings,
-    )
-
-
-def cohort_counts(results: Sequence[SlideResult], output: Path) -> pd.DataFrame:
-    """The counts in force of slides, a row each, and where their reports lie from `output`."""
-    table = counts_table((one.name, one.summary) for one in results)
-    return table.loc[:, :"area_mm2"].assign(
-        detections=[one.summary["detections"] for one in results],
-        warnings=[len(one.warnings) for one in results],
-        report=[Path(os.path.relpath(one.report, output)).as_posix() for one in results],
-    )
-
-
 @dataclass(frozen=True)
 class CohortFolder:
     """All slides that lie in a folder of results, whoever put them there, and those that failed."""
 
-    results: tuple[SlideResult, ...]
+    rows: tuple[dict[str, Any], ...]
     """Made with one setting."""
-    otherwise: tuple[SlideResult, ...]
+    otherwise: tuple[dict[str, Any], ...]
     """Made with others: one table cannot hold both."""
-    failed: tuple[CohortRow, ...]
-
-
-def load_cohort(output: str | Path, points: Mapping[str, Any] | None = None) -> CohortFolder:
-    """Read the folders of all slides; their setting is that of `points`, or what most of them have."""
-    failures = {failure.name: failure.message for failure in known_failures(output)}
-    found = []
-    for folder in result_folders(output):
-        if folder.name not in failures:
-            try:
-                found.append(load_result(folder))
-            except MetaphaseError as error:
-                failures[folder.name] = str(error)
-    keys = [_setting(one.points) for one in found]
-    usual = max(keys, key=keys.count, default="") if points is None else _setting(points)
-    return CohortFolder(
-        tuple(one for one, key in zip(found, keys, strict=True) if key == usual),
-        tuple(one for one, key in zip(found, keys, strict=True) if key != usual),
-        tuple(CohortRow(name, error=error) for name, error in failures.items()),
-    )
-
-
-def _setting(points: Mapping[str, Any]) -> str:
-    return fingerprint_of(account_of(points))
+    failed: Mapping[str, str]
+    fresh: frozenset[str]
+    """Slides that are new or changed since the index was last written."""
 
 
 def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) -> CohortFolder:
     """Write the index of all reports and the tables of all slides from the folders of the slides.
 
-    Others may put slides into the folder at the same time: it is done again until nothing has changed, so
-    that whoever is the last has all of them. `points` as in `load_cohort`.
+    Their setting is that of `points`, or what most of them have. What index and tables say of slides that are
+    as they were is kept. Others may put slides into the folder at the same time, and write all this after
+    this one has: whoever is the last has all of them.
     """
     output = Path(output)
-    while True:
-        seen = _stamps(output)
-        cohort = load_cohort(output, points)
-        rows = [cohort_row(one) for one in cohort.results]
-        rows += [cohort_row(one, otherwise=True) for one in cohort.otherwise]
-        write_cohort_index(output / INDEX, [*rows, *cohort.failed])
-        write_table(output / COUNTS, cohort_counts((*cohort.results, *cohort.otherwise), output))
+    with one_at_a_time(output, "index"):
+        made, kept = read_rows(output / ROWS)
+        made = made if made.get("version") == [__version__, SCHEMA] else {}
+        cohort = _load_cohort(output, kept if made else (), points)
+        rows = [
+            *cohort.rows,
+            *({**one, "warnings": [OTHERWISE.code, *one["warnings"]]} for one in cohort.otherwise),
+        ]
+        told, kinds = _words(output, rows)
+        write_table(output / COUNTS, _counts(rows))
+        tables = {}
         for file in (DETECTIONS, CANDIDATES):
-            if cohort.results:
-                _write_table(output / file, cohort.results)
+            if cohort.rows:
+                is_kept = bool(made) and made["tables"].get(file) == _stamp(output, file)
+                _write_table(output / file, cohort, is_kept)
+                tables[file] = _stamp(output, file)
             else:
                 (output / file).unlink(missing_ok=True)
-        if _stamps(output) == seen:
-            return cohort
+        write_rows(output / ROWS, {"version": [__version__, SCHEMA], "tables": tables}, rows)
+        write_cohort_index(output / INDEX, rows, cohort.failed, told, kinds)
+    return cohort
 
 
-def _stamps(output: Path) -> dict[str, int]:
-    """When the summaries, and the records of what failed, were written."""
-    stamps = {}
-    for path in (*output.glob(f"*/{SUMMARY}"), *output.glob(f"{SHARED}/*.failed.json")):
+def _load_cohort(
+    output: Path, kept: Iterable[dict[str, Any]], points: Mapping[str, Any] | None
+) -> CohortFolder:
+    failed = {failure.name: failure.message for failure in known_failures(output)}
+    known, rows, fresh = {row["folder"]: row for row in kept}, [], []
+    for folder in result_folders(output):
+        if folder.name in failed:
+            continue
+        stamp = _stamp(folder, SUMMARY, DETECTIONS, CANDIDATES)
+        row = known.get(folder.name)
+        if row is None or row["stamp"] != stamp:
+            try:
+                row = _cohort_row(load_result(folder), stamp)
+            except MetaphaseError as error:
+                failed[folder.name] = str(error)
+                continue
+            fresh.append(row["case"])
+        rows.append(row | {"warnings": [code for code in row["warnings"] if code != OTHERWISE.code]})
+    keys = [row["setting"] for row in rows]
+    usual = statistics.mode(keys or [""]) if points is None else _setting(points)
+    return CohortFolder(
+        tuple(row for row in rows if row["setting"] == usual),
+        tuple(row for row in rows if row["setting"] != usual),
+        failed,
+        frozenset(fresh),
+    )
+
+
+def _stamp(folder: Path, *files: str) -> str:
+    """Tells files that were written anew."""
+    states = []
+    for file in files:
         with suppress(FileNotFoundError):
-            stamps[str(path)] = path.stat().st_mtime_ns
-    return stamps
+            state = (folder / file).stat()
+            states.append((file, state.st_mtime_ns, state.st_size))
+    return fingerprint_of(states)[:12]
 
 
-def _write_table(path: Path, results: Sequence[SlideResult]) -> None:
-    """Points of all slides as one table; slides without any are named in it too."""
-    parts = [DetectionSet(read_table(one.folder / path.name), (one.name,)) for one in results]
+def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
+    """A slide's row in the index; `counts.csv` has its part up to `report`."""
+    summary, count, folder = result.summary, result.in_force, result.folder.name
+    row = counts_row(result.name, summary)
+    return {name: row[name] for name in COLUMNS[: COLUMNS.index("area_mm2") + 1]} | {
+        "counted_mm2": summary["counted_mm2"],
+        "detections": summary["detections"],
+        "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
+        "report": f"{folder}/{REPORT}",
+        "shown": count.text,
+        "may_be": count.interval_text,
+        "folder": folder,
+        "setting": _setting(result.points),
+        "stamp": stamp,
+    }
+
+
+def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The counts in force of slides, a row each, and where their reports lie."""
+    table = pd.DataFrame([{**row, "warnings": len(row["warnings"])} for row in rows])
+    return table.loc[:, :"report"] if rows else pd.DataFrame(columns=list(COLUMNS))
+
+
+def _words(
+    output: Path, rows: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Caution], dict[str, tuple[str, str]]]:
+    """What the first slide with each warning says of it, and what each kind of count means."""
+    told, kinds = dict[str, Caution](), dict[str, tuple[str, str]]()
+    for row in rows:
+        new = [code for code in row["warnings"] if code not in told]
+        if new or row["kind"] not in kinds:
+            with suppress(MetaphaseError):  # somebody works on it just now
+                result = load_result(output / row["folder"])
+                said = {one.code: one for one in (OTHERWISE, *result.warnings)}
+                told |= {code: said[code] for code in new if code in said}
+                kinds.setdefault(row["kind"], (result.in_force.kind_text, result.in_force.interval_note))
+    return told, kinds
+
+
+def _setting(points: Mapping[str, Any]) -> str:
+    return fingerprint_of(account_of(points))[:12]
+
+
+def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
+    """Points of all slides as one table, in their order; where it `is_kept`, unchanged slides stay."""
+    order = {row["case"]: place for place, row in enumerate(cohort.rows)}
+    parts = []
+    if is_kept:
+        table = read_table(path)
+        table = table[table["slide"].isin(set(order) - cohort.fresh)]
+        parts = [DetectionSet(table, tuple(table["slide"].unique()))]
+    there = {name for part in parts for name in part.slides}
+    new = [row for row in cohort.rows if row["case"] not in there]
+    folders = {row["case"]: path.parent / row["folder"] for row in cohort.rows}
+    parts += [DetectionSet(read_table(folders[row["case"]] / path.name), (row["case"],)) for row in new]
     whole = joined(parts, path)
-    whole.table.attrs[OPERATING_POINTS] = Remark(results[0].stated)
-    write_detections(whole, path, "parquet")
+    places = whole.table["slide"].map(order).to_numpy()
+    table = whole.table.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
+    table.attrs[OPERATING_POINTS] = Remark(load_result(next(iter(folders.values()))).stated)
+    write_detections(DetectionSet(table, tuple(order)), path, "parquet")
 
 
 def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,11 @@ from metaphase.counting import (
     counts_in,
 )
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
+from metaphase.detections.files import result_folders
 from metaphase.detections.matching import match
 from metaphase.detections.table import (
     COUNTED,
+    DETECTIONS,
     IGNORE,
     LISTED,
     LOOKALIKE,
@@ -45,7 +47,6 @@ from metaphase.jobs.results import (
     ANSWERED,
     CANDIDATES,
     COUNT_DICOM,
-    DETECTIONS,
     INDEX,
     MACHINE,
     REPORT,
@@ -54,7 +55,6 @@ from metaphase.jobs.results import (
     file_of,
     load_result,
     load_results,
-    result_folders,
     write_cohort,
     write_summary,
 )

@@ -1,82 +1,78 @@
-"""One page that leads to the reports of many slides, the failed ones with their error."""
+"""One page that leads to the reports of many slides, the failed ones with their error.
+
+All rows lie beside it in `index.js`, for search, sorting, filter and paging; the page itself holds the first.
+"""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import quote
 
-from metaphase.base.cautions import Cautions
+from metaphase.base.cautions import Caution
 from metaphase.base.files import write_text
+from metaphase.base.provenance import fingerprint_of
 from metaphase.reports.pages import render
 
-if TYPE_CHECKING:
-    from metaphase.counting import Count
+ROWS = "index.js"
+ASSIGNED, BEFORE, AFTER = "const SLIDES = ", ', "rows": [\n', "\n]};\n"
+"""Around them: a script may be loaded where a page that is a file may fetch nothing."""
+PAGE_ROWS = 50
+NAMED_AT_MOST = 20
+"""Slides of a warning, and failed ones, that the page itself names."""
+Row = Mapping[str, Any]
+"""A slide: its row of `counts.csv`, `warnings` by their codes, and `shown` and `may_be` as they are read."""
 
 
-@dataclass(frozen=True)
-class CohortRow:
-    """One slide of a cohort: its result, or the error that stopped it."""
+def write_cohort_index(
+    path: Path,
+    rows: Sequence[Row],
+    failed: Mapping[str, str],
+    told: Mapping[str, Caution],
+    kinds: Mapping[str, tuple[str, str]],
+) -> None:
+    """Write the index of `rows`, the highest count first; `failed` tells why slides have no result.
 
-    name: str
-    report: Path | None = None
-    """The slide's report, to be linked relative to the index."""
-    count: Count | None = None
-    """The count in force."""
-    counted_mm2: float | None = None
-    """The area in which it was counted."""
-    grade: int | None = None
-    """By the thetas alone."""
-    proliferation: float = math.nan
-    area_mm2: float = math.nan
-    warnings: Cautions = ()
-    error: str = ""
-    """Why there is no result; empty for a slide that went well."""
-    grade_text: str = ""
-    """The grade as it may be shown."""
-
-
-@dataclass(frozen=True)
-class IndexEntry:
-    """A row with its link and the length of its bar, as a share of the highest count."""
-
-    row: CohortRow
-    link: str
-    share: float
-
-
-def write_cohort_index(path: Path, rows: Iterable[CohortRow]) -> Path:
-    """Write the index of `rows` as one HTML file: highest count first, failed slides above the table."""
-    target = Path(path)
-    every = list(rows)
-    failed = sorted((row for row in every if row.error), key=lambda row: row.name)
-    done = sorted((row for row in every if not row.error), key=lambda row: (-_number(row), row.name))
-    highest = max([1.0, *map(_number, done)])
-    entries = [IndexEntry(row, _link(row.report, target), max(0.0, _number(row) / highest)) for row in done]
+    `told` has the words of the first slide with a warning, by its code; `kinds` what each kind of count is,
+    and what its interval means.
+    """
+    codes = {code: [row["case"] for row in rows if code in row["warnings"]] for code in told}
+    ordered = sorted(rows, key=lambda row: -1.0 if row["count"] is None else row["count"], reverse=True)
     page = render(
         "cohort.html",
         "cohort.js",
-        entries=entries,
+        beside=ROWS,
+        rows=ordered[:PAGE_ROWS],
+        links={row["case"]: quote(row["report"]) for row in ordered[:PAGE_ROWS]},
+        total=len(rows),
         failed=failed,
-        warned=sum(bool(row.warnings) for row in done),
-        kinds=dict.fromkeys((row.count.kind_text, row.count.interval_note) for row in done if row.count),
+        warned=sum(bool(row["warnings"]) for row in rows),
+        warnings=sorted(codes.items(), key=lambda one: -len(one[1])),
+        told=told,
+        everywhere=[code for code in codes if len(codes[code]) == len(rows)],
+        kinds=kinds,
+        most=NAMED_AT_MOST,
     )
-    write_text(target, page)
-    return target
+    write_text(path, page)
 
 
-def _number(row: CohortRow) -> float:
-    """Its count; below all others where it is not known."""
-    return row.count.count if row.count and math.isfinite(row.count.count) else -1.0
+def write_rows(path: Path, made: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Write rows as the page reads them, one a line, after what is said about all of them."""
+    columns = list(rows[0]) if rows else []
+    lines = ",\n".join(json.dumps([row[name] for name in columns], allow_nan=False) for row in rows)
+    head = json.dumps({**made, "columns": columns, "checksum": fingerprint_of(lines)}, allow_nan=False)
+    write_text(path, f"{ASSIGNED}{head[:-1]}{BEFORE}{lines}{AFTER}")
 
 
-def _link(report: Path | None, index: Path) -> str:
-    """A relative URL that works wherever the folder is moved to; quoting leaves no room for a scheme."""
-    if report is None:
-        return ""
-    relative = os.path.relpath(Path(report).absolute(), index.absolute().parent)
-    return quote(Path(relative).as_posix())
+def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What `write_rows` wrote; nothing where it is not as it was written."""
+    try:
+        head, _, lines = path.read_text(encoding="utf-8").removeprefix(ASSIGNED).partition(BEFORE)
+        made, lines = json.loads(f"{head}}}"), lines.removesuffix(AFTER)
+        if made["checksum"] != fingerprint_of(lines):
+            return {}, []
+        return made, [dict(zip(made["columns"], row, strict=True)) for row in json.loads(f"[{lines}]")]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, []

@@ -46,20 +46,22 @@ class StageRow:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def render(template: str, script: str = "", **content: Any) -> str:
+def render(template: str, script: str = "", *, beside: str = "", **content: Any) -> str:
     """The page of `template`, with a script inside where one is named.
 
-    Values are escaped, missing ones are errors, and the page's policy allows just that script.
+    Values are escaped, missing ones are errors, and the policy allows just that script, and one `beside`
+    the page where there is one.
     """
     environment = _environment()
     source, allowed = "", ""
     if script:
         source = environment.get_template(script).render().strip()
         digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
-        allowed = f"script-src 'sha256-{digest}'; "
+        others = "'self' file: " if beside else ""
+        allowed = f"script-src {others}'sha256-{digest}'; "
     policy = POLICY.format(script=allowed)
     return environment.get_template(template).render(
-        script=source, policy=policy, version=__version__, **content
+        script=source, beside=beside, policy=policy, version=__version__, **content
     )
 
 

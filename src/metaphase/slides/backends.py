@@ -29,6 +29,7 @@ SQUARE_TOLERANCE = 0.02
 CHECK_MPP = (
     "check the micrometres per pixel with the scanner's maker, for the area of the hotspot depends on them"
 )
+GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
 _PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, centimetre, millimetre, um
@@ -46,8 +47,8 @@ def choose_resolution(
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
-    doubt = Caution("mpp-overridden", f"--mpp {flag:g} overrides the {own:.4g} um/px of the file", CHECK_MPP)
-    return given, (doubt,)
+    text = f"the given {flag:g} um/px overrides the {own:.4g} of the file"
+    return given, (Caution("mpp-overridden", text, CHECK_MPP),)
 
 
 def check_flag(mpp: float, path: Path | None) -> None:
@@ -129,11 +130,11 @@ def _believable(mpp: float) -> bool:
 
 def _doubts(stated: tuple[float, float] | None) -> Cautions:
     if stated is None:
-        return (Caution("no-mpp", "the file states no micrometres per pixel", "give --mpp"),)
+        return (Caution("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
     x, y = stated
     if not (_believable(x) and _believable(y)):
         text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
-        return (Caution("odd-mpp", text, "give --mpp"),)
+        return (Caution("odd-mpp", text, GIVE_MPP),)
     if abs(x / y - 1) > SQUARE_TOLERANCE:
         text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
         return (Caution("oblong-pixels", text, "lengths and areas use the mean"),)

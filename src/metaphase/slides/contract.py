@@ -186,7 +186,7 @@ class Slide(ABC):
             raise MissingResolutionError(
                 "the file states no believable micrometres per pixel",
                 path=self.info.path or "array",
-                next_step="give them with --mpp (mpp=... in Python); a 40x scan has about 0.25",
+                next_step="give --mpp (mpp=... in Python) or the column mpp of a manifest; 40x is about 0.25",
             )
         return self.info.resolution.mpp
 

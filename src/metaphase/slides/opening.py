@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,11 +27,14 @@ from metaphase.base.foreign import check_plain, is_file, is_folder, opened, pars
 from metaphase.base.plugins import plugins
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import url_of
+from metaphase.base.tables import named
 from metaphase.slides.backends import (
+    SQUARE_TOLERANCE,
     ArraySlide,
     OpenSlideSlide,
     Properties,
     aperio_properties,
+    check_flag,
     choose_resolution,
     objective_power,
     openslide_mpp,
@@ -49,6 +53,7 @@ from metaphase.slides.tiff import (
 )
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
+_log = logging.getLogger(__name__)
 Backend = Literal["auto", "openslide", "tiff", "image", "dicom"] | str
 """How a file is read; the further ones and those of other packages have names of their own."""
 
@@ -111,6 +116,20 @@ def _further(path: Path, backend: Backend) -> SlideBackend | None:
         return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
 
 
+SUFFIXES = frozenset({
+    ".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide", ".czi",
+    ".dcm", ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".jp2",
+})  # fmt: skip
+"""Endings of slides and plain images."""
+
+
+def is_called_slide(path: Path) -> bool:
+    """Whether a file is a slide by its name, be it damaged, or a folder is one by what it holds."""
+    return is_slide_there(path) and (
+        is_folder(path) or path.suffix.lower() in SUFFIXES or _further(path, "auto") is not None
+    )
+
+
 def is_slide_there(path: Path) -> bool:
     """Whether there is a file of this name, or a folder that is a slide."""
     if not is_folder(path):
@@ -154,6 +173,22 @@ class SlideSource:
         except MetaphaseError:  # a server that refuses
             state = None
         return (None, "") if state is None else _stated(self.path, *state)
+
+
+def sources_with(paths: Iterable[Path], mpp: float | None) -> list[SlideSource]:
+    """Slides with their own resolution, or with `mpp` where they state none; those that differ are named."""
+    if mpp is not None:
+        check_flag(mpp, None)
+    found, others = [], {}
+    for path in paths:
+        own = SlideSource(path).effective_mpp if mpp is not None else None
+        found.append(SlideSource(path, mpp if own is None else None))
+        if mpp is not None and own is not None and abs(own / mpp - 1) > SQUARE_TOLERANCE:
+            others[f"{path.name} ({own:.4g})"] = own
+    if others:
+        advice = "to overrule them, name their um/px in the column mpp of a manifest"
+        _log.warning("--mpp %g is for slides that state none; %s keep theirs: %s", mpp, named(others), advice)
+    return found
 
 
 def source_of(slide: Slide, folder: Path | None = None, mpp: float | None = None) -> SlideSource:

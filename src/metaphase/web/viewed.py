@@ -24,16 +24,10 @@ from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import parsing, read_json
 from metaphase.base.parallel import KeptBytes
 from metaphase.counting import Hotspot, SlideCount
+from metaphase.detections.files import result_folders
 from metaphase.jobs.registration import SUMMARY as REGISTERED
 from metaphase.jobs.registration import TRANSFORM
-from metaphase.jobs.results import (
-    ANSWERED,
-    PROBABILITIES,
-    SlideResult,
-    found_from,
-    load_result,
-    result_folders,
-)
+from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
 from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
@@ -42,7 +36,7 @@ from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.drawing import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides import Slide, SlideSource
-from metaphase.slides.opening import OPEN_SLIDES, SlidePool
+from metaphase.slides.opening import OPEN_SLIDES, SlidePool, sources_with
 
 # ---- what is viewed ----
 
@@ -144,7 +138,7 @@ def viewed_slides(
     for file, folder in (part for path in paths for part in _parts(path)):
         try:
             result = load_result(folder) if folder is not None else None
-            source = SlideSource(file, mpp) if result is None else result.source
+            source = sources_with([file], mpp)[0] if result is None else result.source
             pair = next((one for one in pairs if one.is_of(source.path)), None)
             slide = ViewedSlide(source, result, pair)
         except MetaphaseError as error:

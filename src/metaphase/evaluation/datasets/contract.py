@@ -25,10 +25,8 @@ from metaphase.base.tables import (
 )
 from metaphase.detections import DetectionSet, detection_set, read_detections
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
+from metaphase.slides.opening import SUFFIXES
 
-IMAGE_SUFFIXES = frozenset(
-    {".tif", ".tiff", ".svs", ".ndpi", ".scn", ".mrxs", ".jpg", ".jpeg", ".png", ".bmp"}
-)
 EXTRA_COLUMNS = ("patient", "scanner", "tumour", "mpp", "width", "height", "grade", "proliferation")
 
 
@@ -92,7 +90,7 @@ class Collector:
 
 def images_below(folder: Path) -> dict[str, Path]:
     """Every image below the folder by its path relative to it, without suffix."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
