@@ -45,8 +45,10 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     assert [line.split()[0] for line in (header, *rows)] == ["slide", "a", "b"]
     assert counted == "2 slides counted (0 kept as they were), 2 failed"
     assert meaning.startswith("by the model alone, not calibrated; counting range: ")
-    assert stated.startswith("model tiny, detections from 0.9, counted from 0.9; calibrated by nothing: ")
-    assert open_this == f"Open {out / 'index.html'}; counts as a table: {out / 'counts.csv'}"
+    assert stated == (
+        "model tiny, not calibrated (`metaphase calibrate`); detection threshold 0.9, count 0.9"
+    )
+    assert open_this == f"report: {out / 'index.html'}; table of counts: {out / 'counts.csv'}"
     assert len((out / "errors.log").read_text().splitlines()) == 2
     assert (out / "a" / "report.html").stat().st_size > 10_000
     index = (out / "index.html").read_text()

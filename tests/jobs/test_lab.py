@@ -179,7 +179,7 @@ def test_the_folder_is_found_from_below_and_a_missing_one_told(
 def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
     with held(tmp_path / ".running") as free:
         assert free
-        with pytest.raises(UsageError, match="somebody goes on here already"), alone(Lab(tmp_path)):
+        with pytest.raises(UsageError, match="another process is already working here"), alone(Lab(tmp_path)):
             pass
     with alone(Lab(tmp_path)):
         pass

@@ -173,12 +173,13 @@ def detect(
         console.say(f"{done_of} ({kept} kept as they were), {len(done.failures)} failed")
         console.explain_counts(outcome.summary for outcome in outcomes)
         stated = outcomes[0].summary["operating_points"]
-        deltas = (
-            f"detections from {stated['mitoses']['delta']:.6g}, counted from {stated['count']['delta']:.6g}"
+        deltas = [stated[name]["delta"] for name in ("mitoses", "count")]
+        site = stated.get("site")
+        profile = f"calibrated by {site}" if site else "not calibrated (`metaphase calibrate`)"
+        console.say(
+            f"model {stated['model']}, {profile}; detection threshold {deltas[0]:.3g}, count {deltas[1]:.3g}"
         )
-        told = stated.get("site") or "nothing: give a profile of your laboratory with --site"
-        console.say(f"model {stated['model']}, {deltas}; calibrated by {told}")
-        console.say(f"Open {output / INDEX}; counts as a table: {output / COUNTS}")
+        console.say(f"report: {output / INDEX}; table of counts: {output / COUNTS}")
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 

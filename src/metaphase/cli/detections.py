@@ -43,7 +43,7 @@ def convert(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File, or with --to a folder for one file a slide.")
+        Path, typer.Option("-o", "--output", help="File, or with --to a folder for one file per slide.")
     ],
     to: Annotated[
         str | None,

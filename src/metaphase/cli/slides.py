@@ -136,7 +136,7 @@ def simulate(
     if as_json:
         console.print_json(manifest.to_dict(orient="records"))
     else:
-        console.say(f"{len(manifest)} cases, manifest {output / 'manifest.csv'}")
+        console.say(f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}")
 
 
 # ---- `metaphase archive`: slides and results at a DICOMweb server ----

@@ -126,7 +126,7 @@ def import_review(
 def export(
     results: Results,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file a slide.")
+        Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file per slide.")
     ],
     to: Annotated[
         str | None, typer.Option(help="Format, as in metaphase convert; by default what the name says.")

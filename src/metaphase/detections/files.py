@@ -160,7 +160,7 @@ def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
                 raise TableError(
                     f"slide {slide} is in {Path(seen[slide]).name} and in {Path(part.source).name}",
                     path=source,
-                    next_step="keep one file a slide, or one table for all",
+                    next_step="keep one file per slide, or one table for all",
                 )
             seen[slide] = part.source
 
@@ -177,7 +177,7 @@ def write_detections(
     sizes: Mapping[str, tuple[int, int]] | None = None,
     sources: Mapping[str, Path] | None = None,
 ) -> list[Path]:
-    """Write one file, or a folder with one file a slide, and say which files were written.
+    """Write one file, or a folder with one file per slide, and say which files were written.
 
     A `path` that ends as files of the format do is a file; any other is a folder, and then `format` must
     be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`

@@ -98,7 +98,7 @@ class Holder:
         if self.ended:
             return f"{self} has ended, its work is taken over"
         return (
-            f"{self} works on it; it is waited for when all others are done, and taken over "
+            f"{self} is working on it; the others come first, and this one is taken over "
             f"{self.lapse_s:.0f} s after its last sign of life"
         )
 

@@ -1,4 +1,4 @@
-"""ASAP XML: one file a slide, dots in level-0 pixels in coloured groups, the probability in the name."""
+"""ASAP XML: one file per slide, dots in level-0 pixels in coloured groups, the probability in the name."""
 
 from __future__ import annotations
 

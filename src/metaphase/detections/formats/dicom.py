@@ -1,4 +1,4 @@
-"""DICOM Microscopy Bulk Simple Annotations: one file a slide, points in pixels of its total pixel matrix.
+"""DICOM Microscopy Bulk Simple Annotations: one file per slide, points in pixels of its total pixel matrix.
 
 What is written refers to the slide's finest level, by study, series and instance, and says who found it. No
 public code of a mitotic figure could be verified, so its code is of a private scheme.

@@ -1,4 +1,4 @@
-"""Grand-Challenge "Multiple points" JSON: one file a slide, points in millimetres."""
+"""Grand-Challenge "Multiple points" JSON: one file per slide, points in millimetres."""
 
 from __future__ import annotations
 

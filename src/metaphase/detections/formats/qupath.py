@@ -1,4 +1,4 @@
-"""QuPath GeoJSON: one file a slide, objects in level-0 pixels, probability as a measurement."""
+"""QuPath GeoJSON: one file per slide, objects in level-0 pixels, probability as a measurement."""
 
 from __future__ import annotations
 

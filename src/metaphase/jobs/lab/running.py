@@ -212,7 +212,7 @@ def alone(lab: Lab) -> Iterator[None]:
     with held(lab.lock) as free:
         if not free:
             raise UsageError(
-                "somebody goes on here already",
+                "another process is already working here",
                 path=lab.root,
                 next_step="wait for it, or stop it; metaphase lab tells where it stands",
             )
