@@ -196,13 +196,13 @@ def register(
     from metaphase.jobs.registration import register_slides
     from metaphase.labels.registration.files import Annotations
     from metaphase.labels.registration.similarity import RegistrationConfig
-    from metaphase.slides import SlideSource
+    from metaphase.slides.opening import sources_with
 
     config = RegistrationConfig(seed=seed, any_stains=any_stains)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
-    slides = SlideSource(he, mpp), SlideSource(phh3, phh3_mpp or mpp)
+    (one,), (other,) = sources_with([he], mpp), sources_with([phh3], phh3_mpp or mpp)
     summary, states = register_slides(
-        *slides, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
+        one, other, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
     console.explain(states, shown=why)
     if as_json:
