@@ -166,7 +166,7 @@ class ImagesSearched(Ingredients, stage="search"):
 
 
 @dataclass(frozen=True)
-class PairPackaged(Ingredients, stage="pair", schema=2):
+class PairPackaged(Ingredients, stage="pair", schema=3):
     """The delivered model with its card."""
 
     test: EvaluationSection
@@ -497,7 +497,7 @@ class DenseChain(Chain):
         calibration = Calibration(before.calibration.scale, before.calibration.shift)
         choice = chosen_pair(self.left_out, found, config, calibration)
         known = before.thresholds.get("mitoses")
-        if name == OLD or known is None:
+        if known is None:
             return choice
         deltas = np.clip([known.delta, choice.points["mitoses"].delta], 1e-4, 1 - 1e-4)
         moved = float(np.subtract(*logit(deltas)))  # a pair that says less of everything means the same by it
