@@ -92,7 +92,7 @@ from metaphase.slides.dicom import is_dicom
 from metaphase.version import __version__
 
 if TYPE_CHECKING:
-    from metaphase.labels.mining.judging import NetworkJudge
+    from metaphase.networks.judging import NetworkJudge
 
 DICOM_FORMAT = DICOM.name
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
@@ -479,7 +479,7 @@ class _SlideJob:
 @lru_cache(1)
 def _judge(model: Path, device: str | None) -> NetworkJudge:
     """The network that tells atypical figures, for all slides of a cohort."""
-    from metaphase.labels.mining.judging import NetworkJudge  # needs torch
+    from metaphase.networks.judging import NetworkJudge  # needs torch
 
     return NetworkJudge([model], device)
 

@@ -117,24 +117,6 @@ def test_stores_of_slides_left_out_are_removed(tmp_path: Path, slides: list[Path
     assert kept.is_dir(), "what is no store is left alone"
 
 
-def test_negatives_anywhere_are_trained_on_and_not_validated_on(tmp_path: Path, slides: list[Path]) -> None:
-    sets = dataclasses.replace(CONFIG.sets, anywhere=0.5, easy_negatives=1000)
-    config = dataclasses.replace(CONFIG, sets=sets, labels=LabelConfig(positive_um=10.0))
-    mining = make_mining(tmp_path, slides, config)
-    easy = open_set(mining.easy_stores()).index
-    drawn = easy[easy["source"] == "anywhere"]
-    candidates = easy[(easy["label"] == 0) & (easy["source"] != "anywhere")]
-    assert set(drawn["label"]) == {0}
-    assert 0.7 < len(drawn) / len(candidates) < 1.3
-    away = [np.hypot(drawn["x"] - x, drawn["y"] - y).min() for x, y in DOTS[:2]]
-    assert min(away) * 0.25 > 10.0
-    assert "anywhere" not in set(open_set(mining.validation_stores()).index["source"])
-    hard = open_set(mining.hard_stores(DarknessJudge())).index
-    assert (hard["source"] == "anywhere").any()
-    again = open_set(make_mining(tmp_path / "again", slides, config).easy_stores()).index
-    pd.testing.assert_frame_equal(easy, again)
-
-
 def test_hard_stores_prefer_the_other_dots(tmp_path: Path, slides: list[Path]) -> None:
     mining, judge = make_mining(tmp_path, slides), DarknessJudge()
     index = open_set(mining.hard_stores(judge)).index

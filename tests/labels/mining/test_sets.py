@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.base.errors import UsageError
 from metaphase.labels.mining import (
     CandidateError,
     SetConfig,
@@ -18,7 +17,7 @@ from metaphase.labels.mining import (
     positives,
     validation_set,
 )
-from metaphase.labels.mining.sets import Part, draw_evenly, draw_weighted, parts_by_centre
+from metaphase.labels.mining.sets import draw_evenly, draw_weighted
 
 
 def labelled(seed: int = 0, slides: int = 3, count: int = 200) -> dict[str, pd.DataFrame]:
@@ -132,52 +131,3 @@ def test_no_negatives() -> None:
     tables = {name: table.assign(label=np.int8(1)) for name, table in labelled().items()}
     with pytest.raises(CandidateError, match="no negative"):
         easy_negatives(tables, SetConfig())
-
-
-CENTRES = {"slide0": "home", "slide1": "home", "slide2": "away"}
-
-
-def shares(balance: float, repeats: dict[str, int] | None = None) -> dict[tuple[str, ...], float]:
-    tables = labelled(slides=3)
-    parts = parts_by_centre(tables, CENTRES, repeats or dict.fromkeys(tables, 1), balance)
-    return {part.slides: part.share for part in parts}
-
-
-def test_shares_follow_candidates_or_positives() -> None:
-    tables = labelled(slides=3)
-    assert shares(0.0) == {tuple(tables): 1.0}
-    count = {name: [(table["label"] == label).sum() for label in (0, 1)] for name, table in tables.items()}
-    away = count["slide2"][1] / sum(values[1] for values in count.values())
-    assert shares(1.0)["slide2",] == pytest.approx(away)
-    home, other = np.sqrt([count["slide0"][0] + count["slide1"][0], count["slide2"][0]])
-    assert shares(0.25)["slide2",] == pytest.approx(0.25 * away + 0.75 * other / (home + other))
-    often = shares(1.0, {"slide0": 1, "slide1": 1, "slide2": 10})["slide2",]
-    positives_of = {name: values[1] for name, values in count.items()}
-    assert often == pytest.approx(
-        10 * positives_of["slide2"] / (sum(positives_of.values()) + 9 * positives_of["slide2"])
-    )
-
-
-def test_balanced_draws_have_the_shares() -> None:
-    tables = labelled(slides=3, count=4000)
-    parts = [Part(("slide0", "slide1"), 0.8), Part(("slide2",), 0.2)]
-    config = SetConfig(easy_negatives=1000, hard_negatives=20_000, hard_sets=1, even_share=0.5)
-    easy = easy_negatives(tables, config, parts)
-    assert [len(easy[name]) for name in ("slide2",)] == [200]
-    assert counted(easy) == 1000
-    rng = np.random.default_rng(0)
-    scores = {name: rng.random(len(table)).astype(np.float32) ** 8 for name, table in tables.items()}
-    hard = hard_negatives(tables, scores, config, parts)
-    drawn = {name: int(table[hard_column(0)].sum()) for name, table in hard.items()}
-    assert sum(drawn.values()) == 20_000
-    assert drawn["slide2"] == pytest.approx(4000, rel=0.1)
-    mean = np.average(hard["slide2"]["probability"], weights=hard["slide2"][hard_column(0)])
-    lone = scores["slide2"][(tables["slide2"]["label"] == 0).to_numpy()].astype(np.float64)
-    by_score = (lone**2).sum() / lone.sum()
-    assert mean == pytest.approx((by_score + lone.mean()) / 2, rel=0.1)
-
-
-@pytest.mark.parametrize("wrong", [{"even_share": -0.1}, {"balance": 1.5}])
-def test_shares_out_of_range(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="makes no sense"):
-        SetConfig(**wrong)  # type: ignore[arg-type]

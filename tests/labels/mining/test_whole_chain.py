@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from metaphase.labels.mining import Mining, MiningConfig, SetConfig, TrainingSlide, hard_column, opened
-from metaphase.labels.mining.judging import NetworkJudge
 from metaphase.networks.cards import NetworkSpec
+from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import train

@@ -33,7 +33,7 @@ from metaphase.jobs.training.config import (
 )
 from metaphase.jobs.training.run import DETECTIONS, NetworksTested, tested_network
 from metaphase.jobs.training.table import RunSource, data_stages, network_stage, soft_target_stage, source_of
-from metaphase.labels.mining.config import HARD
+from metaphase.labels.mining.sets import HARD
 
 # ---- which networks the experiments need, and which of them answer which question ----
 

@@ -19,9 +19,9 @@ from metaphase.jobs.stages import Facts, Report
 from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
 from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
 from metaphase.labels.mining import Mining, TrainingSlide
-from metaphase.labels.mining.judging import NetworkJudge
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
+from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
 from metaphase.simulation.cohort import BOTH, simulate_cohort

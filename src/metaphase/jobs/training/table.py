@@ -23,7 +23,6 @@ from metaphase.jobs.training.config import (
     students,
 )
 from metaphase.labels.mining import CandidateConfig, LabelConfig, SetConfig
-from metaphase.labels.mining.config import HARD
 from metaphase.labels.mining.mining import (
     CandidatesFound,
     CandidatesJudged,
@@ -32,6 +31,7 @@ from metaphase.labels.mining.mining import (
     StainFitted,
     TissueFound,
 )
+from metaphase.labels.mining.sets import HARD
 from metaphase.simulation.cohort import CaseSimulated
 from metaphase.simulation.config import SimulationConfig
 

@@ -1,42 +1,40 @@
-"""The H&E detector's training data: candidates, easy and difficult sets, soft targets.
-
-`judging` (networks that are asked about candidates) is imported by itself, since it needs torch.
-"""
+"""The H&E detector's training data: candidates, easy and difficult sets, soft targets."""
 
 from metaphase.labels.mining.candidates import (
+    CandidateConfig,
     CandidateError,
     Candidates,
+    DarkestFirst,
     find_candidates,
     load_candidates,
     save_candidates,
 )
-from metaphase.labels.mining.config import CandidateConfig, LabelConfig, MiningConfig, SetConfig
-from metaphase.labels.mining.darkest import DarkestFirst
-from metaphase.labels.mining.labelling import (
-    IGNORED,
-    NEGATIVE,
-    POSITIVE,
-    check_reference,
-    label_candidates,
-    recalled,
-)
 from metaphase.labels.mining.mining import (
     SOFT_TARGET,
     Mining,
+    MiningConfig,
     PatchJudge,
     PlaceJudge,
     StandardisedSlide,
     TrainingSlide,
+    add_answers,
     opened,
+    write_store,
 )
 from metaphase.labels.mining.sets import (
+    IGNORED,
+    NEGATIVE,
+    POSITIVE,
+    LabelConfig,
+    SetConfig,
+    check_reference,
     easy_negatives,
     hard_column,
     hard_negatives,
+    label_candidates,
     positives,
     validation_set,
 )
-from metaphase.labels.mining.stores import add_answers, write_store
 
 __all__ = [
     "IGNORED",
@@ -65,7 +63,6 @@ __all__ = [
     "load_candidates",
     "opened",
     "positives",
-    "recalled",
     "save_candidates",
     "validation_set",
     "write_store",

@@ -1,25 +1,197 @@
-"""Candidates of a whole slide: dark points of the tissue, each alone in its circle."""
+"""Candidates of a whole slide: dark points of the tissue, each alone in its circle, in any order of work.
+
+*Greedy rule.* Pixels are ranked by (value, y, x). A pixel is taken if no pixel ranked before it, and at most
+`radius_px` away, was taken. One set of pixels obeys that rule, the one that repeated "take the lowest pixel
+that is left and suppress the circle around it" finds.
+
+*Local rule.* A pixel that ranks first among the undecided pixels of its own circle can be taken at once,
+whatever happens elsewhere: all that could suppress it are decided. So the image is cut into blocks as wide as
+the radius, and the lowest pixel of a block is taken when it ranks before the lowest of the 8 blocks around,
+for these hold its whole circle. The lowest pixel of all always qualifies, hence nothing waits for ever.
+
+*Streaming.* Rows come from the top. A block row whose lower neighbours have not come takes nothing, a block
+row without undecided pixels is dropped. Each step obeys the greedy rule, so the result does not depend on how
+many rows come at a time.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import RGB, Integers
-from metaphase.base.errors import MetaphaseError
+from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.base.provenance import Ingredients, facts_of, note_path
+from metaphase.base.provenance import Ingredients, decides, facts_of, note_path
 from metaphase.base.tables import read_table, require_columns, write_table
 from metaphase.images.tissue.mask import TissueMask
-from metaphase.labels.mining.config import CandidateConfig
-from metaphase.labels.mining.darkest import EXCLUDED, DarkestFirst, Values, ordered
-from metaphase.slides import MaskGrid, Slide, Tile, TilePlan, plan_tiles
+from metaphase.slides import WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles
+
+Values = npt.NDArray[np.uint16]
+
+EXCLUDED = np.uint16(65535)
+"""Value of a pixel that is never taken."""
+_PLACE_BITS = 23
+_PLACE = (1 << _PLACE_BITS) - 1
+_NONE = np.iinfo(np.int64).max
+"""Rank of a block without undecided pixels."""
+
+
+def ordered(points: Integers) -> Integers:
+    """Points (x, y, value) by y, then x."""
+    return points[np.lexsort((points[:, 0], points[:, 1]))]
+
+
+class DarkestFirst:
+    """Greedy minima of an image that comes in bands of rows, from the top.
+
+    Only pixels below `limit` are taken. Memory: the rows that are still undecided, usually a few blocks.
+    """
+
+    def __init__(self, width: int, radius_px: float, limit: int) -> None:
+        self._width, self._limit = width, limit
+        self._side = max(1, math.ceil(radius_px))
+        self._radius2 = radius_px**2
+        self._circle = _circle(radius_px)
+        columns = -(-width // self._side) + 2
+        self._pixels = np.full((self._side, columns * self._side), EXCLUDED)
+        self._ranks = np.full((1, columns), _NONE, np.int64)
+        self._top = -self._side
+        self._waiting = np.empty((0, width), np.uint16)
+
+    def push(self, rows: Values) -> Integers:
+        """Add rows (height, width); returns the points that are now certain, as (x, y, value)."""
+        rows = np.concatenate([self._waiting, rows])
+        whole = len(rows) // self._side * self._side
+        self._waiting = rows[whole:]
+        self._append(rows[:whole])
+        return self._settle()
+
+    def finish(self) -> Integers:
+        """No more rows come: the points that are left."""
+        left = len(self._waiting)
+        self._waiting = np.pad(
+            self._waiting, ((0, 2 * self._side - left), (0, 0)), constant_values=int(EXCLUDED)
+        )
+        return self.push(np.empty((0, self._width), np.uint16))
+
+    def _append(self, rows: Values) -> None:
+        """Put whole block rows below those that are there; a block of nothing stands at either side."""
+        wide = np.full((len(rows), self._pixels.shape[1]), EXCLUDED)
+        wide[:, self._side : self._side + self._width] = rows
+        first = len(self._ranks)
+        self._pixels = np.concatenate([self._pixels, wide])
+        grown = np.full((len(self._pixels) // self._side, self._ranks.shape[1]), _NONE, np.int64)
+        grown[:first] = self._ranks
+        self._ranks = grown
+        for row in range(first, len(grown)):
+            self._rank(np.stack(np.broadcast_arrays(row, np.arange(grown.shape[1])), axis=1))
+
+    def _rank(self, blocks: Integers) -> None:
+        """Find the lowest undecided pixel of each of `blocks` (row, column)."""
+        rows, columns = blocks.T
+        grid = self._pixels.reshape(len(self._ranks), self._side, -1, self._side)
+        inside = grid[rows, :, columns].reshape(len(blocks), -1)
+        place = inside.argmin(axis=1)
+        value = inside[np.arange(len(blocks)), place].astype(np.int64)
+        y = rows * self._side + place // self._side + self._top + self._side
+        x = columns * self._side + place % self._side
+        rank = (value << 2 * _PLACE_BITS) | (y << _PLACE_BITS) | x
+        self._ranks[rows, columns] = np.where(value < self._limit, rank, _NONE)
+
+    def _settle(self) -> Integers:
+        """Take what can be taken, round by round, and let go of the rows that are done."""
+        found = [np.empty((0, 3), np.int64)]
+        while len(ready := self._ready()):
+            found.append(self._take(ready))
+        self._release()
+        return np.concatenate(found)
+
+    def _ready(self) -> Integers:
+        """Blocks whose lowest pixel ranks first among the 8 around; those below the last row are unknown."""
+        first = self._ranks == _lowest_around(self._ranks)
+        first[-1] = False
+        return np.argwhere(first & (self._ranks != _NONE))
+
+    def _take(self, blocks: Integers) -> Integers:
+        """Take the lowest pixels of `blocks`, and suppress the circles around them."""
+        x, y, value = _unpacked(self._ranks[tuple(blocks.T)])
+        reach = len(self._circle) // 2
+        for column, row in zip(x.tolist(), (y - self._top - self._side).tolist(), strict=True):
+            window = self._pixels[row - reach : row + reach + 1, column - reach : column + reach + 1]
+            np.maximum(window, self._circle, out=window)
+        around = (blocks[:, None] + np.mgrid[-1:2, -1:2].reshape(2, 9).T).reshape(-1, 2)
+        near_x, near_y, _ = _unpacked(self._ranks[tuple(around.T)])
+        hit = (near_x - x.repeat(9)) ** 2 + (near_y - y.repeat(9)) ** 2 <= self._radius2
+        columns = self._ranks.shape[1]
+        changed = np.unique(around[hit] @ (columns, 1))
+        self._rank(np.stack([changed // columns, changed % columns], axis=1))
+        return np.stack([x - self._side, y - self._side, value], axis=1)
+
+    def _release(self) -> None:
+        """Drop the block rows that are done, but for one that stands for all above."""
+        open_rows = np.flatnonzero((self._ranks != _NONE).any(axis=1))
+        done = (open_rows[0] if len(open_rows) else len(self._ranks)) - 1
+        if done > 0:
+            self._ranks = self._ranks[done:]
+            self._pixels = self._pixels[done * self._side :]
+            self._top += done * self._side
+
+
+def _unpacked(ranks: Integers) -> tuple[Integers, Integers, Integers]:
+    return ranks & _PLACE, (ranks >> _PLACE_BITS) & _PLACE, ranks >> 2 * _PLACE_BITS
+
+
+def _lowest_around(ranks: Integers) -> Integers:
+    """Lowest of the 3 x 3 entries around each (scipy's filter would round these large integers)."""
+    padded = np.pad(ranks, 1, constant_values=_NONE)
+    rows = np.minimum(np.minimum(padded[:-2], padded[1:-1]), padded[2:])
+    return np.minimum(np.minimum(rows[:, :-2], rows[:, 1:-1]), rows[:, 2:])
+
+
+def _circle(radius_px: float) -> Values:
+    """Pixels at most `radius_px` from the middle one are excluded, the others 0."""
+    reach = math.floor(radius_px)
+    away = np.arange(-reach, reach + 1)
+    inside = away[:, None] ** 2 + away**2 <= radius_px**2
+    return np.where(inside, EXCLUDED, np.uint16(0))
+
+
+@dataclass(frozen=True)
+class CandidateConfig:
+    """Which places of a slide may be mitoses at all: dark points, darkest first, each with its own circle."""
+
+    diameter_um: float = 25.0
+    """d, the diameter of the circle that a candidate claims: 100 px at 0.25 um/px."""
+    threshold: float = 0.6
+    """t: only pixels whose mean of red, green and blue, from 0 to 1, is below this become candidates."""
+    mpp: float = WORKING_MPP
+    """Resolution at which minima are sought, in um/px; 0.5 is about three times as fast."""
+    max_candidates: int = field(default=5_000_000, metadata=decides())
+    """A slide with more is refused: its memory and scoring time would be out of hand."""
+    max_dark_share: float = field(default=0.98, metadata=decides())
+    """A slide with a larger share of its tissue below the threshold is refused as too dark to tell."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.diameter_um < math.inf, "diameter_um", self.diameter_um, "above 0")
+        require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
+        require(0 < self.threshold <= 1, "threshold", self.threshold, "above 0, at most 1")
+        require(0 < self.max_dark_share <= 1, "max_dark_share", self.max_dark_share, "above 0, at most 1")
+        require(self.max_candidates >= 1, "max_candidates", self.max_candidates, "from 1 on")
+        if self.diameter_um < 2 * self.mpp:
+            raise UsageError(
+                f"circles of {self.diameter_um} um are smaller than two pixels of {self.mpp} um",
+                next_step="give a larger diameter_um or a finer mpp",
+            )
+
 
 COLUMNS = ("x", "y", "intensity")
 """Level-0 place of the pixel's centre, and mean of red, green and blue from 0 to 1."""

@@ -8,21 +8,22 @@ mining.add_soft_targets(hard, NetworkJudge(cnn4_models))  # index column ensembl
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.base.errors import UsageError
-from metaphase.base.files import write_bytes
+from metaphase.base.errors import OutputError, TrainingError, UsageError
+from metaphase.base.files import atomic_path, explained, write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
@@ -30,26 +31,110 @@ from metaphase.images.stain.standardisation.transform import StainTransform, fit
 from metaphase.images.tissue.finding import TissueConfig, TissueSource
 from metaphase.images.tissue.mask import TissueMask, load_tissue
 from metaphase.labels.mining.candidates import (
+    CandidateConfig,
     CandidateError,
     Candidates,
     find_candidates,
     load_candidates,
     save_candidates,
 )
-from metaphase.labels.mining.config import CandidateConfig, MiningConfig
-from metaphase.labels.mining.labelling import label_candidates, negatives_anywhere
 from metaphase.labels.mining.sets import (
-    Part,
+    LabelConfig,
+    SetConfig,
     Tables,
     easy_negatives,
     hard_negatives,
-    parts_by_centre,
+    label_candidates,
     positives,
     validation_set,
 )
-from metaphase.labels.mining.stores import Judge, add_answers, is_stored, remove_stores, write_store
 from metaphase.networks.training.data import REPEAT
-from metaphase.slides import Slide, SlideSource
+from metaphase.networks.training.patches import PatchStore, PatchWriter, open_store
+from metaphase.slides import Slide, SlideSource, cut_squares
+
+RECORD, INDEX = "record.json", "index.parquet"
+PATCHES_AT_ONCE = 512
+
+Judge = Callable[[RGB], npt.NDArray[np.float32]]
+"""Probabilities (n,) of patches (n, side, side, 3)."""
+
+
+def is_stored(folder: Path, record: Ingredients) -> bool:
+    """Whether the store is complete and was made from just this."""
+    return record.matches(folder / RECORD) and (folder / "store.json").is_file()
+
+
+def remove_stores(folder: Path, *, keep: Set[str]) -> None:
+    """Remove the stores in `folder` that an earlier run made of slides that are not to be learnt from now."""
+    for record in folder.glob(f"*/{RECORD}"):
+        if record.parent.name not in keep:
+            shutil.rmtree(record.parent)
+
+
+def write_store(
+    folder: Path,
+    slide: Slide,
+    table: pd.DataFrame,
+    record: Ingredients,
+    config: SetConfig,
+    *,
+    threads: int | None = None,
+) -> None:
+    """Cut the patches of `table` (`INDEX_COLUMNS` and any others) from `slide` into a new store.
+
+    Rows are stored block by block of the slide, not in the table's order. What an interrupted call left in
+    the folder is made again.
+    """
+    _clear(folder)
+    record.write(folder / RECORD)
+    points = table[["x", "y"]].to_numpy(np.float64)
+    cut = cut_squares(slide, points, config.side_px, config.mpp, threads=threads)
+    with PatchWriter(folder, side_px=config.side_px, mpp=config.mpp) as writer:
+        for rows, patches in cut:
+            for patch, row in zip(patches, _dictionaries(table.iloc[rows]), strict=True):
+                writer.add(patch, **row)
+
+
+def add_answers(folder: str | Path, judge: Judge, column: str, record: Ingredients) -> None:
+    """Add to a store's index a column with what `judge` says about each patch, unless it is there already."""
+    folder = Path(folder)
+    note = folder / f"{column}.record.json"
+    store = open_store(folder)
+    if column in store.index.columns and record.matches(note):
+        return
+    index = store.index.assign(**{column: _answers(store, judge)})
+    with record.noted(folder / INDEX, note=note), atomic_path(folder / INDEX) as temporary:
+        index.to_parquet(temporary)
+
+
+def _answers(store: PatchStore, judge: Judge) -> npt.NDArray[np.float32]:
+    rows = np.arange(len(store))
+    parts = [judge(store.take(part)) for part in np.split(rows, rows[PATCHES_AT_ONCE::PATCHES_AT_ONCE])]
+    answers = np.concatenate(parts).astype(np.float32)
+    if not ((answers >= 0) & (answers <= 1)).all():
+        raise TrainingError(
+            "the network's answers are not probabilities",
+            path=store.folder,
+            next_step="check the network: its weights may be damaged",
+        )
+    return answers
+
+
+def _dictionaries(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in rows.to_dict("records")]
+
+
+def _clear(folder: Path) -> None:
+    """Remove an unfinished or outdated store of ours; anything else is left alone."""
+    if not folder.exists():
+        return
+    if not (folder / RECORD).is_file() and any(folder.iterdir()):
+        raise OutputError(
+            "exists and is not a patch store of this stage", path=folder, next_step="move it elsewhere"
+        )
+    with explained(folder):
+        shutil.rmtree(folder)
+
 
 # ---- the slides that networks learn from ----
 
@@ -187,6 +272,22 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being made, slides finished and slides in all."""
 
 
+@dataclass(frozen=True)
+class MiningConfig:
+    """All that is told to the chain from slides to patch stores."""
+
+    candidates: CandidateConfig = field(default_factory=CandidateConfig)
+    """Where to look."""
+    labels: LabelConfig = field(default_factory=LabelConfig)
+    """What is positive."""
+    sets: SetConfig = field(default_factory=SetConfig)
+    """How many patches."""
+    tissue: TissueConfig = field(default_factory=TissueConfig)
+    """For slides that come without a tissue mask."""
+    standardise: str = ""
+    """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
+
+
 class PlaceJudge(Protocol):
     """Says how probable a mitosis is at given places."""
 
@@ -238,7 +339,7 @@ class Mining:
     @cached_property
     def labelled_training(self) -> Tables:
         """Labelled candidates of the training slides."""
-        return self._labelled("candidates for training", self.train, self.config.sets.anywhere)
+        return self._labelled("candidates for training", self.train)
 
     @cached_property
     def labelled_validation(self) -> Tables:
@@ -282,7 +383,7 @@ class Mining:
     def easy_stores(self) -> list[str]:
         """Stores to train CNN3 on: all positives, and negatives drawn evenly."""
         stores = self.positive_stores()
-        drawn = easy_negatives(self.labelled_training, self.config.sets, self._parts)
+        drawn = easy_negatives(self.labelled_training, self.config.sets)
         return stores + self._stores("easy", self.train, drawn)
 
     def validation_stores(self) -> list[str]:
@@ -306,7 +407,7 @@ class Mining:
         """
         judged = self.judged(judge)
         probabilities = {name: table["probability"].to_numpy(np.float32) for name, table in judged.items()}
-        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets, self._parts)
+        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets)
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
     def add_soft_targets(
@@ -319,31 +420,13 @@ class Mining:
             add_answers(store, judge.judge, column, record)
         self._report("soft targets", len(stores), len(stores))
 
-    @property
-    def _parts(self) -> list[Part]:
-        """The centres of the training slides with their shares of the negatives."""
-        centres = {source.name: source.centre for source in self.train}
-        repeats = {source.name: source.repeat for source in self.train}
-        return parts_by_centre(self.labelled_training, centres, repeats, self.config.sets.balance)
-
-    def _labelled(self, what: str, sources: Sequence[TrainingSlide], anywhere: float = 0.0) -> Tables:
+    def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
         def label(source: TrainingSlide) -> pd.DataFrame:
             candidates = self.candidates(source)
             with opened(source) as slide:
-                table = label_candidates(candidates.table, source.reference, slide, self.config.labels)
-                wanted = round(anywhere / (1 - anywhere) * len(table))
-                return self._with_anywhere(source, slide, table, wanted) if wanted else table
+                return label_candidates(candidates.table, source.reference, slide, self.config.labels)
 
         return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
-
-    def _with_anywhere(
-        self, source: TrainingSlide, slide: Slide, table: pd.DataFrame, count: int
-    ) -> pd.DataFrame:
-        """Labelled candidates and up to `count` other places."""
-        rng = np.random.default_rng((self.config.sets.seed, *source.name.encode()))
-        within = self.tissue(source) if source.tissue else None
-        places = negatives_anywhere(slide, within, source.reference, count, self.config.labels, rng)
-        return pd.concat([table.astype({"source": object}), places], ignore_index=True)
 
     def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: PlaceJudge) -> pd.DataFrame:
         path = self.folder / "probabilities" / f"{source.name}.parquet"

@@ -1,4 +1,4 @@
-"""Which candidates each network learns from: pure draws over the labelled candidates of many slides.
+"""Which candidates are mitoses, and which of them each network learns from: draws over many slides.
 
 A set is a table a slide, of the rows whose patches are to be cut. Draws with replacement do not repeat rows:
 columns `hard_0`, `hard_1`, ... say how often each was drawn, so that a patch is stored once for all sets.
@@ -6,17 +6,172 @@ columns `hard_0`, `hard_1`, ... say how often each was drawn, so that a patch is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Floats32, Integers
+from metaphase.base.arrays import Floats32, Integers, Points
+from metaphase.base.config import CODE_ONLY
+from metaphase.base.errors import UsageError, require
+from metaphase.base.provenance import decides
+from metaphase.detections import IGNORE, MITOSIS
 from metaphase.labels.mining.candidates import CandidateError
-from metaphase.labels.mining.config import SetConfig
-from metaphase.labels.mining.labelling import NEGATIVE, POSITIVE
+from metaphase.slides import WORKING_MPP, Slide
+
+PositiveRule = Literal["nearest", "stated"]
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """When a candidate is a mitosis."""
+
+    rule: PositiveRule = "nearest"
+    """`nearest`: the nearest candidate within `own_um` of a reference point is positive (where there is none,
+    a patch on the point itself), all others within `positive_um` are ignored. `stated`: as in the paper's
+    text, every candidate within `positive_um` is positive, cells next to a mitosis included."""
+    positive_um: float = 25.0
+    """d of the paper: a candidate at most this far from a reference point is no negative."""
+    own_um: float = 7.5
+    """How far the dark centre of a mitosis may lie from its reference point."""
+    ignore_um: float = 0.0
+    """Candidates at most this far from a point labelled `ignore` are left out; 0: as `positive_um`."""
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("nearest", "stated"):
+            raise UsageError(f"no label rule is called {self.rule!r}", next_step="give nearest or stated")
+        require(0 < self.positive_um < math.inf, "positive_um", self.positive_um, "above 0")
+        require(0 < self.own_um < math.inf, "own_um", self.own_um, "above 0")
+        if not 0 <= self.ignore_um < math.inf or self.own_um > self.positive_um:
+            raise UsageError(
+                f"own_um = {self.own_um}, positive_um = {self.positive_um}, ignore_um = {self.ignore_um}",
+                next_step="give own_um of at most positive_um, and ignore_um of at least 0",
+            )
+
+    @property
+    def reach_um(self) -> float:
+        """Radius around a point labelled `ignore`."""
+        return self.ignore_um or self.positive_um
+
+
+POSITIVE, NEGATIVE, IGNORED = 1, 0, -1
+FROM_CANDIDATE, FROM_REFERENCE = "candidate", "reference"
+"""Source of a patch: centred on a dark point, or on a reference point that has none."""
+
+
+def label_candidates(
+    table: pd.DataFrame, reference: pd.DataFrame, slide: Slide, config: LabelConfig | None = None
+) -> pd.DataFrame:
+    """Candidates with `label` (1, 0, or -1 for ignored), `distance_um` to the nearest mitosis, and `source`.
+
+    `reference` has x, y in level-0 pixels of this slide and, where there are others than mitoses, `label`
+    (`mitosis`, `ignore`; look-alikes are negatives like any other place).
+    """
+    config = config or LabelConfig()
+    check_reference(reference, slide)
+    mitoses, ignored = points_of(reference, MITOSIS), points_of(reference, IGNORE)
+    places = table[["x", "y"]].to_numpy(np.float64)
+    distance_um = _distance(places, mitoses) * slide.mpp
+    near = distance_um <= config.positive_um
+    label = np.where(near, POSITIVE if config.rule == "stated" else IGNORED, NEGATIVE).astype(np.int8)
+    label[(_distance(places, ignored) * slide.mpp <= config.reach_um) & ~near] = IGNORED
+    labelled = table.assign(label=label, distance_um=distance_um.astype(np.float32), source=FROM_CANDIDATE)
+    if config.rule == "nearest":
+        labelled = _with_own_patches(labelled, mitoses, config.own_um / slide.mpp)
+    return labelled.astype({"source": "category"})
+
+
+def points_of(reference: pd.DataFrame, label: str) -> Points:
+    """Places of one label; a table without labels holds mitoses."""
+    if "label" not in reference.columns:
+        chosen = reference if label == MITOSIS else reference.iloc[:0]
+    else:
+        chosen = reference[reference["label"] == label]
+    return chosen[["x", "y"]].to_numpy(np.float64)
+
+
+def check_reference(reference: pd.DataFrame, slide: Slide) -> None:
+    """Refuse points that are not on the slide: they belong to another slide or frame."""
+    places = reference[["x", "y"]].to_numpy(np.float64)
+    inside = ((places >= 0) & (places < (slide.width, slide.height))).all(axis=1)
+    if not inside.all():
+        x, y = places[~inside][0]
+        raise CandidateError(
+            f"{int((~inside).sum())} of {len(places)} reference points lie outside the "
+            f"{slide.width} x {slide.height} px of the slide, the first at ({x:g}, {y:g})",
+            path=slide.info.path or slide.name,
+            next_step="check that they are level-0 pixels of this H&E slide, not of its PHH3 pair",
+        )
+
+
+def _with_own_patches(labelled: pd.DataFrame, mitoses: Points, own_px: float) -> pd.DataFrame:
+    """Make the nearest candidate of each mitosis positive, and add the mitoses that have none."""
+    if not len(mitoses):
+        return labelled
+    places = labelled[["x", "y"]].to_numpy(np.float64)
+    away, nearest = _nearest(mitoses, places)
+    found = away <= own_px
+    label = labelled["label"].to_numpy(copy=True)
+    label[nearest[found]] = POSITIVE
+    own = pd.DataFrame(mitoses[~found], columns=["x", "y"])
+    own = own.assign(intensity=np.float32(np.nan), label=np.int8(POSITIVE), distance_um=np.float32(0))
+    own["source"] = FROM_REFERENCE
+    parts = [part for part in (labelled.assign(label=label), own) if len(part)]
+    return pd.concat(parts, ignore_index=True)[list(labelled.columns)]
+
+
+def _distance(places: Points, others: Points) -> npt.NDArray[np.float64]:
+    return _nearest(places, others)[0]
+
+
+def _nearest(places: Points, others: Points) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Distance to, and number of, the nearest of `others`; infinite where there are none."""
+    if not len(others) or not len(places):
+        return np.full(len(places), np.inf), np.zeros(len(places), np.int64)
+    distance, number = cKDTree(others).query(places)
+    return np.asarray(distance), np.asarray(number, np.int64)
+
+
+HARD = "difficult sets"
+"""The stage that alone depends on some of the numbers."""
+
+
+@dataclass(frozen=True)
+class SetConfig:
+    """How many patches each network learns from."""
+
+    easy_negatives: int = 100_000
+    """Negatives of the easy set, drawn evenly from all candidates of the training slides."""
+    hard_negatives: int = field(default=400_000, metadata=decides(HARD))
+    """Negatives of each difficult set, drawn with replacement, in proportion to CNN3's probability."""
+    hard_sets: int = field(default=10, metadata=decides(HARD) | CODE_ONLY)
+    """k, the number of difficult sets, one a network of the ensemble."""
+    validation_positives: float = 0.1
+    """Share of the positives of the validation slides that the validation set holds."""
+    validation_negatives: float = 0.1
+    """Share of their negatives."""
+    side_px: int = 128
+    """Side of the stored patches: the networks' 100 px and room for turning and shifting them."""
+    mpp: float = WORKING_MPP
+    """Resolution of the stored patches, in um/px."""
+    seed: int = 0
+    """Of all draws."""
+
+    def __post_init__(self) -> None:
+        require(self.easy_negatives >= 1, "easy_negatives", self.easy_negatives, "from 1 on")
+        require(self.hard_negatives >= 1, "hard_negatives", self.hard_negatives, "from 1 on")
+        require(self.hard_sets >= 1, "hard_sets", self.hard_sets, "from 1 on")
+        require(self.side_px >= 2, "side_px", self.side_px, "from 2 on")
+        require(self.seed >= 0, "seed", self.seed, "from 0 on")
+        require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
+        for name in ("validation_positives", "validation_negatives"):
+            require(0 < getattr(self, name) <= 1, name, getattr(self, name), "above 0, at most 1")
+
 
 Tables = Mapping[str, pd.DataFrame]
 """A table for each slide, by its name; the order of the slides is part of the draw."""
@@ -36,57 +191,12 @@ def positives(labelled: Tables) -> dict[str, pd.DataFrame]:
     return _labelled(labelled, POSITIVE, "positive", next_step)
 
 
-@dataclass(frozen=True)
-class Part:
-    """Slides whose negatives are drawn together, and their share of all negatives drawn."""
-
-    slides: tuple[str, ...]
-    share: float
-
-
-def whole(labelled: Tables) -> list[Part]:
-    """All slides as one part."""
-    return [Part(tuple(labelled), 1.0)]
-
-
-def parts_by_centre(
-    labelled: Tables, centres: Mapping[str, str], repeats: Mapping[str, int], balance: float
-) -> list[Part]:
-    """Each centre with its share of the negatives: `balance` times its share of the positives, and the rest
-    by the square root of its candidates, lest a small one without positives drown. One part with everything
-    where nothing is to be balanced."""
-    if balance == 0:
-        return whole(labelled)
-    names = sorted({centres[slide] for slide in labelled})
-    slides = {name: tuple(slide for slide in labelled if centres[slide] == name) for name in names}
-    rows = [
-        (
-            sum(repeats[slide] * _count(labelled[slide], POSITIVE) for slide in slides[name]),
-            sum(_count(labelled[slide], NEGATIVE) for slide in slides[name]),
-        )
-        for name in names
-    ]
-    counts = np.array(rows, np.float64)
-    counts[:, 1] **= 0.5
-    wanted, there = counts.T / counts.sum(axis=0).clip(min=1)[:, None]
-    shares = np.where(there > 0, balance * wanted + (1 - balance) * there, 0.0)
-    return [
-        Part(slides[name], float(share)) for name, share in zip(names, shares / shares.sum(), strict=True)
-    ]
-
-
-def easy_negatives(
-    labelled: Tables, config: SetConfig, parts: Sequence[Part] | None = None
-) -> dict[str, pd.DataFrame]:
-    """Negatives of the easy set: every negative of a part is as likely; all, where there are fewer."""
+def easy_negatives(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
+    """Negatives of the easy set: every negative is as likely; all, where there are fewer."""
     negatives = _negatives(labelled)
     rng = np.random.default_rng((config.seed, _EASY))
-    drawn: dict[str, pd.DataFrame] = {}
-    for part in parts or whole(labelled):
-        tables = {name: negatives[name] for name in part.slides}
-        wanted = round(part.share * config.easy_negatives)
-        drawn |= _taken(tables, draw_evenly([len(table) for table in tables.values()], wanted, rng))
-    return {name: drawn[name] for name in labelled}
+    sizes = [len(table) for table in negatives.values()]
+    return _taken(negatives, draw_evenly(sizes, config.easy_negatives, rng))
 
 
 def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
@@ -103,16 +213,13 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
 
 
 def hard_negatives(
-    labelled: Tables,
-    probabilities: Mapping[str, Floats32],
-    config: SetConfig,
-    parts: Sequence[Part] | None = None,
+    labelled: Tables, probabilities: Mapping[str, Floats32], config: SetConfig
 ) -> dict[str, pd.DataFrame]:
-    """Negatives of the difficult sets, drawn with replacement, in proportion to their probability in a part.
+    """Negatives of the difficult sets, drawn with replacement, in proportion to their probability.
 
     `probabilities` has a value for each row of each table. Rows drawn for any set come with their counts.
     """
-    negatives, found = {}, {}
+    negatives = {}
     for name, table in labelled.items():
         if len(probabilities[name]) != len(table):
             raise CandidateError(
@@ -121,14 +228,14 @@ def hard_negatives(
             )
         rows = table.assign(probability=probabilities[name])
         negatives[name] = _rows_of(rows, NEGATIVE)
-        found[name] = negatives[name]["probability"].to_numpy(np.float64)
-    weights = _weights(found, parts or whole(labelled), config.even_share)
-    sizes = [len(values) for values in weights]
+    found = [table["probability"].to_numpy(np.float64) for table in negatives.values()]
+    total = sum(float(values.sum()) for values in found) or 1.0
+    weights = [values / total for values in found]
     counts = [
         draw_weighted(weights, config.hard_negatives, np.random.default_rng((config.seed, _HARD, number)))
         for number in range(config.hard_sets)
     ]
-    drawn = np.split(np.stack(counts, axis=1), np.cumsum(sizes)[:-1])
+    drawn = np.split(np.stack(counts, axis=1), np.cumsum([len(values) for values in weights])[:-1])
     return {
         name: _counted(table, times) for (name, table), times in zip(negatives.items(), drawn, strict=True)
     }
@@ -156,24 +263,6 @@ def draw_weighted(
     edges = np.cumsum(every)
     drawn = np.searchsorted(edges, rng.random(wanted) * edges[-1], side="right")
     return np.bincount(drawn.clip(max=len(every) - 1), minlength=len(every))
-
-
-def _weights(
-    probabilities: Mapping[str, npt.NDArray[np.float64]], parts: Sequence[Part], even_share: float
-) -> list[npt.NDArray[np.float64]]:
-    """Odds of each row, slide by slide: by probability, and for `even_share` of the draws all alike."""
-    odds: dict[str, npt.NDArray[np.float64]] = {}
-    for part in parts:
-        count = sum(len(probabilities[name]) for name in part.slides)
-        total = sum(float(probabilities[name].sum()) for name in part.slides)
-        for name in part.slides:
-            by_probability = (1 - even_share) * probabilities[name] / (total or 1.0)
-            odds[name] = part.share * (by_probability + even_share / max(1, count))
-    return [odds[name] for name in probabilities]
-
-
-def _count(table: pd.DataFrame, label: int) -> int:
-    return int((table["label"] == label).sum())
 
 
 def _negatives(labelled: Tables) -> dict[str, pd.DataFrame]:
