@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.counting import CountConfig, SlideCount, count_slide
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 Floats = npt.NDArray[np.float64]
 MPP, MASK_MPP, SIDE_UM = 0.25, 8.0, 20_000.0

@@ -23,7 +23,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from metaphase.base.tables import read_manifest, read_table, write_table
-from metaphase.jobs.labelling import merge_project
+from metaphase.jobs.calibration import merge_project
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.simulation.cohort import simulate_cohort

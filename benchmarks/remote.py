@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from tests.base.servers import RangeServer, serving
 
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid

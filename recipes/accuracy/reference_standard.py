@@ -43,7 +43,7 @@ from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.slides import open_slide
-from metaphase.web.pictures import ReviewCrops
+from metaphase.web.labelling import ReviewCrops
 
 MPP = 0.25
 RADIUS_PX = 7.5 / MPP

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaphase.base.cautions import Caution
-from metaphase.base.errors import OutputError, UsageError
+from metaphase.base.errors import Caution, OutputError, UsageError
 from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
 from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of

@@ -18,7 +18,7 @@ from metaphase.base.foreign import is_file, read_bytes
 from metaphase.base.provenance import file_fingerprint
 from metaphase.base.remote import RemoteFile, url_of
 from metaphase.base.tables import TableError, read_manifest
-from metaphase.images.tissue.mask import load_tissue
+from metaphase.images.tissue.finding import load_tissue
 from metaphase.slides import PyramidFormat, SlideSource, open_slide, write_pyramid
 from tests.base.servers import RangeServer, serving
 

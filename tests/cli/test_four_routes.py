@@ -19,7 +19,7 @@ from metaphase.counting import count_slide
 from metaphase.counting.sites import SampleConfig, save_profile
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
-from metaphase.images.tissue.mask import load_tissue
+from metaphase.images.tissue.finding import load_tissue
 from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.jobs.results import SlideResult, load_result
 from metaphase.jobs.slide_review import apply_reviews, log_of

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.cli.reference import reference
+from metaphase.cli.phh3 import reference
 from tests.labels.reference.pairs import drawn_pair
 from tests.labels.reference.workspaces import write_manifest, write_pair, write_settings
 

@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.cli.reference import register
+from metaphase.cli.phh3 import register
 from metaphase.detections import read_detections
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.labels.registration.transform import load_transform

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
-from metaphase.cli.detections import score
+from metaphase.cli.detect import score
 from metaphase.evaluation import evaluate_grade, evaluate_proliferation, tune_count
 from metaphase.slides import PyramidFormat, write_pyramid
 

@@ -10,7 +10,7 @@ import pandas as pd
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 Floats = npt.NDArray[np.float64]
 MPP = 0.25

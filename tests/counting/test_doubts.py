@@ -10,7 +10,7 @@ import pytest
 
 from metaphase.counting import CountConfig, SlideCount, count_slide
 from metaphase.counting.clinical import background_doubt
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 MPP, SIDE_MM = 0.25, 2.5
 

@@ -18,7 +18,7 @@ from metaphase.counting.maps import (
     separate_hotspots,
     tissue_in_circle,
 )
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 
 QUICK = CountConfig(draws=0)

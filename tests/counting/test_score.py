@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_in
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
 
 QUICK = CountConfig(draws=0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from metaphase.counting import CountConfig, atypical_share, count_slide
+from metaphase.counting.calibration import draws_for, estimate_uncertainty, hotspot_count, threshold_range
 from metaphase.counting.hotspot import filled_percentile, lattice_around, lattice_counts
-from metaphase.counting.uncertainty import draws_for, estimate_uncertainty, hotspot_count, threshold_range
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 
 STILL = CountConfig(threshold_spread=0.0)
@@ -90,7 +90,7 @@ def test_many_detections_get_fewer_draws_and_a_word_about_it(monkeypatch: pytest
     assert draws_for(50_000, STILL) == 200
     assert draws_for(10**7, STILL) == 100
     assert draws_for(10**7, CountConfig(draws=7)) == 7
-    monkeypatch.setattr("metaphase.counting.uncertainty.MOST_WEIGHTS", 10_000)
+    monkeypatch.setattr("metaphase.counting.calibration.MOST_WEIGHTS", 10_000)
     points = np.random.default_rng(0).uniform(0, 2000, (50, 2))
     score = count_slide(table(points), mpp=MPP, config=STILL)
     assert score.draws == 200

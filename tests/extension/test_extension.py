@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import metaphase as mp
-from metaphase.base import plugins
+from metaphase.base import foreign
 from metaphase.base.errors import ModelError
 from metaphase.base.tables import TableError
 from metaphase.cli.main import app
@@ -95,11 +95,11 @@ def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, h
 @pytest.fixture
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(site))
-    plugins.plugins.cache_clear()
-    plugins.plugin_names.cache_clear()
+    foreign.plugins.cache_clear()
+    foreign.plugin_names.cache_clear()
     yield site
-    plugins.plugins.cache_clear()
-    plugins.plugin_names.cache_clear()
+    foreign.plugins.cache_clear()
+    foreign.plugin_names.cache_clear()
 
 
 def test_a_second_format_of_one_ending(installed: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_second_format_of_one_ending(installed: Path, tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_loaded_is_left_out(installed: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = installed
-    assert set(plugins.plugins("metaphase.formats")) == {"lines", "imagescope"}
+    assert set(foreign.plugins("metaphase.formats")) == {"lines", "imagescope"}
     (site / "slide.jsonl").write_text('{"x": 3, "y": 4, "probability": 0.5}\n')
     assert read_detections(site / "slide.jsonl").table["y"].tolist() == [4]
     assert "broken of example_package:absent cannot be used" in caplog.text

@@ -49,10 +49,10 @@ FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection", "metaphase.networks.detector",
     "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
-    "metaphase.jobs.training.run", "metaphase.labels.observers.store", "metaphase.jobs.labelling",
+    "metaphase.jobs.training.run", "metaphase.labels.observers.store", "metaphase.jobs.calibration",
     "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
-    "metaphase.base.sharing.crews", "metaphase.jobs.calibration", "metaphase.jobs.registration",
+    "metaphase.base.sharing.crews", "metaphase.jobs.calibration", "metaphase.jobs.phh3",
     "metaphase.jobs.reference", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from PIL import Image
 
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, sharpness, slide_quality
 from metaphase.images.stain.deconvolution import stained_density
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides import ArraySlide
 
 FIELDS = {

@@ -14,7 +14,7 @@ import pytest
 from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
 from metaphase.evaluation import BootstrapConfig
-from metaphase.evaluation.benches import GRID
+from metaphase.evaluation.operating_points import GRID
 from metaphase.jobs.experiments import Experiments, markdown, run_experiments, summarise
 from metaphase.jobs.experiments.running import (
     baselines,

@@ -22,8 +22,7 @@ from metaphase.counting import CountConfig
 from metaphase.detections import read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
-from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
 from metaphase.jobs.counting import count_cohort, count_point, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide, slide_states

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.jobs.labelling import merge_project
+from metaphase.jobs.calibration import merge_project
 from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore, Entry

@@ -13,7 +13,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Box
 from metaphase.counting import Count, CountConfig, SlideCount, count_slide
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput
 from metaphase.reports.slide.page import slide_page
 from metaphase.slides import ArraySlide, Level, Resolution, Slide, SlideInfo

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.base.cautions import Caution
+from metaphase.base.errors import Caution
 from metaphase.evaluation.metrics import Estimate
 from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.cautions import Caution
-from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError
+from metaphase.base.errors import Caution, MetaphaseError, MissingResolutionError, OutputError
 from metaphase.counting import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import write_slide_report

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from metaphase.base.cautions import Caution
+from metaphase.base.errors import Caution
 from metaphase.reports.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
 from tests.reports.slide_report_samples import Page, count_of
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from metaphase.base.arrays import Box
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import Caution, Cautions
 from metaphase.counting import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
-from metaphase.images.tissue.mask import TissueMask
-from metaphase.reports.drawing import Frame, dots_path, jpeg_uris, scale_bar
+from metaphase.images.tissue.finding import TissueMask
+from metaphase.reports.pages import Frame, dots_path, jpeg_uris, scale_bar
 from metaphase.reports.slide.inputs import Points, shown_points
 from metaphase.reports.slide.page import grade_scale, notice_of
 from metaphase.reports.slide.pictures import (

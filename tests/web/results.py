@@ -14,8 +14,7 @@ import pandas as pd
 from metaphase.base.tables import write_table
 from metaphase.counting import CountConfig, count_slide
 from metaphase.detections import MITOSIS, DetectionSet, write_detections
-from metaphase.images.tissue.finding import save_tissue
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, save_tissue
 from metaphase.jobs.results import SCHEMA
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.labels.registration.transform import Transform, save_transform

@@ -17,8 +17,7 @@ from metaphase.base.errors import UsageError
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.web.access import HEADERS, MAX_BODY, Access, Guard, is_loopback, own_token
-from metaphase.web.labelling import labelling_app
-from metaphase.web.pictures import CropMaker
+from metaphase.web.labelling import CropMaker, labelling_app
 from metaphase.web.serving import KINDS
 from tests.web.asgi import Client
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.slides import PyramidFormat, write_pyramid
-from metaphase.web.pictures import SIDE_PX, CropMaker
+from metaphase.web.labelling import SIDE_PX, CropMaker
 
 
 def test_pictures_are_jpegs_without_anything_else(project: Project) -> None:

@@ -29,8 +29,7 @@ from metaphase.labels.observers.store import AnswerStore
 from metaphase.labels.reference import read_reference
 from metaphase.slides import ArraySlide
 from metaphase.web.access import Access, Guard
-from metaphase.web.labelling import labelling_app
-from metaphase.web.pictures import ReviewCrops, turned_crop
+from metaphase.web.labelling import ReviewCrops, labelling_app, turned_crop
 from tests.labels.reference.workspaces import built_workspace
 from tests.web.asgi import Client
 

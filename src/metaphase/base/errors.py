@@ -1,8 +1,10 @@
-"""The errors a user may see. Each names the file, the value and the next step."""
+"""The errors and warnings a user may see. Each names the file, the value and the next step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,3 +74,35 @@ class ModelError(MetaphaseError):
 
 class TrainingError(MetaphaseError):
     """Training cannot start or go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """One warning."""
+
+    code: str
+    """What kind it is, the same in every version: `out-of-focus`."""
+    text: str
+    """What is the matter, for people."""
+    next_step: str = ""
+    """What to do about it; empty where the text says it all."""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.next_step}" if self.next_step else self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+Cautions = tuple[Caution, ...]
+
+
+def unique(cautions: Iterable[Caution]) -> Cautions:
+    """Each different warning once, in order."""
+    return tuple(dict.fromkeys(cautions))
+
+
+def read_cautions(values: Iterable[Any]) -> Cautions:
+    """Warnings back from their JSON form."""
+    return tuple(Caution(**value) for value in values)

@@ -2,20 +2,30 @@
 
 A reader of something foreign does its work inside `parsing`, so that nothing but an error which names the
 file leaves it, and takes bytes, JSON and numbers from here.
+
+Backends, formats and networks of other packages (`plugins`) are entry points of theirs, and there wherever
+ours are:
+
+    [project.entry-points."metaphase.slides"]      # a `metaphase.slides.SlideBackend`
+    [project.entry-points."metaphase.formats"]     # a `metaphase.detections.Format`
+    [project.entry-points."metaphase.networks"]    # a function that builds a network of a `NetworkSpec`
 """
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.remote import RemoteFile, is_there, remote_bytes, status_of, url_of
@@ -246,3 +256,25 @@ def readable_name(name: str) -> str:
     ('caf%E9', 'café')
     """
     return re.sub("[\udc80-\udcff]", lambda found: f"%{ord(found[0]) - 0xDC00:02X}", name)
+
+
+Group = Literal["metaphase.slides", "metaphase.formats", "metaphase.networks"]
+_log = logging.getLogger(__name__)
+
+
+@cache
+def plugin_names(group: Group) -> tuple[str, ...]:
+    """Their names; nothing is loaded."""
+    return tuple(sorted({one.name for one in entry_points(group=group)}))
+
+
+@cache
+def plugins(group: Group) -> dict[str, Any]:
+    """All of a group by name; one that cannot be loaded is left out, and the log says why."""
+    found: dict[str, Any] = {}
+    for one in sorted(entry_points(group=group), key=lambda one: one.name):
+        try:
+            found.setdefault(one.name, one.load())
+        except Exception as error:  # noqa: BLE001 -- code of others may fail in any way, and ours goes on
+            _log.warning("%s of %s cannot be used: %s", one.name, one.value, error)
+    return found

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.cautions import Caution
+from metaphase.base.errors import Caution
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time

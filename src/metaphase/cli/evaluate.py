@@ -16,7 +16,7 @@ from metaphase.cli import console
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metaphase.base.cautions import Cautions
+    from metaphase.base.errors import Cautions
     from metaphase.detections.points import OperatingPoint
     from metaphase.evaluation.tuning import CountPart
 

@@ -79,7 +79,7 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
-    from metaphase.jobs.labelling import merge_project
+    from metaphase.jobs.calibration import merge_project
     from metaphase.reports.agreement import REPORT, record, told_kappa
 
     merged = merge_project(project, agree, output, observer or None)

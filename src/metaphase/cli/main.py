@@ -21,19 +21,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import told
-from metaphase.cli.bench import bench
 from metaphase.cli.console import complain, tell, warn
-from metaphase.cli.detect import detect
-from metaphase.cli.detections import convert, data, score
+from metaphase.cli.detect import convert, data, detect, score
 from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.lab import lab
 from metaphase.cli.label import calibrate, label
-from metaphase.cli.phh3 import phh3
-from metaphase.cli.reference import reference, register
+from metaphase.cli.phh3 import phh3, reference, register
 from metaphase.cli.run import configs, experiments, qupath, run
-from metaphase.cli.slides import archive, info, simulate, tissue
-from metaphase.cli.stain import stain
-from metaphase.cli.train import model, train
+from metaphase.cli.slides import archive, info, simulate, stain, tissue
+from metaphase.cli.train import bench, model, train
 from metaphase.cli.view import review, view
 from metaphase.version import __version__
 

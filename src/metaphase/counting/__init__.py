@@ -1,6 +1,6 @@
 """From detections to the clinical number: hotspot, mitotic count, grade, proliferation score, uncertainty."""
 
-from metaphase.counting.calibration import CalibratedCount, SiteCalibration
+from metaphase.counting.calibration import CalibratedCount, SiteCalibration, atypical_share
 from metaphase.counting.clinical import (
     Count,
     ShownGrade,
@@ -14,7 +14,6 @@ from metaphase.counting.clinical import (
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.maps import DensityMap
 from metaphase.counting.specimen import CountConfig
-from metaphase.counting.uncertainty import atypical_share
 
 __all__ = [
     "CalibratedCount",

@@ -10,8 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions, unique
-from metaphase.counting.calibration import CalibratedCount, SiteCalibration
+from metaphase.base.errors import Caution, Cautions, unique
+from metaphase.counting.calibration import (
+    CalibratedCount,
+    SiteCalibration,
+    estimate_uncertainty,
+    threshold_range,
+)
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.maps import (
     CellGrid,
@@ -23,8 +28,7 @@ from metaphase.counting.maps import (
     tissue_in_circle,
 )
 from metaphase.counting.specimen import CountConfig, Specimen, specimen, stated_config
-from metaphase.counting.uncertainty import estimate_uncertainty, threshold_range
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 # ---- what a reader of a score should know before relying on it ----
 

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.counting.hotspot import Hotspot, Lattice
 from metaphase.counting.specimen import Specimen
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 # ---- mitoses and tissue in square cells ----
 

@@ -27,7 +27,7 @@ from metaphase.detections.table import (
     PAPER_THETA2,
     REVIEWED,
 )
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 
 # ---- settings of the mitotic count ----
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metaphase.base.cautions import Cautions
-from metaphase.base.errors import OutputError, UsageError
-from metaphase.base.foreign import check_plain, parsing, read_json, readable_name
-from metaphase.base.plugins import plugins
+from metaphase.base.errors import Cautions, OutputError, UsageError
+from metaphase.base.foreign import check_plain, parsing, plugins, read_json, readable_name
 from metaphase.base.tables import TableError, natural, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_object_dtype
 
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import Caution, Cautions
 from metaphase.base.foreign import is_text, printable
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_columns, require_numbers
 

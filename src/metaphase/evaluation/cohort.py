@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import Caution, Cautions, MetaphaseError, UsageError
 from metaphase.base.tables import (
     TableError,
     named,

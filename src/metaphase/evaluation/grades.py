@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Floats
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import Caution, Cautions
 from metaphase.base.tables import (
     TableError,
     as_text,

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
-from metaphase.base.cautions import Caution
-from metaphase.base.errors import require
+from metaphase.base.errors import Caution, require
 from metaphase.evaluation.marks import Marked
 
 # ---- settings of an evaluation, checked once when made ----

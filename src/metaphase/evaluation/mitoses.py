@@ -12,8 +12,7 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Points
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import Caution, Cautions, UsageError
 from metaphase.base.tables import TableError, as_text, natural
 from metaphase.detections import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import UsageError, require
+from metaphase.base.errors import Caution, Cautions, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table

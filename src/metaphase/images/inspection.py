@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box, Floats32
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import SlideError
+from metaphase.base.errors import Caution, Cautions, SlideError
 from metaphase.images.stain.deconvolution import channel_mean, optical_density, rgb_uint8, stained_density
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
 from metaphase.slides.backends import CHECK_MPP
 from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw

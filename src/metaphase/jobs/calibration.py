@@ -37,10 +37,12 @@ from metaphase.counting.sites import (
 )
 from metaphase.counting.specimen import specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
+from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,
+    LABELS,
     MITOSIS,
     NOT,
     UNSURE,
@@ -50,7 +52,8 @@ from metaphase.labels.observers.project import (
     load_project,
     write_project,
 )
-from metaphase.labels.observers.store import AnswerStore
+from metaphase.labels.observers.store import AnswerStore, Given
+from metaphase.reports.agreement import write_agreement_page
 
 DETECTIONS, SQUARES, SAMPLE = "detections", "squares", "sample.parquet"
 DESIGN = "design"
@@ -387,3 +390,41 @@ def _values(told: pd.DataFrame, meaning: Mapping[str, float], source: str | Path
         [numbers[answer] for answer in plain], index=told["item"].to_numpy(object), dtype=float
     )
     return values.groupby(level=0).mean()
+
+
+DISAGREEMENTS = "disagreements.csv"
+
+
+def merge_project(
+    folder: str | Path,
+    agree: int = AGREE,
+    output: str | Path | None = None,
+    observers: Sequence[str] | None = None,
+) -> Merged:
+    """Merge a project's answers (of all observers, or of those named).
+
+    Writes labels, disagreements and a report to `output`, which is the project's folder by default.
+    """
+    project = load_project(folder)
+    with AnswerStore(project) as store:
+        given = _chosen(store.current(), observers, store)
+        changes = store.changes()
+    merged = merge_answers(project, given, agree, changes)
+    target = project.folder if output is None else Path(output)
+    write_table(target / LABELS, merged.labels)
+    write_table(target / DISAGREEMENTS, merged.disagreements)
+    write_agreement_page(target, project, merged)
+    return merged
+
+
+def _chosen(given: list[Given], observers: Sequence[str] | None, store: AnswerStore) -> list[Given]:
+    if observers is None:
+        return given
+    wanted = {store.known(name) for name in observers}
+    unknown = wanted - {one.observer for one in given}
+    if unknown:
+        raise UsageError(
+            f"nobody of that name has answered: {named(sorted(unknown))}",
+            next_step=f"observers are {', '.join(store.observers()) or 'none yet'}",
+        )
+    return [one for one in given if one.observer in wanted]

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.cautions import Cautions
-from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
+from metaphase.base.errors import Cautions, MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import case_folder, natural, read_manifest, stated_number
-from metaphase.images.tissue.finding import TissueSource, find_tissue, save_tissue
-from metaphase.images.tissue.mask import save_overlay
+from metaphase.images.tissue.finding import TissueSource, find_tissue, save_overlay, save_tissue
 from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
 
 AT_ONCE = 8

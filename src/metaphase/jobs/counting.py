@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions, unique
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import Caution, Cautions, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
@@ -24,8 +23,7 @@ from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, 
 from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED
 from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
-from metaphase.images.tissue.finding import TissueSource
-from metaphase.images.tissue.mask import TissueMask, load_tissue
+from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
 from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results
 from metaphase.slides import SlideSource, is_slide_there
 

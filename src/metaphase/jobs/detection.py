@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
-from metaphase.base.errors import SlideError, spelled
+from metaphase.base.errors import Caution, Cautions, SlideError, read_cautions, spelled, unique
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
@@ -53,8 +52,7 @@ from metaphase.images.inspection import (
     quality_doubts,
     slide_quality,
 )
-from metaphase.images.tissue.finding import save_tissue
-from metaphase.images.tissue.mask import TissueMask, load_tissue
+from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
 from metaphase.jobs.detection_config import DetectionConfig

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.cautions import Caution, Cautions, read_cautions
-from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.errors import Caution, Cautions, MetaphaseError, SlideError, UsageError, read_cautions
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.provenance import account_of, fingerprint_of
@@ -37,10 +36,9 @@ from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
-from metaphase.images.tissue.mask import TissueMask, load_tissue
+from metaphase.images.tissue.finding import TissueMask, load_tissue
 from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
-from metaphase.reports.drawing import jpeg_uris
-from metaphase.reports.pages import render
+from metaphase.reports.pages import jpeg_uris, render
 from metaphase.slides import SlideSource, is_slide_there
 from metaphase.version import __version__
 

@@ -27,8 +27,7 @@ from metaphase.base.sharing.batch import Progress
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
 from metaphase.images.inspection import told_positions
-from metaphase.images.tissue.finding import TissueSource
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.stages import Report
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, vouched_card

@@ -14,8 +14,7 @@ import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
-from metaphase.base.cautions import Caution, Cautions, read_cautions, unique
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import Caution, Cautions, MetaphaseError, UsageError, read_cautions, unique
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import fingerprint_of
 from metaphase.base.tables import Remark, named, read_table, write_table

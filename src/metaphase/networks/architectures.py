@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from metaphase.base.errors import ModelError
-from metaphase.base.plugins import plugins
+from metaphase.base.foreign import plugins
 from metaphase.networks.cards import PATCH_PX, NetworkSpec, Normalisation
 
 # ---- a detector of residual blocks ----

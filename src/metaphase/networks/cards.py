@@ -13,11 +13,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase.base.cautions import Caution, Cautions
 from metaphase.base.config import blamed, read_toml, refuse_unknown
-from metaphase.base.errors import ModelError, UsageError, is_url
-from metaphase.base.foreign import check_plain, parsing, read_bytes, read_json
-from metaphase.base.plugins import plugin_names
+from metaphase.base.errors import Caution, Cautions, ModelError, UsageError, is_url
+from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
 

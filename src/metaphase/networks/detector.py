@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.base.cautions import Cautions, unique
-from metaphase.base.errors import ModelError, UsageError
+from metaphase.base.errors import Cautions, ModelError, UsageError, unique
 from metaphase.base.parallel import available_cores
 from metaphase.detections.points import UsedPoints, plain_point, points_of
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR

@@ -12,8 +12,7 @@ from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.labels.observers.consensus import Merged
 from metaphase.labels.observers.project import Item, Project
-from metaphase.reports.drawing import data_uri, encode_jpeg, item_view
-from metaphase.reports.pages import TextTable, render
+from metaphase.reports.pages import TextTable, data_uri, encode_jpeg, item_view, render
 from metaphase.slides.opening import SlidePool
 from metaphase.version import __version__
 

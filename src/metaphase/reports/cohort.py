@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from metaphase.base.cautions import Caution
+from metaphase.base.errors import Caution
 from metaphase.base.files import write_text
 from metaphase.base.provenance import fingerprint_of
 from metaphase.reports.pages import render

@@ -11,14 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.cautions import Cautions
+from metaphase.base.errors import Cautions
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
 from metaphase.evaluation.metrics import FALSE_PER_MM2, RATES, DetectionMetrics, Estimate
 from metaphase.evaluation.mitoses import MitosisResult
-from metaphase.reports.drawing import data_uri
-from metaphase.reports.pages import TextTable, render
+from metaphase.reports.pages import TextTable, data_uri, render
 from metaphase.reports.plots import (
     confusion_plot,
     f1_plot,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,15 @@ from functools import cache
 from typing import Any
 
 import jinja2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
+from metaphase.base.arrays import RGB, Box, Floats
 from metaphase.counting import count_text
+from metaphase.labels.observers.project import Item, LabellingError
+from metaphase.slides import Slide, cut_square
+from metaphase.slides.tiles import square_corners
 from metaphase.version import __version__
 
 POLICY = (
@@ -134,3 +142,124 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+LONG_SIDE = 1000.0
+"""Units along the longer side of a drawing, whatever the slide's size."""
+JPEG_QUALITY = 90
+BEYOND = (42, 45, 49)
+"""Colour of what a slide does not show; that of the labelling page."""
+QUALITIES = (84, 74, 62, 48, 34)
+"""JPEG qualities to try, best first, until pictures fit their budget."""
+
+
+@dataclass(frozen=True)
+class Circle:
+    """A circle in units of a drawing."""
+
+    x: float
+    y: float
+    radius: float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A drawing over `box` (level-0 pixels) whose longer side is `LONG_SIDE` units."""
+
+    box: Box
+
+    @property
+    def units_per_px(self) -> float:
+        """Units of the drawing per level-0 pixel."""
+        return LONG_SIDE / max(self.box.width, self.box.height)
+
+    @property
+    def width(self) -> float:
+        """Width in units."""
+        return self.box.width * self.units_per_px
+
+    @property
+    def height(self) -> float:
+        """Height in units."""
+        return self.box.height * self.units_per_px
+
+    def place(self, x: npt.ArrayLike, y: npt.ArrayLike) -> Floats:
+        """Level-0 positions in units of the drawing, (..., 2)."""
+        corner = (self.box.x, self.box.y)
+        return (np.stack([np.asarray(x, float), np.asarray(y, float)], axis=-1) - corner) * self.units_per_px
+
+    def within(self, circle: Circle) -> bool:
+        """Whether the whole drawing lies inside the circle, so that its line is nowhere to be seen."""
+        width = max(circle.x, self.width - circle.x)
+        height = max(circle.y, self.height - circle.y)
+        return math.hypot(width, height) <= circle.radius
+
+
+@dataclass(frozen=True)
+class ScaleBar:
+    """A line of a round physical length."""
+
+    units: float
+    label: str
+
+
+def scale_bar(frame: Frame, mpp: float) -> ScaleBar:
+    """The longest bar of 1, 2 or 5 times a power of ten that fits a quarter of the width."""
+    longest_um = frame.box.width * mpp / 4
+    decade = 10.0 ** math.floor(math.log10(longest_um))
+    length_um = max(step * decade for step in (1, 2, 5) if step * decade <= longest_um * (1 + 1e-9))
+    label = f"{length_um / 1000:g} mm" if length_um >= 100 else f"{length_um:g} µm"
+    return ScaleBar(length_um / mpp * frame.units_per_px, label)
+
+
+def dots_path(places: Floats) -> str:
+    """SVG path data with a zero-length stroke at each place (n, 2), places that coincide once."""
+    cells = np.unique(np.rint(places).astype(int), axis=0)
+    return "".join(f"M{x} {y}h0" for x, y in cells)
+
+
+def jpeg_uris(pictures: Sequence[RGB], budget_bytes: int) -> list[str]:
+    """The pictures as JPEG data URIs, at the best quality whose sum stays within the budget."""
+    encoded: list[bytes] = []
+    for quality in QUALITIES:
+        encoded = [encode_jpeg(picture, quality, subsampling=2) for picture in pictures]
+        if sum(map(len, encoded)) <= budget_bytes:
+            break
+    return [data_uri("image/jpeg", data) for data in encoded]
+
+
+def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
+    """RGB or RGBA pixels as a PNG data URI."""
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "PNG", optimize=True)
+    return data_uri("image/png", data.getvalue())
+
+
+def data_uri(kind: str, data: bytes) -> str:
+    """Bytes of a kind (`image/png`) as part of a page."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def encode_jpeg(pixels: RGB, quality: int = JPEG_QUALITY, *, subsampling: int = 0) -> bytes:
+    """A JPEG without metadata; colours at full resolution (`subsampling` 0) or half of it (2)."""
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG", quality=quality, subsampling=subsampling, optimize=True)
+    return data.getvalue()
+
+
+def item_view(slide: Slide, item: Item, side_um: float, side_px: int) -> RGB:
+    """A square of `side_um` with the item in its middle; dark beyond the slide's edge, unlike glass."""
+    if not (0 <= item.x < slide.width and 0 <= item.y < slide.height):
+        raise LabellingError(
+            f"({item.x:g}, {item.y:g}) lies outside the slide of {slide.width} x {slide.height} pixels",
+            path=item.slide,
+            next_step="check that x and y are level-0 pixels of this slide",
+        )
+    mpp = side_um / side_px
+    pixels = cut_square(slide, item.x, item.y, side_px, mpp).copy()
+    corner = square_corners(slide, np.array([[item.x, item.y]]), side_px, mpp)[0]
+    offsets = (np.arange(side_px)[:, None] + 0.5 + corner) * (mpp / slide.mpp)
+    columns, rows = (offsets + np.array([slide.bounds.x, slide.bounds.y])).T
+    pixels[(rows < 0) | (rows >= slide.height)] = BEYOND
+    pixels[:, (columns < 0) | (columns >= slide.width)] = BEYOND
+    return pixels

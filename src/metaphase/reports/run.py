@@ -11,8 +11,7 @@ import pandas as pd
 
 from metaphase.base.arrays import RGB
 from metaphase.base.files import write_bytes, write_text
-from metaphase.reports.drawing import data_uri, jpeg_uris
-from metaphase.reports.pages import StageRow, TextTable, duration, render
+from metaphase.reports.pages import StageRow, TextTable, data_uri, duration, jpeg_uris, render
 from metaphase.reports.plots import Line, label_curve_plot, learning_plot, network_f1_plot
 
 EXAMPLE_BYTES = 1_500_000

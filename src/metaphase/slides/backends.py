@@ -13,8 +13,7 @@ import numpy as np
 import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import SlideError, UsageError
+from metaphase.base.errors import Caution, Cautions, SlideError, UsageError
 from metaphase.base.foreign import parsing
 from metaphase.slides.contract import (
     DamagedPixelsError,

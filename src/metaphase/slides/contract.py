@@ -25,8 +25,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.base.cautions import Cautions
-from metaphase.base.errors import MissingResolutionError, RegionError, SlideError
+from metaphase.base.errors import Cautions, MissingResolutionError, RegionError, SlideError
 
 # ---- what every slide can do, whatever file it comes from ----
 

@@ -23,8 +23,7 @@ from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
-from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, state_of
-from metaphase.base.plugins import plugins
+from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import url_of
 from metaphase.base.tables import named

@@ -25,15 +25,15 @@ from metaphase.base.foreign import parsing, read_json
 from metaphase.base.parallel import KeptBytes
 from metaphase.counting import Hotspot, SlideCount
 from metaphase.detections.files import result_folders
-from metaphase.jobs.registration import SUMMARY as REGISTERED
-from metaphase.jobs.registration import TRANSFORM
+from metaphase.jobs.phh3 import SUMMARY as REGISTERED
+from metaphase.jobs.phh3 import TRANSFORM
 from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
 from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
 from metaphase.labels.observers.places import PlaceLog, Reviewed
 from metaphase.labels.observers.store import Given
 from metaphase.labels.registration.transform import Transform, load_transform
-from metaphase.reports.drawing import encode_jpeg
+from metaphase.reports.pages import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides import Slide, SlideSource
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool, sources_with

@@ -19,8 +19,15 @@ from scipy import ndimage
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, UsageError
-from metaphase.images.tissue.finding import TissueConfig, find_tissue, save_tissue
-from metaphase.images.tissue.mask import TissueMask, draw_overlay, load_tissue, save_overlay
+from metaphase.images.tissue.finding import (
+    TissueConfig,
+    TissueMask,
+    draw_overlay,
+    find_tissue,
+    load_tissue,
+    save_overlay,
+    save_tissue,
+)
 from metaphase.slides import ArraySlide, plan_tiles
 
 Mask = npt.NDArray[np.bool_]

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, SlideError
 from metaphase.base.provenance import ABSENT, account_of
-from metaphase.images.tissue.finding import TissueConfig, TissueSource, find_tissue, save_tissue, whole_slide
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import (
+    TissueConfig,
+    TissueMask,
+    TissueSource,
+    find_tissue,
+    save_tissue,
+    whole_slide,
+)
 from metaphase.slides import ArraySlide
 from tests.images.tissue.test_mask import ring, stained_slide
 

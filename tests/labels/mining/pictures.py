@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides import ArraySlide, PyramidFormat, write_pyramid
 
 MPP = 0.25

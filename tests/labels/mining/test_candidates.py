@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
-from metaphase.images.tissue.finding import TissueSource
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.labels.mining import (
     CandidateConfig,
     CandidateError,

@@ -14,8 +14,7 @@ import pytest
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError, TrainingError, UsageError
 from metaphase.images.tissue import finding
-from metaphase.images.tissue.finding import save_tissue
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, save_tissue
 from metaphase.labels.mining import (
     CandidateConfig,
     CandidateError,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from metaphase.base.cautions import Caution
-from metaphase.base.errors import OutputError
+from metaphase.base.errors import Caution, OutputError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
 from metaphase.base.tables import TableError, as_text, slide_names

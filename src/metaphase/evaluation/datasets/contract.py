@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import Caution, Cautions
 from metaphase.base.tables import (
     IDENTIFIERS,
     MANIFEST_COLUMNS,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase.base.cautions import Caution, Cautions
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import Caution, Cautions, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.cautions import Caution
+from metaphase.base.errors import Caution
 from metaphase.base.tables import TableError, named, read_table, require_columns, without_suffix
 from metaphase.detections import LOOKALIKE, MITOSIS, common_label
 from metaphase.detections.formats.contract import load_json

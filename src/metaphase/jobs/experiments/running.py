@@ -15,7 +15,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
-from metaphase.evaluation.benches import Bench, bench_of
+from metaphase.evaluation.operating_points import Bench, bench_of
 from metaphase.images.inspection import slide_quality
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from metaphase.base.cautions import Caution, Cautions
+from metaphase.base.errors import Caution, Cautions
 from metaphase.base.files import write_text
 from metaphase.evaluation import BootstrapConfig, Estimate
-from metaphase.evaluation.benches import GRID, BenchCounts, counts_of
 from metaphase.evaluation.metrics import estimate
+from metaphase.evaluation.operating_points import GRID, BenchCounts, counts_of
 from metaphase.jobs.experiments.running import (
     OTHER_RUN,
     PAPER_F1,

@@ -15,6 +15,7 @@ import pandas as pd
 
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.jobs.calibration import merge_project
 from metaphase.jobs.lab.answers import all_answers, asked_round
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
@@ -27,7 +28,6 @@ from metaphase.jobs.lab.parts import (
     pairs_of,
     seconds_of,
 )
-from metaphase.jobs.labelling import merge_project
 from metaphase.jobs.phh3 import CALLED, classify_cohort, search_cohort
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items

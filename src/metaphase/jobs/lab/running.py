@@ -13,8 +13,7 @@ from typing import Literal
 
 import pandas as pd
 
-from metaphase.base.cautions import Cautions
-from metaphase.base.errors import MetaphaseError, OutputError, UsageError
+from metaphase.base.errors import Cautions, MetaphaseError, OutputError, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import brief_time

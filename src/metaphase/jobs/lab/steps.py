@@ -21,7 +21,7 @@ from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
-from metaphase.evaluation.benches import counts_of
+from metaphase.evaluation.operating_points import counts_of
 from metaphase.jobs.calibration import (
     SAMPLE,
     NoSquareError,

@@ -13,9 +13,8 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
 from metaphase.detections.points import OperatingPoint, points_of
-from metaphase.evaluation.benches import Bench, bench_of, measured, measured_at
 from metaphase.evaluation.marks import Marked
-from metaphase.evaluation.operating_points import save_point
+from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
 from metaphase.jobs.searching import SlideSearched, SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import Chain

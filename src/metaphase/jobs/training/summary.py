@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats32, Integers
-from metaphase.evaluation.benches import GRID, counts_of
 from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.operating_points import GRID, counts_of
 from metaphase.evaluation.pairs import POINTS
 from metaphase.jobs.stages import States, stage_rows
 from metaphase.jobs.training.chain import NETWORKS, Chain

@@ -28,8 +28,7 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
 from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide
-from metaphase.images.tissue.finding import TissueConfig, TissueSource
-from metaphase.images.tissue.mask import TissueMask, load_tissue
+from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.labels.mining.candidates import (
     CandidateConfig,
     CandidateError,

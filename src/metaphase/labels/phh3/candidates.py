@@ -22,7 +22,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB, Box, Floats, Integers, Mask
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.labels.phh3.survey import (
     UNIT,
     BrownConfig,

@@ -15,14 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metaphase.base.arrays import Integers
-from metaphase.base.cautions import Caution, Cautions, read_cautions
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import Caution, Cautions, UsageError, read_cautions
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import FileContent, Ingredients, facts_of
 from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, write_table
 from metaphase.detections import MITOSIS, detection_set
-from metaphase.images.tissue.mask import draw_overlay
+from metaphase.images.tissue.finding import draw_overlay
 from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
 from metaphase.labels.phh3.candidates import BrownCandidates, Progress, find_brown_candidates
 from metaphase.labels.phh3.survey import (

@@ -21,8 +21,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import ordered_map
 from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
-from metaphase.images.tissue.finding import TissueConfig, find_tissue
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueConfig, TissueMask, find_tissue
 from metaphase.slides import MaskGrid, Slide, TilePlan, plan_tiles
 
 # ---- what can be wrong with a slide that should be PHH3 ----

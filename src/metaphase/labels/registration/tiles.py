@@ -21,8 +21,7 @@ from metaphase.base.arrays import RGB, Box, Floats, Points
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.inspection import StainGuess, guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL
-from metaphase.images.tissue.finding import find_tissue
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, find_tissue
 from metaphase.labels.registration.correlation import Image, correlate, find_peak
 from metaphase.slides import Slide, plan_tiles, read_tiles
 

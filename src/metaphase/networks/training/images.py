@@ -19,8 +19,7 @@ from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import TrainingError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
-from metaphase.images.tissue.finding import TissueSource
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.slides import Slide, SlideSource
 from metaphase.slides.contract import WORKING_MPP
 

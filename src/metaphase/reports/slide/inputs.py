@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats, Mask
-from metaphase.base.cautions import Cautions
+from metaphase.base.errors import Cautions
 from metaphase.base.tables import require_columns
-from metaphase.images.tissue.mask import TissueMask
+from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import measure, number
 from metaphase.slides import Slide
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metaphase.base.cautions import Caution, Cautions, unique
+from metaphase.base.errors import Caution, Cautions, unique
 from metaphase.base.files import write_text
-from metaphase.counting.uncertainty import atypical_share
+from metaphase.counting.calibration import atypical_share
 from metaphase.reports.pages import render
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of

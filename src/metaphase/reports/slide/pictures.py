@@ -12,8 +12,8 @@ import numpy.typing as npt
 import shapely
 
 from metaphase.base.arrays import Box
-from metaphase.images.tissue.mask import TissueMask
-from metaphase.reports.drawing import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
+from metaphase.images.tissue.finding import TissueMask
+from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
 from metaphase.slides import Slide, cut_square
 
