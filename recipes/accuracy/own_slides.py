@@ -107,7 +107,7 @@ def waiting(lab: Lab) -> Iterator[Asked]:
     """Pages on which somebody has to answer now."""
     for one in standings(lab):
         if one.status == "waiting for a person":
-            yield from (page for page in one.step.pages() if not page.complete)
+            yield from (page for page in one.step.pages if not page.complete)
 
 
 def followed(lab: Lab, truths: dict[str, pd.DataFrame], options: argparse.Namespace) -> dict[str, Any]:

@@ -273,7 +273,21 @@ def one_step(lab: Lab, monkeypatch: pytest.MonkeyPatch, work: Callable[[Report],
     step = Step(Stage("only", "the only step", (), ("made.txt",), work, Nothing()), seconds=60.0)
     page = LabPage("here", "", [LabRow("only", "", "next", "", "")], {}, 1, [], [], [], [], [])
     monkeypatch.setattr(running, "steps_of", lambda _lab: [step])
-    monkeypatch.setattr(running, "lab_page", lambda _lab: page)
+    monkeypatch.setattr(running, "lab_page", lambda _lab, _steps=None: page)
+
+
+def test_answers_are_read_once_for_each_step_that_is_done(
+    asking: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(_report: Report) -> Facts:
+        (asking.root / "made.txt").touch()
+        return {}
+
+    one_step(asking, monkeypatch, work)
+    built, listed = [], running.steps_of
+    monkeypatch.setattr(running, "steps_of", lambda lab: built.append(lab) or listed(lab))
+    go_on(asking)
+    assert len(built) == 2, "once to find the step, once to find that nothing is left"
 
 
 def test_a_step_tells_how_far_it_is_on_page_and_in_status(

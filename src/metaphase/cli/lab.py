@@ -47,7 +47,7 @@ def status(context: typer.Context, place: LabOption = None, as_json: Json = Fals
 
     found = find_lab(place)
     standing = standings(found)
-    show(found)
+    show(found, [one.step for one in standing])
     command = next_command(standing)
     if as_json:
         rows = [
@@ -203,7 +203,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
     from metaphase.jobs.lab.steps import steps_of
 
-    pages = (page for step in steps_of(found) if step.by_people for page in step.pages())
+    pages = (page for step in steps_of(found) for page in step.pages)
     return next((page for page in pages if page.what == asked.what), None)
 
 

@@ -115,10 +115,13 @@ def _further(path: Path, backend: Backend) -> SlideBackend | None:
         return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
 
 
-SUFFIXES = frozenset({
-    ".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide", ".czi",
-    ".dcm", ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".jp2",
+WHOLE_SLIDES = frozenset({
+    ".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide",
 })  # fmt: skip
+"""Endings of whole-slide images that need no library of their own."""
+SUFFIXES = WHOLE_SLIDES | {
+    ".czi", ".dcm", ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".jp2",
+}  # fmt: skip
 """Endings of slides and plain images."""
 
 

@@ -22,12 +22,9 @@ from metaphase.jobs.phh3 import register_slides
 from metaphase.jobs.stages import Report, silent
 from metaphase.labels.registration.pair import same_tissue
 from metaphase.slides import SlideSource
+from metaphase.slides.opening import WHOLE_SLIDES
 
 Role = Literal["he", "phh3", ""]
-SUFFIXES = (
-    ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide", ".btf",
-)  # fmt: skip
-"""Endings of whole-slide images; plain pictures are none."""
 STAIN_WORDS: dict[str, Role] = {
     **dict.fromkeys(("he", "h&e", "hne", "hande", "hes", "hematoxylin", "haematoxylin", "eosin"), "he"),
     **dict.fromkeys(("phh3", "pph3", "ph3", "ihc", "dab"), "phh3"),
@@ -101,7 +98,7 @@ def find_slides(folder: Path, leave_out: Iterable[Path] = ()) -> list[Path]:
     found = [
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in WHOLE_SLIDES
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and not any(path.resolve().is_relative_to(place) for place in skipped)
@@ -158,7 +155,7 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     paths = find_slides(folder, own)
     if not paths:
         raise UsageError(
-            f"no slide in it ({', '.join(SUFFIXES)})",
+            f"no slide in it ({', '.join(sorted(WHOLE_SLIDES))})",
             path=folder,
             next_step="give the folder with the slides",
         )

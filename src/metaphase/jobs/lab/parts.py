@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Step:
     """One step of the thread."""
 
     stage: Stage
-    pages: Callable[[], list[Asked]] = field(default=list)
+    pages: Sequence[Asked] = ()
     """What people have to answer before its work; nothing for a step of the machine alone."""
     prepare: Callable[[Report], None] | None = None
     """Makes these pages, unless they are there."""

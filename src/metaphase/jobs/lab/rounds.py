@@ -126,13 +126,14 @@ READS = {1: ("candidates",), 2: ("cnn1",)}
 
 
 def _round(lab: Lab, number: int) -> Step:
-    made_from = RoundAnswered(all_answers(asked_round(lab, number)), lab.settings.rounds.agree)
+    asked = asked_round(lab, number)
+    made_from = RoundAnswered(all_answers(asked), lab.settings.rounds.agree)
     writes = (inside(lab, lab.round(number)),)
     stage = Stage(
         f"round {number}", ABOUT[number], READS[number], writes, partial(_merge, lab, number), made_from
     )
     shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
-    return Step(stage, partial(asked_round, lab, number), partial(_draw, lab, number), shows=shows)
+    return Step(stage, asked, partial(_draw, lab, number), shows=shows)
 
 
 def _draw(lab: Lab, number: int, report: Report) -> None:

@@ -125,19 +125,19 @@ def go_on(
         steps = steps_of(lab)
         number, _ = _first_open(lab, steps)
         if number is None:
-            show(lab)
+            show(lab, steps)
             return Stopped(None)
-        step = steps[number]
-        with _Going(lab, step, report, watch) as going:
-            if step.prepare is not None:
-                step.prepare(going)
-                waiting = [page for page in step.pages() if not page.enough]
+        with _Going(lab, steps, number, report, watch) as going:
+            prepare = steps[number].prepare
+            if prepare is not None:
+                prepare(going)
+                steps = steps_of(lab)
+                waiting = [page for page in steps[number].pages if not page.enough]
                 if waiting:
                     lab.progress.unlink(missing_ok=True)
-                    show(lab)
+                    show(lab, steps)
                     return Stopped(waiting[0])
-                step = steps_of(lab)[number]
-            stages = [each.stage for each in steps[:number]] + [step.stage]
+            stages = [each.stage for each in steps[: number + 1]]
             _refuse_again(stages, seen)
             done = run_stages(stages, lab.root, report=going)
         if told is not None:
@@ -168,9 +168,11 @@ def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
 class _Going:
     """A step that is worked on: tells its progress to whoever watches, to the page and to `metaphase lab`."""
 
-    def __init__(self, lab: Lab, step: Step, report: Report, watch: Watch | None) -> None:
-        self._lab, self._step, self._report, self._watch = lab, step, report, watch
-        self._pacer, self._page = Pacer(step.seconds), lab_page(lab)
+    def __init__(
+        self, lab: Lab, steps: Sequence[Step], number: int, report: Report, watch: Watch | None
+    ) -> None:
+        self._lab, self._step, self._report, self._watch = lab, steps[number], report, watch
+        self._pacer, self._page = Pacer(self._step.seconds), lab_page(lab, steps)
         self._written = self._shown = -math.inf
 
     def __enter__(self) -> _Going:
@@ -242,15 +244,15 @@ class Standing:
     def seconds(self) -> float | None:
         """What it took, or will about take; of people, what is left to answer."""
         if self.status == "waiting for a person":
-            return sum(page.seconds_left for page in self.step.pages())
+            return sum(page.seconds_left for page in self.step.pages)
         if self.progress is not None:
             return self.progress.seconds_left
         return self.state.seconds if self.state.seconds is not None else self.step.seconds
 
 
-def standings(lab: Lab) -> list[Standing]:
-    """Every step; the first that is not done is the next one."""
-    steps = steps_of(lab)
+def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
+    """Every step, of those that are known or as they are now; the first that is not done is the next one."""
+    steps = steps or steps_of(lab)
     first, states = _first_open(lab, steps)
     found = []
     with held(lab.lock) as free:
@@ -275,8 +277,7 @@ def _told(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
         cut = state.facts.get(CUT_SHARE, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""
         return "done", told_facts(state.facts) + failed
-    pages = step.pages() if step.by_people else []
-    waiting = [page for page in pages if not page.enough]
+    waiting = [page for page in step.pages if not page.enough]
     if waiting and is_first:
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
     stale = state.reason not in ("", "not made yet")
@@ -311,14 +312,14 @@ def last_words(lab: Lab) -> tuple[list[str], Cautions]:
     return lines, doubts_about(card)
 
 
-def show(lab: Lab) -> Path:
+def show(lab: Lab, steps: Sequence[Step] | None = None) -> Path:
     """Write the page about where it stands."""
-    return write_lab_page(lab.page, lab_page(lab))
+    return write_lab_page(lab.page, lab_page(lab, steps))
 
 
-def lab_page(lab: Lab) -> LabPage:
+def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
     """The page as data."""
-    standing = standings(lab)
+    standing = standings(lab, steps)
     manifest = read_manifest(lab.manifest)
     slides = read_table(lab.slides)
     odd = slides[as_text(slides["what"]) != ""]
@@ -326,8 +327,7 @@ def lab_page(lab: Lab) -> LabPage:
     rounds = [
         Round(page.what, page.items, page.answered, page.divided, _points(page))
         for one in standing
-        if one.step.by_people
-        for page in one.step.pages()
+        for page in one.step.pages
     ]
     ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
     lines, doubts = last_words(lab) if ready else ([], ())

@@ -172,11 +172,12 @@ def _review_name(lab: Lab) -> str:
 def _review(lab: Lab) -> list[Step]:
     if not lab.settings.rounds.review:
         return []
+    asked = asked_review(lab)
     stage = Stage(
         "review", "the least sure mitoses, decided by somebody", ("reference",), ("cases/reference.parquet",),
-        partial(_apply, lab), ReferenceReviewed(all_answers(asked_review(lab))),
+        partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
     )  # fmt: skip
-    return [Step(stage, partial(asked_review, lab), _nothing, shows=("cases/decisions.csv",))]
+    return [Step(stage, asked, _nothing, shows=("cases/decisions.csv",))]
 
 
 def _nothing(_report: Report) -> None:
@@ -296,13 +297,13 @@ def compared(lab: Lab, report: Report) -> Facts:
 def _calibration(lab: Lab) -> list[Step]:
     if not lab.settings.calibration.answers:
         return []
-    nothing = (lab.calibration / NOTHING).is_file()
+    nothing, asked = (lab.calibration / NOTHING).is_file(), asked_calibration(lab)
     stage = Stage(
         "calibration", "what the model's probabilities mean here", ("results",),
         (inside(lab, lab.calibration if nothing else lab.site),), partial(_fit, lab),
-        ModelCalibrated(all_answers(asked_calibration(lab))),
+        ModelCalibrated(all_answers(asked)),
     )  # fmt: skip
-    return [Step(stage, partial(asked_calibration, lab), partial(_draw_calibration, lab))]
+    return [Step(stage, asked, partial(_draw_calibration, lab))]
 
 
 def _draw_calibration(lab: Lab, report: Report) -> None:
