@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.counting import CountConfig, SlideCount, count_slide
+from metaphase.counting.clinical import SlideCount, count_slide
+from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 
 Floats = npt.NDArray[np.float64]

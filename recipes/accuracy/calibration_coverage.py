@@ -23,9 +23,8 @@ import pandas as pd
 from scipy.special import expit, logit
 from scipy.stats import t as student
 
-from metaphase.counting import CountConfig, count_slide
 from metaphase.counting.calibration import SiteCalibration, evidence
-from metaphase.counting.clinical import find_hotspot, mitotic_count
+from metaphase.counting.clinical import count_slide, find_hotspot, mitotic_count
 from metaphase.counting.populations import ReviewerError
 from metaphase.counting.sites import (
     Answered,
@@ -37,7 +36,7 @@ from metaphase.counting.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.counting.specimen import Specimen, specimen
+from metaphase.counting.specimen import CountConfig, Specimen, specimen
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -23,14 +23,15 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.base.tables import write_table
-from metaphase.counting import CountConfig, SlideCount
+from metaphase.counting.clinical import SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile
+from metaphase.counting.specimen import CountConfig
 from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
 from metaphase.jobs.detection_config import DetectionConfig
-from metaphase.jobs.phh3 import Registered, register_slides
+from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
 from metaphase.labels.registration.files import Annotations

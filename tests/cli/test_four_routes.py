@@ -15,7 +15,7 @@ from typer.main import get_command
 import metaphase as mp
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
-from metaphase.counting import count_slide
+from metaphase.counting.clinical import count_slide
 from metaphase.counting.sites import SampleConfig, save_profile
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point

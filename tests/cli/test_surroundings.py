@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from metaphase.base.tables import read_table
-from metaphase.counting import count_text
+from metaphase.counting.clinical import count_text
 from tests.cli.running import run
 from tests.jobs.conftest import he_slide, model
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.special import expit
 
 from metaphase.base.errors import UsageError
-from metaphase.counting import CountConfig, SlideCount, count_slide
 from metaphase.counting.calibration import SiteCalibration, evidence
+from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.learning import Posterior, learn
 from metaphase.counting.populations import (
     OWN,
@@ -24,6 +24,7 @@ from metaphase.counting.populations import (
     middles_of,
     own_of,
 )
+from metaphase.counting.specimen import CountConfig
 from tests.counting.scenes import all_tissue, table
 
 Floats = npt.NDArray[np.float64]

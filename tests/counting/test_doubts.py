@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting import CountConfig, SlideCount, count_slide
-from metaphase.counting.clinical import background_doubt
+from metaphase.counting.clinical import SlideCount, background_doubt, count_slide
+from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 
 MPP, SIDE_MM = 0.25, 2.5

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting import CountConfig, count_slide
-from metaphase.counting.specimen import stated_config
+from metaphase.counting.clinical import count_slide
+from metaphase.counting.specimen import CountConfig, stated_config
 from tests.counting.scenes import all_tissue, table
 
 TUNED = CountConfig(thetas_tuned=True, draws=200)

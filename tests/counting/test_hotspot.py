@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
-from metaphase.counting import CountConfig, busiest_circle
 from metaphase.counting.hotspot import (
     Lattice,
+    busiest_circle,
     counts_of_weights,
     filled_percentile,
     lattice_around,
     lattice_counts,
     run_ends,
 )
+from metaphase.counting.specimen import CountConfig
 from tests.counting.scenes import Floats, most_in_a_circle, places_um
 
 RADIUS = CountConfig().radius_um

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metaphase.counting import CountConfig, count_slide
+from metaphase.counting.clinical import count_slide
 from metaphase.counting.hotspot import lattice_around, lattice_counts
 from metaphase.counting.maps import (
     cells_around,
@@ -18,6 +18,7 @@ from metaphase.counting.maps import (
     separate_hotspots,
     tissue_in_circle,
 )
+from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
 

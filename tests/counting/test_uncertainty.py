@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from metaphase.counting import CountConfig, atypical_share, count_slide
-from metaphase.counting.calibration import draws_for, estimate_uncertainty, hotspot_count, threshold_range
+from metaphase.counting.calibration import (
+    atypical_share,
+    draws_for,
+    estimate_uncertainty,
+    hotspot_count,
+    threshold_range,
+)
+from metaphase.counting.clinical import count_slide
 from metaphase.counting.hotspot import filled_percentile, lattice_around, lattice_counts
+from metaphase.counting.specimen import CountConfig
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 
 STILL = CountConfig(threshold_spread=0.0)

@@ -18,7 +18,7 @@ import pytest
 import tifffile
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
-from metaphase.counting import CountConfig
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point

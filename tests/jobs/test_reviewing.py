@@ -14,7 +14,8 @@ import pytest
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import run_batch
 from metaphase.base.tables import read_table, write_table
-from metaphase.counting import CountConfig, Hotspot
+from metaphase.counting.hotspot import Hotspot
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
 from metaphase.jobs import results
 from metaphase.jobs import slide_review as reviewing

@@ -22,7 +22,7 @@ from metaphase.jobs.training.chain import NETWORKS, Chain, find_in_processes
 from metaphase.jobs.training.config import run_config
 from metaphase.jobs.training.run import read_results, run_chain, run_table
 from metaphase.jobs.training.summary import example_groups
-from metaphase.labels.mining import CandidateError
+from metaphase.labels.mining.candidates import CandidateError
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box
-from metaphase.counting import Count, CountConfig, SlideCount, count_slide
+from metaphase.counting.clinical import Count, SlideCount, count_slide
+from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput
 from metaphase.reports.slide.page import slide_page

@@ -16,7 +16,7 @@ from wsidicom import WsiDicom
 from metaphase.base.errors import OutputError
 from metaphase.base.tables import TableError
 from metaphase.cli.main import app
-from metaphase.counting import count_slide
+from metaphase.counting.clinical import count_slide
 from metaphase.detections import DetectionSet, read_detections, write_detections
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.simulation.config import SimulationConfig, cohort_cases

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import Caution, MetaphaseError, MissingResolutionError, OutputError
-from metaphase.counting import CountConfig
+from metaphase.counting.specimen import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import write_slide_report
 from metaphase.reports.slide.page import slide_page

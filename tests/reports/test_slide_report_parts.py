@@ -17,7 +17,7 @@ from PIL import Image
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import Caution, Cautions
-from metaphase.counting import DensityMap
+from metaphase.counting.maps import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Frame, dots_path, jpeg_uris, scale_bar

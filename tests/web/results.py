@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.counting import CountConfig, count_slide
+from metaphase.counting.clinical import count_slide
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import MITOSIS, DetectionSet, write_detections
 from metaphase.images.tissue.finding import TissueMask, save_tissue
 from metaphase.jobs.results import SCHEMA

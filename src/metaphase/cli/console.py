@@ -191,7 +191,7 @@ COUNT_COLUMNS = ("count", "may be", "kind", "grade")
 
 def count_cells(result: Mapping[str, Any]) -> list[str]:
     """The cells of `COUNT_COLUMNS` for a result as plain values."""
-    from metaphase.counting import counts_in
+    from metaphase.counting.clinical import counts_in
 
     count = counts_in(result)[0]
     return [count.text, count.interval_text or "-", count.kind, result["grade_shown"]["text"]]
@@ -199,7 +199,7 @@ def count_cells(result: Mapping[str, Any]) -> list[str]:
 
 def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
     """A line for each kind of count among results, and what its interval means."""
-    from metaphase.counting import counts_in
+    from metaphase.counting.clinical import counts_in
 
     kinds = {one.kind: one for one in reversed([counts_in(result)[0] for result in results])}
     for kind in [one for one in kinds.values() if one.count_interval]:

@@ -365,7 +365,7 @@ def score(
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
-    from metaphase.counting import CountConfig
+    from metaphase.counting.specimen import CountConfig
     from metaphase.jobs import counting as jobs
 
     config, failed = CountConfig(draws=draws), False

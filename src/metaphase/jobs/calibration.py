@@ -20,7 +20,6 @@ import pandas as pd
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
-from metaphase.counting import CountConfig
 from metaphase.counting.calibration import EVIDENCE, evidence
 from metaphase.counting.clinical import find_hotspot
 from metaphase.counting.populations import ReviewerError
@@ -35,7 +34,7 @@ from metaphase.counting.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.counting.specimen import specimen, stated_config
+from metaphase.counting.specimen import CountConfig, specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.jobs.results import CANDIDATES, SlideResult, load_results

@@ -14,9 +14,9 @@ from metaphase.base.errors import Caution, Cautions, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
-from metaphase.counting import CountConfig, SlideCount, count_doubts, count_slide, counts_table
+from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
-from metaphase.counting.specimen import at_point
+from metaphase.counting.specimen import CountConfig, at_point
 from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, joined, read_detections
 from metaphase.detections.files import detection_files, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point

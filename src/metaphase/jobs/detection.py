@@ -31,15 +31,10 @@ from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch
 from metaphase.base.tables import Remark, named, read_table, write_table
-from metaphase.counting import (
-    CountConfig,
-    SlideCount,
-    atypical_share,
-    count_doubts,
-    count_slide,
-)
+from metaphase.counting.calibration import atypical_share
+from metaphase.counting.clinical import SlideCount, count_doubts, count_slide
 from metaphase.counting.sites import SiteProfile, save_profile
-from metaphase.counting.specimen import specimen
+from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections import DetectionSet, write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import UsedPoints

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from metaphase.base.errors import UsageError
-from metaphase.counting import CountConfig
 from metaphase.counting.sites import SiteProfile
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import known_formats
 from metaphase.detections.points import UsedPoints, paper_points
 from metaphase.networks.cards import PAPER_MODEL

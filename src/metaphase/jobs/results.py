@@ -30,9 +30,9 @@ from metaphase.base.tables import (
     table_attributes,
     write_table,
 )
-from metaphase.counting import Count, CountConfig, counts_in
-from metaphase.counting.clinical import COLUMNS, counts_row
+from metaphase.counting.clinical import COLUMNS, Count, counts_in, counts_row
 from metaphase.counting.sites import SiteProfile, load_profile
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY

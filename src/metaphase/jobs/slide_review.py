@@ -18,15 +18,9 @@ from metaphase.base.errors import Caution, Cautions, MetaphaseError, UsageError,
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import fingerprint_of
 from metaphase.base.tables import Remark, named, read_table, write_table
-from metaphase.counting import (
-    CountConfig,
-    Hotspot,
-    SlideCount,
-    busiest_circle,
-    count_doubts,
-    count_slide,
-    counts_in,
-)
+from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.hotspot import Hotspot, busiest_circle
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
 from metaphase.detections.files import result_folders
 from metaphase.detections.matching import match

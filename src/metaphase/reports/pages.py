@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box, Floats
-from metaphase.counting import count_text
+from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.slides import Slide, cut_square
 from metaphase.slides.tiles import square_corners

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue.finding import TissueMask, TissueSource
-from metaphase.labels.mining import (
+from metaphase.labels.mining.candidates import (
+    FULL_SUM,
     CandidateConfig,
     CandidateError,
     find_candidates,
+    intensity_limit,
+    intensity_sums,
     load_candidates,
     save_candidates,
 )
-from metaphase.labels.mining.candidates import FULL_SUM, intensity_limit, intensity_sums
 from metaphase.labels.mining.mining import CandidatesFound, SeenSlide
 from metaphase.slides import ArraySlide, SlideSource, open_slide
 from tests.examples import FEW

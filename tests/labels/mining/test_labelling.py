@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.mining import (
+from metaphase.labels.mining.candidates import CandidateError
+from metaphase.labels.mining.sets import (
+    FROM_REFERENCE,
     IGNORED,
     NEGATIVE,
     POSITIVE,
-    CandidateError,
     LabelConfig,
     label_candidates,
 )
-from metaphase.labels.mining.sets import FROM_REFERENCE
 from metaphase.slides import ArraySlide
 
 SLIDE = ArraySlide(np.full((1000, 1000, 3), 200, np.uint8), mpp=0.25)

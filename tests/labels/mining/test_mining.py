@@ -15,18 +15,10 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError, TrainingError, UsageError
 from metaphase.images.tissue import finding
 from metaphase.images.tissue.finding import TissueMask, save_tissue
-from metaphase.labels.mining import (
-    CandidateConfig,
-    CandidateError,
-    LabelConfig,
-    Mining,
-    MiningConfig,
-    SetConfig,
-    TrainingSlide,
-    hard_column,
-    opened,
-)
 from metaphase.labels.mining import mining as mining_module
+from metaphase.labels.mining.candidates import CandidateConfig, CandidateError
+from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
 from metaphase.slides import Slide

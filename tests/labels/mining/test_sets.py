@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.labels.mining import (
-    CandidateError,
+from metaphase.labels.mining.candidates import CandidateError
+from metaphase.labels.mining.sets import (
     SetConfig,
+    draw_evenly,
+    draw_weighted,
     easy_negatives,
     hard_column,
     hard_negatives,
     positives,
     validation_set,
 )
-from metaphase.labels.mining.sets import draw_evenly, draw_weighted
 
 
 def labelled(seed: int = 0, slides: int = 3, count: int = 200) -> dict[str, pd.DataFrame]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaphase.labels.mining import Mining, MiningConfig, SetConfig, TrainingSlide, hard_column, opened
+from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.labels.mining.sets import SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.config import TrainingConfig

@@ -18,7 +18,7 @@ from metaphase.jobs.cohort import CohortSlide, cohort_slide
 from metaphase.jobs.stages import Facts, Report
 from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
 from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
-from metaphase.labels.mining import Mining, TrainingSlide
+from metaphase.labels.mining.mining import Mining, TrainingSlide
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.judging import NetworkJudge

@@ -31,7 +31,7 @@ from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.results import load_results
 from metaphase.jobs.slide_review import answers_of, reviewed_truth
 from metaphase.jobs.training.config import ReferenceSection
-from metaphase.labels.mining import TrainingSlide
+from metaphase.labels.mining.mining import TrainingSlide
 from metaphase.labels.observers.project import UNSURE, load_project
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.networks.training.images import KINDS, ImageSource, Kind

@@ -11,14 +11,9 @@ from metaphase.base.config import blamed, read_toml, refuse_unknown, resolved, s
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
 from metaphase.evaluation import BootstrapConfig, MatchingConfig
-from metaphase.labels.mining import (
-    SOFT_TARGET,
-    CandidateConfig,
-    LabelConfig,
-    MiningConfig,
-    SetConfig,
-    hard_column,
-)
+from metaphase.labels.mining.candidates import CandidateConfig
+from metaphase.labels.mining.mining import SOFT_TARGET, MiningConfig
+from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.engine import PeakConfig
 from metaphase.networks.training.config import TrainingConfig, TrainingProtocol

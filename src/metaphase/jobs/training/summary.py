@@ -17,7 +17,7 @@ from metaphase.jobs.stages import States, stage_rows
 from metaphase.jobs.training.chain import NETWORKS, Chain
 from metaphase.jobs.training.config import CNN3, ENSEMBLE
 from metaphase.jobs.training.run import delivered_model, read_results
-from metaphase.labels.mining import SOFT_TARGET
+from metaphase.labels.mining.mining import SOFT_TARGET
 from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable

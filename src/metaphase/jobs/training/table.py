@@ -22,7 +22,7 @@ from metaphase.jobs.training.config import (
     members,
     students,
 )
-from metaphase.labels.mining import CandidateConfig, LabelConfig, SetConfig
+from metaphase.labels.mining.candidates import CandidateConfig
 from metaphase.labels.mining.mining import (
     CandidatesFound,
     CandidatesJudged,
@@ -31,7 +31,7 @@ from metaphase.labels.mining.mining import (
     StainFitted,
     TissueFound,
 )
-from metaphase.labels.mining.sets import HARD
+from metaphase.labels.mining.sets import HARD, LabelConfig, SetConfig
 from metaphase.simulation.cohort import CaseSimulated
 from metaphase.simulation.config import SimulationConfig
 

@@ -19,7 +19,8 @@ from metaphase.reports.pages import measure, number
 from metaphase.slides import Slide
 
 if TYPE_CHECKING:
-    from metaphase.counting import Hotspot, SlideCount
+    from metaphase.counting.clinical import SlideCount
+    from metaphase.counting.hotspot import Hotspot
 
 # ---- what a report is made from ----
 

@@ -18,7 +18,7 @@ from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of,
 from metaphase.slides import Slide
 
 if TYPE_CHECKING:
-    from metaphase.counting import SlideCount
+    from metaphase.counting.clinical import SlideCount
 
 # ---- the count and its interval on a line that is cut where one grade ends and the next begins ----
 
