@@ -28,7 +28,7 @@ from metaphase.base.errors import MetaphaseError
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import _SlideJob
-from metaphase.jobs.detection_config import DetectionConfig
+from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.stages import run_stages
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.slides import SlideSource

@@ -19,7 +19,7 @@ import psutil
 from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.jobs.cohort import named_slides
 from metaphase.jobs.detection import detect_cohort
-from metaphase.jobs.detection_config import DetectionConfig
+from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig

@@ -33,9 +33,9 @@ from metaphase.detections import MITOSIS
 from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection import detect_cohort
-from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
+from metaphase.jobs.lab.parts import Asked
 from metaphase.jobs.lab.running import standings
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError
-from metaphase.cli.label import label
+from metaphase.cli.view import label
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.web import labelling

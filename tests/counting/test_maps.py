@@ -7,7 +7,8 @@ import pytest
 
 from metaphase.counting.clinical import count_slide
 from metaphase.counting.hotspot import lattice_around, lattice_counts
-from metaphase.counting.maps import (
+from metaphase.counting.specimen import (
+    CountConfig,
     cells_around,
     cells_on_tissue,
     clustering,
@@ -18,7 +19,6 @@ from metaphase.counting.maps import (
     separate_hotspots,
     tissue_in_circle,
 )
-from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 

@@ -21,8 +21,8 @@ from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, dra
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_slide
-from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result
+from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.slide_review import apply_review, log_of
 from metaphase.labels.observers import AnswerStore, load_project
 from metaphase.labels.observers.places import place_name

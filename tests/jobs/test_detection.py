@@ -20,8 +20,8 @@ from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import searching
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import SlideOutcome, detect_slide
-from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import load_result
+from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig

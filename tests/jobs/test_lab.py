@@ -21,7 +21,6 @@ from metaphase.cli.console import progress_bar
 from metaphase.cli.lab import _shower
 from metaphase.cli.lab import lab as commands
 from metaphase.jobs.lab import pairing, parts, running
-from metaphase.jobs.lab.answers import Asked, asked_round, say_enough
 from metaphase.jobs.lab.folder import Lab, find_lab, write_settings
 from metaphase.jobs.lab.pairing import (
     Found,
@@ -37,7 +36,17 @@ from metaphase.jobs.lab.pairing import (
     splits_of,
     stated_facts,
 )
-from metaphase.jobs.lab.parts import Pacer, Reporting, Step, in_parts, measure_rate, measured_rates
+from metaphase.jobs.lab.parts import (
+    Asked,
+    Pacer,
+    Reporting,
+    Step,
+    asked_round,
+    in_parts,
+    measure_rate,
+    measured_rates,
+    say_enough,
+)
 from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
 from metaphase.jobs.lab.steps import expected_seconds, steps_of

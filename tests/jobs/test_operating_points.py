@@ -28,7 +28,7 @@ from metaphase.jobs import counting
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
-from metaphase.jobs.detection_config import DetectionConfig
+from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, find_detections

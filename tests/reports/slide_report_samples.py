@@ -15,8 +15,7 @@ from metaphase.base.arrays import Box
 from metaphase.counting.clinical import Count, SlideCount, count_slide
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.reports.slide import ReportInput
-from metaphase.reports.slide.page import slide_page
+from metaphase.reports.slide import ReportInput, slide_page
 from metaphase.slides import ArraySlide, Level, Resolution, Slide, SlideInfo
 
 VOID = {"meta", "img", "input", "br", "link"}

@@ -47,7 +47,7 @@ from metaphase.reports.run import (
     write_experiments_page,
     write_lab_page,
 )
-from metaphase.reports.slide.page import slide_page
+from metaphase.reports.slide import slide_page
 from tests.labels.observers.projects import write_project
 from tests.reports.slide_report_samples import Page, noisy_slide, random_points, result_for
 from tests.reports.test_slide_report_cohort import row, write_index

@@ -18,8 +18,7 @@ import pytest
 from metaphase.base.errors import Caution, MetaphaseError, MissingResolutionError, OutputError
 from metaphase.counting.specimen import CountConfig
 from metaphase.reports.pages import count_text, number, percent
-from metaphase.reports.slide import write_slide_report
-from metaphase.reports.slide.page import slide_page
+from metaphase.reports.slide import slide_page, write_slide_report
 from metaphase.reports.slide.pictures import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
 from metaphase.slides import ArraySlide
 from tests.reports.slide_report_samples import (

@@ -17,12 +17,12 @@ from PIL import Image
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import Caution, Cautions
-from metaphase.counting.maps import DensityMap
+from metaphase.counting.specimen import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Frame, dots_path, jpeg_uris, scale_bar
+from metaphase.reports.slide import grade_scale, notice_of
 from metaphase.reports.slide.inputs import Points, shown_points
-from metaphase.reports.slide.page import grade_scale, notice_of
 from metaphase.reports.slide.pictures import (
     BORDERLINE_MOST,
     HOTSPOT_MOST,

@@ -18,9 +18,8 @@ from metaphase.cli.console import Device, Json, print_json, progress_bar, say, s
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from metaphase.jobs.lab.answers import Asked
     from metaphase.jobs.lab.folder import Lab as LabFolder
-    from metaphase.jobs.lab.parts import StepProgress
+    from metaphase.jobs.lab.parts import Asked, StepProgress
     from metaphase.jobs.stages import Report, StageState
 
 lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
@@ -137,8 +136,8 @@ def next_(
 
     Killed at any moment, the same command goes on.
     """
-    from metaphase.jobs.lab.answers import say_enough
     from metaphase.jobs.lab.folder import find_lab
+    from metaphase.jobs.lab.parts import say_enough
     from metaphase.jobs.lab.running import alone, go_on, measure_machine
 
     found = find_lab(place or context.obj, device)

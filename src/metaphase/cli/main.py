@@ -25,12 +25,11 @@ from metaphase.cli.console import complain, tell, warn
 from metaphase.cli.detect import convert, data, detect, score
 from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.lab import lab
-from metaphase.cli.label import calibrate, label
 from metaphase.cli.phh3 import phh3, reference, register
 from metaphase.cli.run import configs, experiments, qupath, run
 from metaphase.cli.slides import archive, info, simulate, stain, tissue
 from metaphase.cli.train import bench, model, train
-from metaphase.cli.view import review, view
+from metaphase.cli.view import calibrate, label, review, view
 from metaphase.version import __version__
 
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
 from metaphase.cli import console
-from metaphase.cli.label import announce
 from metaphase.cli.train import report_training, watcher
+from metaphase.cli.view import announce
 
 if TYPE_CHECKING:
     from metaphase.jobs.reference import Built

@@ -1,15 +1,229 @@
-"""`metaphase view` and `metaphase review`: slides with deep zoom, and answers about what was found."""
+"""`metaphase view`, `review`, `label` and `calibrate`: pages on which people answer, and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from metaphase.cli.console import Json, Mpp, complain, explain_counts, print_json, say
-from metaphase.cli.label import announce
+from metaphase.cli.console import (
+    Folder,
+    Json,
+    Mpp,
+    complain,
+    explain_counts,
+    print_json,
+    say,
+    stderr,
+    stdout,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from metaphase.counting.sites import SiteProfile
+    from metaphase.labels.observers.consensus import Merged
+    from metaphase.web.serving import Running
+
+label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
+
+ProjectFolder = Annotated[
+    Path, typer.Argument(help="Folder with items.csv (item, slide, x, y, case).", metavar="PROJECT")
+]
+AnswersFile = Annotated[
+    Path, typer.Argument(help="CSV with observer, item, answer, seconds, time.", metavar="FILE")
+]
+
+
+@label.command()
+def serve(
+    project: ProjectFolder,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8500,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar=["METAPHASE_TOKEN", "METAPHASE_LABEL_TOKEN"],
+            help="Secret of the link, 16 characters or more; else made, and kept in the project.",
+        ),
+    ] = None,
+) -> None:
+    """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""
+    from metaphase.labels.observers.project import load_project
+    from metaphase.web.labelling import serve_project
+
+    asked = load_project(project)
+    missing = asked.missing_slides()
+    if missing:
+        warn(
+            f"{len(missing)} slides are not there, so {sum(missing.values())} of {len(asked.items)} items "
+            f"have no picture; the first is {next(iter(missing))}"
+        )
+    serve_project(project, host=host, port=port, token=token, ready=announce("items"))
+
+
+def announce(what: str) -> Callable[[Running], None]:
+    """What a page that is about to be served shows, and where."""
+
+    def tell_link(running: Running) -> None:
+        stderr.print(f"{running.shown} {what}. Stop with Ctrl-C; open", highlight=False)
+        typer.echo(running.url)
+
+    return tell_link
+
+
+@label.command()
+def merge(
+    project: ProjectFolder,
+    agree: Annotated[int, typer.Option(help="How many observers must give the same answer.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the results; by default the project's.")
+    ] = None,
+    observer: Annotated[
+        list[str] | None, typer.Option(help="Only these observers; repeat for each. By default all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
+    from metaphase.jobs.calibration import merge_project
+    from metaphase.reports.agreement import REPORT, record, told_kappa
+
+    merged = merge_project(project, agree, output, observer or None)
+    if as_json:
+        print_json(record(merged))
+        return
+    stdout.print(_table(merged))
+    counts = merged.labels["label"].value_counts()
+    found = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
+    say(
+        f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
+        f"{len(merged.disagreements)} to discuss; "
+        f"Fleiss' kappa {told_kappa(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
+        "that all observers answered"
+    )
+    say(f"see {(output or project) / REPORT}")
+
+
+@label.command("export")
+def export_labels(
+    project: ProjectFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="CSV to write.")],
+) -> None:
+    """Write the answers to a CSV, for other tools."""
+    from metaphase.labels.observers.store import export_answers
+
+    say(f"{export_answers(project, output)} answers in {output}")
+
+
+@label.command(name="import")
+def import_(project: ProjectFolder, file: AnswersFile) -> None:
+    """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
+    from metaphase.labels.observers.store import import_answers
+
+    done = import_answers(project, file)
+    say(f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already")
+
+
+def _table(merged: Merged) -> Table:
+    table = Table("observer", "answers", "median s", "minutes", "changed", "kappa with others", box=None)
+    for row in merged.observers.to_dict("records"):
+        pairs = merged.pairs
+        own = pairs["kappa"][(pairs["observer"] == row["observer"]) | (pairs["other"] == row["observer"])]
+        span = f"{own.min():.2f} to {own.max():.2f}" if own.notna().any() else "-"
+        table.add_row(
+            escape(str(row["observer"])), str(row["answers"]), f"{row['seconds']:.1f}",
+            f"{row['minutes']:.1f}", str(row["changes"]), span,
+        )  # fmt: skip
+    return table
+
+
+# ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
+
+calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
+
+Calibrated = Annotated[
+    Path, typer.Argument(help="Folder that `metaphase calibrate draw` made.", metavar="CALIBRATION")
+]
+
+
+@calibrate.command()
+def draw(
+    results: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
+    ],
+    output: Folder,
+    answers: Annotated[int, typer.Option(help="How many pictures are asked about, squares included.")] = 100,
+    squares: Annotated[
+        int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
+    ] = 20,
+    square_um: Annotated[float, typer.Option(help="Side of the squares.")] = 256.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same sample.")] = 0,
+) -> None:
+    """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
+    from metaphase.counting.sites import SampleConfig
+    from metaphase.jobs.calibration import DETECTIONS, SQUARES, draw_sample
+
+    drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
+    lines = [
+        f"{drawn.detections} detections and {drawn.squares} squares of {drawn.slides} slides. Answer both:",
+        f"  metaphase label serve {output / DETECTIONS}",
+        f"  metaphase label serve {output / SQUARES}",
+        f"then: metaphase calibrate fit {output} -o site.json",
+    ]
+    for line in lines:
+        say(line)
+
+
+@calibrate.command()
+def fit(
+    calibration: Calibrated,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The site profile to write, JSON.")],
+    name: Annotated[
+        str, typer.Option(help="What to call the laboratory; by default the folder's name.")
+    ] = "",
+    answers: Annotated[
+        Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
+    ] = None,
+    missed: Annotated[
+        float, typer.Option(help="Share of mitoses that the reviewers are known to call something else.")
+    ] = 0.0,
+    false_alarms: Annotated[
+        float, typer.Option(help="Share of all else that they are known to call a mitosis.")
+    ] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Make the site profile of the answers, for `metaphase detect --site`."""
+    from metaphase.counting.populations import ReviewerError
+    from metaphase.counting.sites import save_profile
+    from metaphase.jobs.calibration import fit_profile
+
+    profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
+    save_profile(output, profile)
+    if as_json:
+        print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
+        return
+    stdout.print(_profile_table(profile))
+    say(f"{profile.told()}, model {profile.model}")
+    say(f"metaphase detect SLIDE... -o DIR --site {output}")
+
+
+def _profile_table(profile: SiteProfile) -> Table:
+    table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
+    for point, delta in profile.deltas.items():
+        for name, told in (("precision", "right"), ("recall", "found"), ("false_per_mm2", "false per mm2")):
+            if name in profile.at[point]:
+                table.add_row(f"{told} at the point {point} ({delta:.4g})", str(profile.at[point][name]))
+    table.add_row("share of mitoses with any detection", str(profile.found))
+    table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
+    return table
+
 
 Results = Annotated[
     list[Path],
@@ -122,8 +336,8 @@ def import_review(
         )
 
 
-@review.command()
-def export(
+@review.command("export")
+def export_truth(
     results: Results,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file per slide.")

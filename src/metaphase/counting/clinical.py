@@ -18,16 +18,19 @@ from metaphase.counting.calibration import (
     threshold_range,
 )
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
-from metaphase.counting.maps import (
+from metaphase.counting.specimen import (
     CellGrid,
+    CountConfig,
     DensityMap,
+    Specimen,
     cells_around,
     cells_on_tissue,
     density_map,
     heterogeneity,
+    specimen,
+    stated_config,
     tissue_in_circle,
 )
-from metaphase.counting.specimen import CountConfig, Specimen, specimen, stated_config
 from metaphase.images.tissue.finding import TissueMask
 
 # ---- what a reader of a score should know before relying on it ----

@@ -50,7 +50,6 @@ from metaphase.images.inspection import (
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
-from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
@@ -73,7 +72,7 @@ from metaphase.jobs.results import (
     write_cohort,
     write_summary,
 )
-from metaphase.jobs.searching import SlideSearched, TileSearch, read_probabilities
+from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch, read_probabilities
 from metaphase.jobs.slide_review import apply_review
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions

@@ -1,4 +1,4 @@
-"""Searching slides with a detector: what decides a search, one slide tile by tile, slides of a split."""
+"""Searching slides with a detector: what the user asks for, what decides a search, one slide tile by tile, slides of a split."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box, Floats, Floats32
-from metaphase.base.errors import OutputError, SlideError
+from metaphase.base.errors import OutputError, SlideError, UsageError
 from metaphase.base.files import explained
 from metaphase.base.foreign import check_plain, read_bytes
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.sharing.batch import Progress
 from metaphase.base.tables import read_table, write_table
-from metaphase.detections import MITOSIS
+from metaphase.counting.sites import SiteProfile
+from metaphase.counting.specimen import CountConfig
+from metaphase.detections import MITOSIS, known_formats
+from metaphase.detections.points import UsedPoints, paper_points
 from metaphase.images.inspection import told_positions
 from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.stages import Report
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, Identity, vouched_card
-from metaphase.networks.detector import ReadyDetector, identities_of, load_detector
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PAPER_MODEL, Identity, vouched_card
+from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine import (
     Detections,
     EngineConfig,
@@ -43,6 +46,7 @@ from metaphase.networks.engine import (
     even_tile_px,
     plan_detection,
 )
+from metaphase.networks.engine.second import refuse_components
 from metaphase.slides import (
     PyramidFormat,
     Slide,
@@ -54,6 +58,103 @@ from metaphase.slides import (
     write_pyramid,
 )
 from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
+
+MIN_TILE_PX = 64
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """How slides are searched and counted; where nothing is given, the model's operating point applies."""
+
+    threshold: float | None = None
+    """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
+    suppress_um: float | None = None
+    """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
+    smooth_um: float | None = None
+    """Probabilities are averaged over this distance first; by default the model's."""
+    theta1: float | None = None
+    """Counts up to this are grade 1; by default the model's."""
+    theta2: float | None = None
+    """Counts above this are grade 3; by default the model's."""
+    floor: float | None = None
+    """Weakest detections that are kept; by default 0.1."""
+    paper: bool = False
+    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas (or
+    those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
+    any_stain: bool = False
+    """Search slides that look like immunohistochemistry too."""
+    allow_damage: bool = False
+    """Search slides of which parts cannot be decoded, without these parts."""
+    tile_px: int | None = None
+    """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
+    probability_map: bool = False
+    """Also write the probabilities as a pyramidal TIFF."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
+    site: SiteProfile | None = None
+    """What is known of the laboratory the slides come from; gives calibrated counts."""
+    counting: CountConfig = field(default_factory=CountConfig)
+    """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise UsageError(
+                f"a threshold of {self.threshold:g}", next_step="give a probability above 0 and up to 1"
+            )
+        if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
+            raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
+        if self.paper and self.floor is not None:
+            raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
+        unknown = [name for name in self.formats if name not in known_formats()]
+        if unknown:
+            raise UsageError(
+                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(known_formats())}"
+            )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What searches where no model is given: the bundled one, or that of the paper's kind."""
+        return (PAPER_MODEL,) if self.paper else ()
+
+    def check(self, model: ReadyDetector) -> None:
+        """Refuse what this model cannot search for, before any slide is opened."""
+        peaks = self.peaks(model.detector)
+        if model.detector.second is not None and not model.config.exhaustive:
+            refuse_components(peaks)
+
+    def points(self, detector: Detector) -> UsedPoints:
+        """The operating points used: the model's or the paper's, with what was given in their place."""
+        own = paper_points(detector.points) if self.paper else detector.points
+        used = own.changed(
+            delta=self.threshold,
+            suppress_um=self.suppress_um,
+            smooth_um=self.smooth_um,
+            theta1=self.theta1,
+            theta2=self.theta2,
+        )
+        if used.lowest < self._base.floor:
+            raise UsageError(
+                f"a threshold of {used.lowest:g}, and nothing below {self._base.floor:g} is kept",
+                next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
+            )
+        return used if self.site is None else self.site.rated(used)
+
+    def peaks(self, detector: Detector) -> PeakConfig:
+        """What becomes a detection."""
+        points = self.points(detector)
+        return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
+
+    @property
+    def _base(self) -> PeakConfig:
+        if self.paper:
+            return PAPER_PEAKS
+        return PeakConfig() if self.floor is None else PeakConfig(floor=self.floor)
+
 
 # ---- what finished tiles found, kept on disk: a killed run goes on where it stopped ----
 #

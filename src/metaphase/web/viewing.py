@@ -26,7 +26,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting.clinical import Count, SlideCount, counts_in
 from metaphase.counting.hotspot import Hotspot
-from metaphase.counting.maps import DensityMap
+from metaphase.counting.specimen import DensityMap
 from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
 from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
 from metaphase.labels.observers.store import Entry, Given

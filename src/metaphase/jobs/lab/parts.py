@@ -1,28 +1,257 @@
-"""What the steps of a laboratory's thread are made of."""
+"""What the steps of a laboratory's thread are made of: pages with questions, how far they are, and progress."""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from metaphase.base.errors import UsageError
+import numpy as np
+import pandas as pd
+
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
-from metaphase.base.tables import phh3_mpp, read_manifest, stated_number
-from metaphase.jobs.lab.answers import Asked
+from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
+from metaphase.jobs.calibration import DETECTIONS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
+from metaphase.jobs.reference import REVIEW
+from metaphase.jobs.reference_review import load_review
 from metaphase.jobs.stages import Facts, Report, Stage
+from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
+from metaphase.labels.observers.project import (
+    ARTEFACT,
+    ITEMS,
+    MITOSIS,
+    UNSURE,
+    item_name,
+    load_project,
+    read_items,
+)
+from metaphase.labels.observers.store import AnswerStore, Given
+from metaphase.labels.phh3.cases import read_candidates, read_classified
 from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides import SlideSource
+
+PageKind = Literal["label", "review"]
+SECONDS_AN_ANSWER = 2.5
+"""Supposed before anybody has answered."""
+FEATURES = (
+    "area_um2", "dab_mean", "dab_peak", "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent",
+    "filling", "parts",
+)  # fmt: skip
+"""Measurements of a candidate from which the quick classifier learns; in round 2, CNN1's answer, too."""
+FEWEST_FOR_ENOUGH = 150
+"""Answered items before which a flat curve is not believed."""
+ENOUGH = "enough.json"
+"""In a project about which somebody has said that its answers are enough: the number of its items then."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A page with questions, and how far people are."""
+
+    what: str
+    """In a few words."""
+    kind: PageKind
+    folder: Path
+    """The labelling project, or the workspace of the reference standard."""
+    items: int
+    """To be answered: all that can be shown."""
+    answered: int
+    """Of them, by as many observers as are asked."""
+    answers: pd.DataFrame
+    """All that stand: observer, item, answer."""
+    divided: int = 0
+    """Items that were answered differently."""
+    seconds: float = SECONDS_AN_ANSWER
+    """Median time of an answer."""
+    learnt: Callable[[], LearningCurve | None] = lambda: None
+    """How its curve is found."""
+    observers: int = 1
+    """Who have to answer each item."""
+    missing: int = 0
+    """Answers that are still asked for."""
+    left_out: int = 0
+    """Further items, which cannot be shown."""
+    said_enough: bool = False
+    """Whether somebody has said that these answers are enough."""
+
+    @cached_property
+    def curve(self) -> LearningCurve | None:
+        """Of the answers, where it is asked for: it is the work of seconds."""
+        return self.learnt()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to answer."""
+        return self.answered >= self.items
+
+    @property
+    def enough(self) -> bool:
+        """Whether to go on: all is answered, or somebody has said so."""
+        return self.complete or self.said_enough
+
+    @property
+    def advice(self) -> str:
+        """What to do where more answers would hardly help."""
+        flat = self.answered >= FEWEST_FOR_ENOUGH and self.curve is not None and self.curve.enough
+        return "metaphase lab next --enough goes on with these" if flat and not self.complete else ""
+
+    @property
+    def project(self) -> Path:
+        """The folder of its items and answers."""
+        return self.folder / REVIEW if self.kind == "review" else self.folder
+
+    @property
+    def seconds_left(self) -> float:
+        """What the observers still need, together."""
+        return self.missing * self.seconds
+
+    @property
+    def command(self) -> str:
+        """The single command that shows the page."""
+        if self.kind == "label":
+            return f"metaphase label serve {self.folder}"
+        return f"metaphase reference review {self.folder} --most {self.items + self.left_out}"
+
+    def __str__(self) -> str:
+        """In a line."""
+        told = f"{self.answered} of {self.items} answered"
+        told += f" by {self.observers} observers each" if self.observers > 1 else ""
+        told += f", {self.divided} answered differently" if self.divided else ""
+        told += f", {self.left_out} more cannot be shown and are left out" if self.left_out else ""
+        return "; ".join(filter(None, (told, str(self.curve or ""), self.advice)))
+
+
+def say_enough(asked: Asked) -> None:
+    """Note that the answers to a page are enough, so that its step goes on with them."""
+    if asked.answers.empty and not asked.complete:
+        raise UsageError(
+            f"nobody has answered anything of {asked.what}",
+            path=asked.project,
+            next_step="answer some, or leave the step out in lab.toml (round1, round2, review, answers = 0)",
+        )
+    write_text(asked.project / ENOUGH, json.dumps({"items": asked.items + asked.left_out}) + "\n")
+
+
+def standing(folder: Path) -> list[Given]:
+    """The answers of a project; none where there is no project or nobody has begun."""
+    project = load_project(folder)
+    if not project.answers_path.exists():
+        return []
+    with AnswerStore(project) as store:
+        return store.current()
+
+
+def answers_table(given: Sequence[Given]) -> pd.DataFrame:
+    """Answers as a table that says the same however they came in."""
+    rows = sorted((one.observer, one.item, one.answer) for one in given)
+    return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
+
+
+def all_answers(pages: Sequence[Asked]) -> pd.DataFrame:
+    """Those to several pages, or to none."""
+    return pd.concat([answers_table(()), *(page.answers for page in pages)], ignore_index=True)
+
+
+def asked_round(lab: Lab, number: int) -> list[Asked]:
+    """How far a round is; nothing before it is drawn."""
+    folder = lab.round(number)
+    if not (folder / ITEMS).is_file():
+        return []
+    given, what = standing(folder), ("object or artefact", "mitosis or not")[number - 1]
+    curve, agree = partial(round_curve, lab, number, given), lab.settings.rounds.agree
+    return [_asked(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
+
+
+def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve | None:
+    """The learning curve of a round's answers; of several observers, each item's first counts."""
+    said = {one.item: one.answer for one in reversed(given) if one.answer != UNSURE}
+    items = read_items(lab.round(number))
+    items = items[items["item"].isin(said)]
+    if not len(items):
+        return None
+    rows = []
+    for case in items["case"].unique():
+        folder = case_folder(lab.cases, case)
+        try:
+            table = read_candidates(folder) if number == 1 else read_classified(folder).table
+        except MetaphaseError:
+            continue
+        rows.append(table.assign(item=[item_name(case, one) for one in table["candidate"]]))
+    if not rows:
+        return None
+    measures = [*FEATURES, *(["cnn1"] if number == 2 else [])]
+    joined = items.merge(pd.concat(rows)[["item", *measures]], on="item")
+    answers = joined["item"].map(said)
+    wanted = (answers == MITOSIS) if number == 2 else (answers != ARTEFACT)
+    patients = joined["patient"] if "patient" in joined else joined["case"]
+    return learning_curve(
+        joined[measures].to_numpy(np.float64), wanted.to_numpy(bool), patients.astype(str).tolist()
+    )
+
+
+def asked_review(lab: Lab) -> list[Asked]:
+    """How far the review of the reference standard is: its least sure points; nothing where it has none."""
+    if not (lab.cases / "reference.parquet").is_file():
+        return []
+    try:
+        review = load_review(lab.cases, most=lab.settings.rounds.review)
+    except MetaphaseError:
+        return []
+    items, given = list(review.table["item"]), standing(lab.cases / REVIEW)
+    return [_asked("review of the reference standard", "review", lab.cases, given, items=items)]
+
+
+def asked_calibration(lab: Lab) -> list[Asked]:
+    """How far the two projects of the calibration are."""
+    folders = {part: lab.calibration / part for part in (DETECTIONS, SQUARES)}
+    return [
+        _asked(f"calibration: {part}", "label", folder, standing(folder))
+        for part, folder in folders.items()
+        if (folder / ITEMS).is_file()
+    ]
+
+
+def _asked(
+    what: str,
+    kind: PageKind,
+    folder: Path,
+    given: Sequence[Given],
+    *,
+    items: Sequence[str] | None = None,
+    observers: int = 1,
+    learnt: Callable[[], LearningCurve | None] = lambda: None,
+) -> Asked:
+    """How far people are with the items of a project, or with some of them."""
+    asked = Asked(what, kind, folder, 0, 0, answers_table(given), len(divided_items(given)), learnt=learnt)
+    project = load_project(asked.project)
+    names, unavailable = items if items is not None else list(project.by_name), project.unavailable
+    votes = Counter(one.item for one in given)
+    open_ = [name for name in names if votes[name] < observers]
+    wanted = [name for name in open_ if name not in unavailable]
+    times = [one.seconds for one in given if one.seconds > 0]
+    note = asked.project / ENOUGH
+    stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
+    return replace(
+        asked, items=len(names) - len(open_) + len(wanted), answered=len(names) - len(open_),
+        observers=observers, missing=sum(observers - votes[name] for name in wanted),
+        left_out=len(open_) - len(wanted),
+        seconds=float(np.median(times)) if times else SECONDS_AN_ANSWER,
+        said_enough=isinstance(stated, int) and stated >= len(names),
+    )  # fmt: skip
+
 
 PER_S = {"cpu": (60.0, 2.0), "cuda": (10_000.0, 500.0)}
 """Trained patches and windows a second, roughly, before any was measured."""

@@ -16,12 +16,13 @@ import pandas as pd
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_manifest, read_table, write_table
 from metaphase.jobs.calibration import merge_project
-from metaphase.jobs.lab.answers import all_answers, asked_round
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
     PairSlides,
     Reporting,
     Step,
+    all_answers,
+    asked_round,
     in_parts,
     inside,
     outcome,

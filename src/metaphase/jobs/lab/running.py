@@ -18,7 +18,6 @@ from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import brief_time
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
-from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab, write_settings
 from metaphase.jobs.lab.pairing import (
     Ask,
@@ -28,7 +27,7 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
     write_slides,
 )
-from metaphase.jobs.lab.parts import CUT_SHARE, Pacer, Step, StepProgress, measure_rate
+from metaphase.jobs.lab.parts import CUT_SHARE, Asked, Pacer, Step, StepProgress, measure_rate
 from metaphase.jobs.lab.rounds import network_spec
 from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, steps_of, told_facts
 from metaphase.jobs.stages import (

@@ -30,7 +30,6 @@ from metaphase.jobs.calibration import (
 )
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection import detect_cohort
-from metaphase.jobs.lab.answers import all_answers, asked_calibration, asked_review
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import (
     CUT_SHARE,
@@ -39,6 +38,9 @@ from metaphase.jobs.lab.parts import (
     PairSlides,
     Reporting,
     Step,
+    all_answers,
+    asked_calibration,
+    asked_review,
     in_parts,
     inside,
     outcome,

@@ -1,6 +1,149 @@
-"""One HTML file per slide with the mitotic count and its evidence."""
+"""One HTML file per slide with the mitotic count and its evidence: gather the parts, render, write."""
 
-from metaphase.reports.slide.inputs import ReportInput
-from metaphase.reports.slide.page import write_slide_report
+from __future__ import annotations
 
-__all__ = ["ReportInput", "write_slide_report"]
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metaphase.base.errors import Caution, Cautions, unique
+from metaphase.base.files import write_text
+from metaphase.counting.calibration import atypical_share
+from metaphase.reports.pages import render
+from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
+from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
+from metaphase.slides import Slide
+
+if TYPE_CHECKING:
+    from metaphase.counting.clinical import SlideCount
+
+# ---- the count and its interval on a line that is cut where one grade ends and the next begins ----
+
+LEAST_APART = 6.0
+"""Per cent of the line between two labels."""
+ROOM = 1.08
+"""Length of the line in terms of the largest thing on it."""
+
+
+@dataclass(frozen=True)
+class GradeScale:
+    """Places along the line in per cent of its length."""
+
+    count: float
+    low: float
+    high: float
+    cuts: tuple[tuple[float, str], ...]
+    """Where grades 1 and 2 end, and the counts there; those that would run into another are left out."""
+
+
+def grade_scale(score: SlideCount) -> GradeScale | None:
+    """The line of a score; None where the count is not known."""
+    if not math.isfinite(score.count):
+        return None
+    low, high = (end if math.isfinite(end) else score.count for end in score.count_interval)
+    theta1, theta2 = score.config.theta1, score.config.theta2
+    length = ROOM * max(1.5 * theta2, high, score.count, 1.0)
+    share = [round(100 * max(0.0, value) / length, 2) for value in (score.count, low, high, theta1, theta2)]
+    cuts = [(share[3], f"{theta1:g}"), (share[4], f"{theta2:g}")]
+    apart = cuts[1][0] - cuts[0][0] >= LEAST_APART
+    return GradeScale(share[0], share[1], share[2], tuple(cuts if apart else cuts[1:]))
+
+
+# ---- warnings with what to do about them ----
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What stands above everything else about the model's purpose."""
+
+    title: str
+    text: str
+
+
+def notice_of(card: Mapping[str, Any]) -> Notice | None:
+    """What the model's card says against clinical use, or None where it says nothing."""
+    sources = [str(source.get("name", "")) for source in card.get("data") or ()]
+    simulated = [bool(re.search("simulat|synthetic", name, re.IGNORECASE)) for name in sources]
+    use = str(card.get("intended_use") or "").strip()
+    if simulated and all(simulated):
+        return Notice(
+            "Made with a model trained on simulated slides only",
+            f"It shows how the software works; its numbers say nothing about a patient. {use}".strip(),
+        )
+    if any(simulated):
+        return Notice("Made with a model trained partly on simulated slides", use)
+    if re.search(r"research|not for (diagnos|clinical)", use, re.IGNORECASE):
+        return Notice("For research", use)
+    return None
+
+
+# ---- the report of one slide ----
+
+
+def write_slide_report(path: Path, slide: Slide, result: ReportInput) -> Path:
+    """Write the report of `slide` as one HTML file that opens offline, whole or not at all.
+
+    Pictures are cut from the slide and stay within a budget, so the file stays below about 5 MB whatever the
+    size of the slide and the number of detections. A slide without a known resolution is an error.
+    """
+    write_text(path, slide_page(slide, result))
+    return Path(path)
+
+
+def slide_page(slide: Slide, result: ReportInput) -> str:
+    """The report as HTML text."""
+    points = shown_points(result)
+    overview = overview_of(slide, result, points)
+    closeup = closeup_of(slide, result, points)
+    groups = gallery_of(slide, points, overview.frame, closeup.frame if closeup else None)
+    return render(
+        "slide.html",
+        "slide.js",
+        name=result.name or slide.name,
+        result=result,
+        score=result.score,
+        points=points,
+        counted=int(points.counted.sum()),
+        atypical=atypical_share(result.detections, _listed_from(result)),
+        scale=grade_scale(result.score),
+        size=size_mm(slide),
+        mpp=mpp_text(slide),
+        notice=notice_of(result.card),
+        warnings=_warnings(slide, result, points),
+        overview=overview,
+        small=result.score.area_mm2 < result.score.config.area_mm2,
+        closeup=closeup,
+        ring_units=RING_UNITS,
+        groups=groups,
+        shown={crop.number for group in groups for crop in group.crops},
+        histogram=histogram_of(points, result.threshold),
+        facts=facts_of(slide, result, points),
+    )
+
+
+def _listed_from(result: ReportInput) -> float:
+    """Probability from which a detection is a mitosis; where no point is stated, that of the count."""
+    point = result.points.get("mitoses", {})
+    return float(point.get("delta", result.threshold))
+
+
+def _warnings(slide: Slide, result: ReportInput, points: Points) -> Cautions:
+    """Each different warning once, and each piece of advice with the first that calls for it."""
+    found = [*result.warnings, *slide.info.warnings, *result.tissue.warnings, *result.score.warnings]
+    if points.dropped:
+        text = f"{points.dropped} detections without a finite place or probability are left out"
+        found.append(Caution("points-left-out", text))
+    given: set[str] = set()
+    shown = []
+    for caution in unique(found):
+        advice = "" if caution.next_step in given else caution.next_step
+        given.add(advice)
+        shown.append(Caution(caution.code, _sentence(caution.text), _sentence(advice)))
+    return tuple(shown)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}" + ("" if text.endswith((".", "?")) else ".") if text else ""

@@ -18,7 +18,7 @@ from metaphase.reports.slide.inputs import Points, ReportInput, drawable
 from metaphase.slides import Slide, cut_square
 
 if TYPE_CHECKING:
-    from metaphase.counting.maps import DensityMap
+    from metaphase.counting.specimen import DensityMap
 
 # ---- the whole slide ----
 
