@@ -39,6 +39,17 @@ def test_version_and_help() -> None:
     assert run("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").returncode == 0
 
 
+def test_help_of_detect_begins_with_what_most_people_need() -> None:
+    lines = run("detect", "--help", COLUMNS="120").stdout.splitlines()
+    panels = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭─ ")]
+    assert panels[1:3] == ["Options", "Exports"]
+    assert panels[3].endswith("as the paper did")
+    assert panels[4:] == ["Machines"]
+    first = lines[: next(number for number, line in enumerate(lines) if "─ Exports" in line)]
+    assert any("--threshold" in line for line in first)
+    assert not any("--scheduler" in line for line in first)
+
+
 def test_nothing_heavy_is_imported_for_help() -> None:
     heavy = {"torch", "cv2", "openslide", "pandas", "scipy", "matplotlib"}
     code = f"import sys, metaphase.cli.main; sys.exit(bool({heavy!r} & set(sys.modules)))"

@@ -131,12 +131,12 @@ class PlainConsole(Console):
         """As rich does it, but a table that is wider than the terminal is not cut, nor one in a file."""
         whole = self.options.update(max_width=WIDEST)
         tables = [Measurement.get(self, whole, one) for one in objects if isinstance(one, Table)]
-        usual, wide = self._width, [table.maximum for table in tables if self._is_cut(table)]
-        self._width = max(wide, default=usual)
-        try:
+        wide = max((table.maximum for table in tables if self._is_cut(table)), default=0)
+        if wide:
+            wider = PlainConsole(file=self.file, width=wide, force_terminal=self.is_terminal)
+            wider.print(*objects, **options)
+        else:
             super().print(*objects, **options)
-        finally:
-            self._width = usual
 
     def _is_cut(self, table: Measurement) -> bool:
         return table.minimum > self.width or (table.maximum > self.width and not self.is_terminal)

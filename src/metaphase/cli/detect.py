@@ -52,7 +52,6 @@ def detect(
             help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
         ),
     ] = None,
-    device: console.Device = None,
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -91,12 +90,13 @@ def detect(
     allow_damage: Annotated[
         bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
     ] = False,
-    tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
     ] = False,
+    device: console.Device = None,
+    tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
+    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
     shard: console.Shard = "",
     workers: console.Workers = 0,
     scheduler: console.Scheduler = "",

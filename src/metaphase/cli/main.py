@@ -75,8 +75,12 @@ class Command(TyperCommand):
         return super().parse_args(ctx, now)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, of which help says what they take in plain words."""
-        return [_plainly_shown(param) for param in super().get_params(ctx)]
+        """Its parameters, of which help says what they take in plain words, what most people need first."""
+        params = [_plainly_shown(param) for param in super().get_params(ctx)]
+        if any(param.name == "shard" for param in params):
+            for param in params:
+                param.rich_help_panel = PANELS.get(param.name)
+        return params
 
 
 def _plainly_shown(param: Any) -> Any:
@@ -108,6 +112,14 @@ FORMER = {
     "simulate": {"": "--output"},
 }
 """What options were called in version 0.1, by command; "" is an argument without one."""
+PANELS = {
+    **dict.fromkeys(("formats", "probability_map"), "Exports"),
+    **dict.fromkeys(("theta1", "theta2", "suppress_um", "smooth_um", "floor", "paper", "exhaustive"),
+                    "Otherwise than the model states, and as the paper did"),
+    **dict.fromkeys(("device", "precision", "tile", "batch", "shard", "workers", "scheduler", "cluster",
+                     "allow_failed", "log_json"), "Machines"),
+}  # fmt: skip
+"""Where help shows the options of commands over cohorts; all others come first."""
 LIST = re.compile(r"<list\[(.+)\]>")
 STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
 app = typer.Typer(

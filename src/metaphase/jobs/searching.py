@@ -1,4 +1,4 @@
-"""Searching slides with a detector: what the user asks for, what decides a search, one slide tile by tile, slides of a split."""
+"""Searching slides with a detector: what is asked for, what decides it, one slide tile by tile, many."""
 
 from __future__ import annotations
 

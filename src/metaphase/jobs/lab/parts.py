@@ -1,4 +1,4 @@
-"""What the steps of a laboratory's thread are made of: pages with questions, how far they are, and progress."""
+"""What the steps of a laboratory's thread are made of: pages with questions, and progress."""
 
 from __future__ import annotations
 
