@@ -246,11 +246,6 @@ def test_any_sliderunner_database_with_slides_beside_it(tmp_path: Path) -> None:
     assert imported.labels == {"mitosis": 1, "unclassified": 1}
 
 
-def test_crops_are_of_the_patients_of_their_data_set(tmp_path: Path) -> None:
-    write_image(tmp_path / "27_01_10.jpg")
-    assert read_dataset("tupac-crops", tmp_path).manifest["patient"].tolist() == ["tupac-aux/27"]
-
-
 def test_icpr2012_lines_are_pixels_of_one_mitosis(tmp_path: Path) -> None:
     folder = tmp_path / "scanner_A/A00_v2"
     write_image(folder / "A00_00.bmp")
@@ -345,8 +340,6 @@ def test_unknown_names_and_empty_folders(tmp_path: Path) -> None:
         ("icpr2012", "icpr2012-aperio-eval-painted", 15, {"ignore": 101}),
         ("midesec", "midesec", 35, {"mitosis": 109}),
         ("mitos-atypia14", "mitos-atypia14-A03", 6, {"mitosis": 12, "lookalike": 30}),
-        ("midog-crops", "midog-mitoses", 7399, {"mitosis": 7399}),
-        ("tupac-crops", "tupac-lookalikes", 178, {"lookalike": 178}),
     ],
 )
 def test_real_folders(real_data: Path, name: str, folder: str, images: int, labels: dict[str, int]) -> None:
@@ -354,8 +347,6 @@ def test_real_folders(real_data: Path, name: str, folder: str, images: int, labe
     assert len(dataset.manifest) == images
     assert dataset.truth.table["label"].value_counts().to_dict() == labels
     assert all(Path(path).is_file() for path in dataset.manifest["he"])
-    if name == "midog-crops":
-        assert dataset.manifest["tumour"].value_counts()["human breast cancer"] == 1269
 
 
 def test_real_fields_are_evaluated_with_their_painted_places_ignored(real_data: Path, tmp_path: Path) -> None:

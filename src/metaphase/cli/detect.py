@@ -126,7 +126,7 @@ def detect(
     from metaphase.counting.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
-    from metaphase.jobs.results import COUNTS, INDEX
+    from metaphase.jobs.index import COUNTS, INDEX
     from metaphase.jobs.searching import DetectionConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine import EngineConfig

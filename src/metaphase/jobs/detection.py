@@ -50,11 +50,11 @@ from metaphase.images.inspection import (
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.counting import counted_at
+from metaphase.jobs.index import OTHERWISE, write_cohort
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
     COUNT_DICOM,
-    OTHERWISE,
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
@@ -69,7 +69,6 @@ from metaphase.jobs.results import (
     read_count,
     review_in_force,
     tissue_files,
-    write_cohort,
     write_summary,
 )
 from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch, read_probabilities

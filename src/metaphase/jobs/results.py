@@ -4,49 +4,41 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.errors import Caution, Cautions, MetaphaseError, SlideError, UsageError, read_cautions
+from metaphase.base.errors import Cautions, MetaphaseError, SlideError, UsageError, read_cautions
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
-from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import url_of
-from metaphase.base.sharing.batch import known_failures, one_at_a_time
 from metaphase.base.tables import (
-    Remark,
     named,
     read_table,
     require_columns,
     table_attributes,
-    write_table,
 )
-from metaphase.counting.clinical import COLUMNS, Count, counts_in, counts_row
+from metaphase.counting.clinical import Count, counts_in
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import DetectionSet, joined, known_formats, write_detections
+from metaphase.detections import known_formats
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue.finding import TissueMask, load_tissue
-from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
 from metaphase.reports.pages import jpeg_uris, render
 from metaphase.slides import SlideSource, is_slide_there
-from metaphase.version import __version__
 
 SCHEMA = 2
 """Of summary.json: raised when its keys change their meaning."""
 SEARCH, COUNT, SITE = "search.parquet", "count.json", "site.json"
 CANDIDATES, PROBABILITIES = "candidates.parquet", "probability.tif"
-REPORT, INDEX, COUNTS = "report.html", "index.html", "counts.csv"
+REPORT = "report.html"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 REVIEW, MACHINE, ANSWERED = "review", "machine", "answers"
 """Parts of a summary where people looked: who looked at what, what was found without them, and a key that
@@ -375,159 +367,6 @@ def load_results(paths: Iterable[str | Path]) -> list[SlideResult]:
             )
         found += [load_result(folder) for folder in folders]
     return found
-
-
-# ---- all slides of a cohort ----
-
-OTHERWISE = Caution(
-    "made-otherwise",
-    "searched or counted with other settings than the slides of the tables, and left out of these",
-    "run all slides with the same settings, or each setting into a folder of its own",
-)
-
-
-@dataclass(frozen=True)
-class CohortFolder:
-    """All slides that lie in a folder of results, whoever put them there, and those that failed."""
-
-    rows: tuple[dict[str, Any], ...]
-    """Made with one setting."""
-    otherwise: tuple[dict[str, Any], ...]
-    """Made with others: one table cannot hold both."""
-    failed: Mapping[str, str]
-    fresh: frozenset[str]
-    """Slides that are new or changed since the index was last written."""
-
-
-def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) -> CohortFolder:
-    """Write the index of all reports and the tables of all slides from the folders of the slides.
-
-    Their setting is that of `points`, or what most of them have. What index and tables say of slides that are
-    as they were is kept. Others may put slides into the folder at the same time, and write all this after
-    this one has: whoever is the last has all of them.
-    """
-    output = Path(output)
-    with one_at_a_time(output, "index"):
-        made, kept = read_rows(output / ROWS)
-        made = made if made.get("version") == [__version__, SCHEMA] else {}
-        cohort = _load_cohort(output, kept if made else (), points)
-        rows = [
-            *cohort.rows,
-            *({**one, "warnings": [OTHERWISE.code, *one["warnings"]]} for one in cohort.otherwise),
-        ]
-        told, kinds = _words(output, rows)
-        write_table(output / COUNTS, _counts(rows))
-        tables = {}
-        for file in (DETECTIONS, CANDIDATES):
-            if cohort.rows:
-                is_kept = bool(made) and made["tables"].get(file) == _stamp(output, file)
-                _write_table(output / file, cohort, is_kept)
-                tables[file] = _stamp(output, file)
-            else:
-                (output / file).unlink(missing_ok=True)
-        write_rows(output / ROWS, {"version": [__version__, SCHEMA], "tables": tables}, rows)
-        write_cohort_index(output / INDEX, rows, cohort.failed, told, kinds)
-    return cohort
-
-
-def _load_cohort(
-    output: Path, kept: Iterable[dict[str, Any]], points: Mapping[str, Any] | None
-) -> CohortFolder:
-    failed = {failure.name: failure.message for failure in known_failures(output)}
-    known, rows, fresh = {row["folder"]: row for row in kept}, [], []
-    for folder in result_folders(output):
-        if folder.name in failed:
-            continue
-        stamp = _stamp(folder, SUMMARY, DETECTIONS, CANDIDATES)
-        row = known.get(folder.name)
-        if row is None or row["stamp"] != stamp:
-            try:
-                row = _cohort_row(load_result(folder), stamp)
-            except MetaphaseError as error:
-                failed[folder.name] = str(error)
-                continue
-            fresh.append(row["case"])
-        rows.append(row | {"warnings": [code for code in row["warnings"] if code != OTHERWISE.code]})
-    keys = [row["setting"] for row in rows]
-    usual = statistics.mode(keys or [""]) if points is None else _setting(points)
-    return CohortFolder(
-        tuple(row for row in rows if row["setting"] == usual),
-        tuple(row for row in rows if row["setting"] != usual),
-        failed,
-        frozenset(fresh),
-    )
-
-
-def _stamp(folder: Path, *files: str) -> str:
-    """Tells files that were written anew."""
-    states = []
-    for file in files:
-        with suppress(FileNotFoundError):
-            state = (folder / file).stat()
-            states.append((file, state.st_mtime_ns, state.st_size))
-    return fingerprint_of(states)[:12]
-
-
-def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
-    """A slide's row in the index; `counts.csv` has its part up to `report`."""
-    summary, count, folder = result.summary, result.in_force, result.folder.name
-    row = counts_row(result.name, summary)
-    return {name: row[name] for name in COLUMNS[: COLUMNS.index("area_mm2") + 1]} | {
-        "counted_mm2": summary["counted_mm2"],
-        "detections": summary["detections"],
-        "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
-        "report": f"{folder}/{REPORT}",
-        "shown": count.text,
-        "may_be": count.interval_text,
-        "folder": folder,
-        "setting": _setting(result.points),
-        "stamp": stamp,
-    }
-
-
-def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The counts in force of slides, a row each, and where their reports lie."""
-    table = pd.DataFrame([{**row, "warnings": len(row["warnings"])} for row in rows])
-    return table.loc[:, :"report"] if rows else pd.DataFrame(columns=list(COLUMNS))
-
-
-def _words(
-    output: Path, rows: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Caution], dict[str, tuple[str, str]]]:
-    """What the first slide with each warning says of it, and what each kind of count means."""
-    told, kinds = dict[str, Caution](), dict[str, tuple[str, str]]()
-    for row in rows:
-        new = [code for code in row["warnings"] if code not in told]
-        if new or row["kind"] not in kinds:
-            with suppress(MetaphaseError):  # somebody works on it just now
-                result = load_result(output / row["folder"])
-                said = {one.code: one for one in (OTHERWISE, *result.warnings)}
-                told |= {code: said[code] for code in new if code in said}
-                kinds.setdefault(row["kind"], (result.in_force.kind_text, result.in_force.interval_note))
-    return told, kinds
-
-
-def _setting(points: Mapping[str, Any]) -> str:
-    return fingerprint_of(account_of(points))[:12]
-
-
-def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
-    """Points of all slides as one table, in their order; where it `is_kept`, unchanged slides stay."""
-    order = {row["case"]: place for place, row in enumerate(cohort.rows)}
-    parts = []
-    if is_kept:
-        table = read_table(path)
-        table = table[table["slide"].isin(set(order) - cohort.fresh)]
-        parts = [DetectionSet(table, tuple(table["slide"].unique()))]
-    there = {name for part in parts for name in part.slides}
-    new = [row for row in cohort.rows if row["case"] not in there]
-    folders = {row["case"]: path.parent / row["folder"] for row in cohort.rows}
-    parts += [DetectionSet(read_table(folders[row["case"]] / path.name), (row["case"],)) for row in new]
-    whole = joined(parts, path)
-    places = whole.table["slide"].map(order).to_numpy()
-    table = whole.table.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
-    table.attrs[OPERATING_POINTS] = Remark(load_result(next(iter(folders.values()))).stated)
-    write_detections(DetectionSet(table, tuple(order)), path, "parquet")
 
 
 def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:

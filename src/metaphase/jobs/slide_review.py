@@ -36,11 +36,11 @@ from metaphase.detections.table import (
     SUMMARY,
 )
 from metaphase.detections.table import MACHINE as PROBABILITY
+from metaphase.jobs.index import INDEX, write_cohort
 from metaphase.jobs.results import (
     ANSWERED,
     CANDIDATES,
     COUNT_DICOM,
-    INDEX,
     MACHINE,
     REPORT,
     REVIEW,
@@ -48,7 +48,6 @@ from metaphase.jobs.results import (
     file_of,
     load_result,
     load_results,
-    write_cohort,
     write_summary,
 )
 from metaphase.labels.observers.places import (

@@ -18,7 +18,7 @@ def make(random: Random, folder: Path) -> Attempt:
 
     name = any_of(
         random, "tupac", "tupac-aux", "midog", "icpr2012", "mitos-atypia14", "midesec", "brecahad",
-        "midog-crops", "tupac-crops", "points", "simulated",
+        "points", "simulated",
     )  # fmt: skip
     home = folder / "set"
     files, images = _sound(random, name)
@@ -61,17 +61,12 @@ def _sound(random: Random, name: str) -> tuple[dict[str, bytes], tuple[str, ...]
         "icpr2012": {"A00_01.csv": [["1", "2", "3", "4"], ["5", "6", "7", "8"]]},
         "mitos-atypia14": {"mitosis/A03_00Aa_mitosis.csv": [["1", "2", "0.9"], ["5", "6", "0.7"]]},
         "midesec": {"mitoses.csv": [["image", "x", "y", "label"], ["a", "1", "2", "mitosis"]]},
-        "midog-crops": {
-            "patches.csv": [["image", "slide", "tumor", "scanner", "origin"], ["a.tif", "s", "b", "c", "d"]]
-        },
-        "tupac-crops": {},
         "points": {"points.csv": [["image", "x", "y", "label"], ["a.tif", "1", "2", "mitosis"]]},
     }
     places = {
         "tupac-aux": ("mitoses_image_data_part_1/01/01.tif",),
         "icpr2012": ("A00_01.bmp",),
         "mitos-atypia14": ("frames/x40/A03_00Aa.tiff",),
-        "tupac-crops": ("01_02_3.jpg",),
     }
     return {place: _csv(random, rows) for place, rows in tables[name].items()}, places.get(name, image)
 

@@ -23,11 +23,9 @@ from metaphase.evaluation.datasets.published import (
     read_icpr2012,
     read_midesec,
     read_midog,
-    read_midog_crops,
     read_paper_auxiliary,
     read_points,
     read_slides,
-    read_tupac_crops,
 )
 from metaphase.version import __version__
 
@@ -64,8 +62,6 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("ccmct", "a SlideRunner SQLite database, slides", read_ccmct),
     Adapter("cmc", "a SlideRunner SQLite database, slides", read_cmc),
     Adapter("sliderunner", "any SlideRunner SQLite database, slides", read_sliderunner),
-    Adapter("midog-crops", "patches.csv, crops", read_midog_crops),
-    Adapter("tupac-crops", "crops of look-alikes", read_tupac_crops),
     Adapter("simulated", "manifest.csv, CASE/truth.csv", read_simulated),
     Adapter("points", "one CSV (image,x,y,label), images", read_points),
 )

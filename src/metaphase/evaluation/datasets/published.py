@@ -1,4 +1,4 @@
-"""Published data sets as they lie on disk: TUPAC16, MIDOG, and fields and crops of other collections."""
+"""Published data sets as they lie on disk: TUPAC16, MIDOG, and fields of other collections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from metaphase.base.errors import Caution
-from metaphase.base.tables import TableError, named, read_table, require_columns, without_suffix
+from metaphase.base.tables import TableError, named, without_suffix
 from metaphase.detections import LOOKALIKE, MITOSIS, common_label
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
@@ -449,49 +449,3 @@ def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> No
         raise TableError(
             f"is not of BreCaHAD's form ({error})", path=path, next_step="compare it with the published file"
         ) from error
-
-
-# ---- collections of small crops with the object in the middle ----
-
-
-def read_midog_crops(folder: Path) -> Dataset:
-    """`patches.csv` with `image, slide, tumor, scanner, origin`: each crop shows a mitosis in its middle."""
-    table = folder / "patches.csv"
-    frame = read_table(table)
-    require_columns(frame, ("image", "slide", "tumor", "scanner", "origin"), table)
-    images = images_by_stem(folder)
-    side = _side(images, folder)
-    collector = Collector("midog-crop/", patients="midog/")
-    columns = ("image", "slide", "tumor", "scanner", "origin")
-    for image, slide, tumour, scanner, origin in zip(*(frame[name] for name in columns), strict=True):
-        stem = Path(image).stem
-        if stem not in images:
-            raise TableError(f"image {image} is not there", path=table, next_step="restore the image")
-        facts = {"scanner": scanner, "centre": origin, "tumour": tumour}
-        collector.image(
-            stem, images[stem], patient=Path(slide).stem, mpp=MPP, width=side, height=side, **facts
-        )
-        collector.point(stem, side / 2, side / 2, MITOSIS)
-    return collector.dataset(folder)
-
-
-def read_tupac_crops(folder: Path) -> Dataset:
-    """Crops `case_region_number.jpg`, each with a look-alike in its middle."""
-    images = images_by_stem(folder)
-    side = _side(images, folder)
-    collector = Collector("tupac-crop/", patients="tupac-aux/")
-    for stem, path in images.items():
-        collector.image(stem, path, patient=stem.split("_")[0], mpp=MPP, width=side, height=side)
-        collector.point(stem, side / 2, side / 2, LOOKALIKE)
-    return collector.dataset(folder)
-
-
-def _side(images: dict[str, Path], folder: Path) -> float:
-    """The side of the crops, from the first one."""
-    if not images:
-        raise TableError("holds no image", path=folder, next_step="check the folder")
-    first = next(iter(images.values()))
-    side = slide_geometry(first).get("width")
-    if side is None:
-        raise TableError("cannot be opened", path=first, next_step="copy the image again")
-    return side
