@@ -33,7 +33,7 @@ import psutil
 from metaphase.base.sharing.batch import Progress, run_batch
 from metaphase.base.sharing.crews import hired
 from metaphase.base.tables import read_table, write_table
-from metaphase.jobs.index import write_cohort
+from metaphase.jobs.cohort import write_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, write_pyramid

@@ -19,10 +19,9 @@ from metaphase.counting.specimen import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
 from metaphase.jobs import results
 from metaphase.jobs import slide_review as reviewing
-from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.cohort import CohortSlide, write_cohort
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
 from metaphase.jobs.detection import detect_slide
-from metaphase.jobs.index import write_cohort
 from metaphase.jobs.results import file_of, load_result, load_results
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.slide_review import (

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from metaphase.base.errors import Caution
-from metaphase.jobs.index import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
+from metaphase.jobs.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
 from tests.reports.slide_report_samples import Page, count_of
 
 FOCUS = Caution("out-of-focus", "out of focus", "scan it again")

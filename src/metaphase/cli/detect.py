@@ -124,9 +124,8 @@ def detect(
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.sharing.crews import hired
     from metaphase.counting.sites import load_profile
-    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
+    from metaphase.jobs.cohort import COUNTS, INDEX, cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
-    from metaphase.jobs.index import COUNTS, INDEX
     from metaphase.jobs.searching import DetectionConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine import EngineConfig

@@ -48,9 +48,8 @@ from metaphase.images.inspection import (
     slide_quality,
 )
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
-from metaphase.jobs.cohort import CohortSlide
+from metaphase.jobs.cohort import OTHERWISE, CohortSlide, write_cohort
 from metaphase.jobs.counting import counted_at
-from metaphase.jobs.index import OTHERWISE, write_cohort
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,

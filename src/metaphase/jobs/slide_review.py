@@ -36,7 +36,7 @@ from metaphase.detections.table import (
     SUMMARY,
 )
 from metaphase.detections.table import MACHINE as PROBABILITY
-from metaphase.jobs.index import INDEX, write_cohort
+from metaphase.jobs.cohort import INDEX, write_cohort
 from metaphase.jobs.results import (
     ANSWERED,
     CANDIDATES,

@@ -26,8 +26,8 @@ from metaphase.base.parallel import KeptBytes
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.hotspot import Hotspot
 from metaphase.detections.files import result_folders
-from metaphase.jobs.registration import SUMMARY as REGISTERED
-from metaphase.jobs.registration import TRANSFORM
+from metaphase.jobs.reference import SUMMARY as REGISTERED
+from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
 from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.places import REVIEW as ANSWERS
