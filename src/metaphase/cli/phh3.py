@@ -15,9 +15,11 @@ from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
 from metaphase.cli import console
 from metaphase.cli.train import report_training, watcher
-from metaphase.cli.view import announce
+from metaphase.cli.view import Port, announce
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from metaphase.jobs.reference import Built
     from metaphase.labels.phh3.networks import LearningConfig
 
@@ -127,14 +129,10 @@ def train_cnn1(
     as_json: console.Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import networks as training
+    from metaphase.labels.phh3.networks import cnn1_rows
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
-    with console.progress_bar() as bar:
-        result = training.train_cnn1(
-            project, output, config, start=start, device=device, watch=watcher(bar, epochs)
-        )
-    report_training(result, as_json)
+    _train("cnn1", cnn1_rows(project), output, config, start, device, as_json)
 
 
 @phh3.command("train-cnn2")
@@ -156,14 +154,26 @@ def train_cnn2(
     as_json: console.Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
-    from metaphase.labels.phh3 import networks as training
+    from metaphase.labels.phh3.networks import cnn2_rows
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
+    _train("cnn2", cnn2_rows(project, artefacts or ()), output, config, start, device, as_json)
+
+
+def _train(
+    name: str,
+    rows: pd.DataFrame,
+    output: Path,
+    config: LearningConfig,
+    start: str,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    from metaphase.labels.phh3.networks import train_classifier
+
     with console.progress_bar() as bar:
-        watch = watcher(bar, epochs)
-        result = training.train_cnn2(
-            project, output, config, artefacts=artefacts or (), start=start, device=device, watch=watch
-        )
+        watch = watcher(bar, config.epochs)
+        result = train_classifier(name, rows, output, config, start=start, device=device, watch=watch)
     report_training(result, as_json)
 
 
@@ -278,7 +288,7 @@ def build(
 @reference.command()
 def review(
     workspace: Workspace,
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8501,
+    port: Port = 8501,
     case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
     most: Annotated[
         int | None, typer.Option(min=1, help="Only so many points, the least sure; by default all.")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
 
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")]
+Port = Annotated[int, typer.Option(help="Port; 0 takes any free one.")]
 ProjectFolder = Annotated[
     Path, typer.Argument(help="Folder with items.csv (item, slide, x, y, case).", metavar="PROJECT")
 ]
@@ -42,10 +44,8 @@ AnswersFile = Annotated[
 @label.command()
 def serve(
     project: ProjectFolder,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8500,
+    host: Host = "127.0.0.1",
+    port: Port = 8500,
     token: Annotated[
         str | None,
         typer.Option(
@@ -243,10 +243,8 @@ def view(
             "it. As often as there are pairs."
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 8502,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")
-    ] = "127.0.0.1",
+    port: Port = 8502,
+    host: Host = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(envvar="METAPHASE_TOKEN", help="Secret of the link, 16 characters or more; else made."),

@@ -76,7 +76,8 @@ from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import Detector, ReadyDetector
 from metaphase.reports.dicom import write_count, write_probabilities
-from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.reports.slide import write_slide_report
+from metaphase.reports.slide.inputs import ReportInput
 from metaphase.slides.archive import is_remote
 from metaphase.slides.dicom import is_dicom
 from metaphase.version import __version__

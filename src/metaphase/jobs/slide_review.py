@@ -65,7 +65,8 @@ from metaphase.labels.observers.places import (
 from metaphase.labels.observers.project import NOT
 from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.dicom import write_count
-from metaphase.reports.slide import ReportInput, write_slide_report
+from metaphase.reports.slide import write_slide_report
+from metaphase.reports.slide.inputs import ReportInput
 
 # ---- what to look at first ----
 

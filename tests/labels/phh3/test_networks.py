@@ -25,7 +25,7 @@ from metaphase.labels.phh3.networks import (
     cnn1_rows,
     cnn2_rows,
     load_classifier,
-    train_cnn1,
+    train_classifier,
     write_stores,
 )
 from metaphase.labels.phh3.survey import CLASSES, BrownConfig, Phh3Error
@@ -192,7 +192,7 @@ def test_training_starts_from_the_weights_of_a_model(slide: Path, tmp_path: Path
     )
     start = write_model(tmp_path, "cnn1", seed=7)
     still = replace(QUICK, learning_rate=1e-9, final_learning_rate=1e-9, normalisation="batch")
-    result = train_cnn1(project, tmp_path / "m", still, start=start, device="cpu")
+    result = train_classifier("cnn1", cnn1_rows(project), tmp_path / "m", still, start=start, device="cpu")
     before, after = (load_model(model)[0].state_dict() for model in (start, result.model))
     assert before.keys() == after.keys(), "the model decides the normalisation"
     for name, weights in before.items():
@@ -235,7 +235,7 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
 def test_labels_without_one_class_are_refused(slide: Path, tmp_path: Path) -> None:
     project = labelled_project(tmp_path / "p", slide, ["mitosis"] * 8)
     with pytest.raises(Phh3Error, match="no artefact"):
-        train_cnn1(project, tmp_path / "m", QUICK, device="cpu")
+        train_classifier("cnn1", cnn1_rows(project), tmp_path / "m", QUICK, device="cpu")
 
 
 def test_scores_are_kept_until_weights_or_candidates_change(slide: Path, tmp_path: Path) -> None:

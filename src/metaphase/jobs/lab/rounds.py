@@ -40,7 +40,13 @@ from metaphase.labels.phh3.cases import (
     read_candidates,
     read_classified,
 )
-from metaphase.labels.phh3.networks import LearningConfig, load_classifier, train_cnn1, train_cnn2
+from metaphase.labels.phh3.networks import (
+    LearningConfig,
+    cnn1_rows,
+    cnn2_rows,
+    load_classifier,
+    train_classifier,
+)
 from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, NetworkSpec, named_model, parse_card
 from metaphase.networks.training.loop import Update
@@ -264,12 +270,8 @@ def _teach(lab: Lab, name: str, report: Report) -> Facts:
     rounds, start = _labelled(lab), PHH3_NETWORKS[name] if lab.settings.bundled_phh3 else ""
     if not rounds:
         return _take(lab, name, report)
-    if name == "cnn1":
-        result = train_cnn1(lab.round(1), folder, config, start=start, device=lab.device, watch=show)
-    else:
-        result = train_cnn2(
-            rounds[0], folder, config, also=rounds[1:], start=start, device=lab.device, watch=show
-        )
+    rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
+    result = train_classifier(name, rows, folder, config, start=start, device=lab.device, watch=show)
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, asking)
 
 

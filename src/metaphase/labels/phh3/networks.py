@@ -76,8 +76,9 @@ class LearningConfig(TrainingProtocol):
         return gentle.training(network=spec, start=str(model.resolve()), **shared)
 
 
-def train_cnn1(
-    project: str | Path,
+def train_classifier(
+    name: str,
+    rows: pd.DataFrame,
     folder: str | Path,
     config: LearningConfig,
     *,
@@ -85,26 +86,14 @@ def train_cnn1(
     device: str | None = None,
     watch: Watcher | None = None,
 ) -> TrainingResult:
-    """Learn to tell objects from artefacts from a labelled project; run it again to go on after a stop.
+    """Train `cnn1` on `cnn1_rows`, or `cnn2` on `cnn2_rows`; run it again to go on after a stop.
 
     `start` is a model whose weights it begins with, a file or a bundled one by name.
     """
-    return _train("cnn1", cnn1_rows(project), Path(folder), config, start, device, watch)
-
-
-def train_cnn2(
-    project: str | Path,
-    folder: str | Path,
-    config: LearningConfig,
-    *,
-    artefacts: Sequence[str | Path] = (),
-    also: Sequence[str | Path] = (),
-    start: str | Path = "",
-    device: str | None = None,
-    watch: Watcher | None = None,
-) -> TrainingResult:
-    """Learn to tell mitoses from other candidates; run it again to go on after a stop."""
-    return _train("cnn2", cnn2_rows(project, artefacts, also), Path(folder), config, start, device, watch)
+    rows = assign_splits(rows, config.seed)
+    _check_classes(name, rows)
+    stores = write_stores(rows, Path(folder))
+    return train(config.of_network(name, stores, start), Path(folder), device=device, watch=watch)
 
 
 def cnn1_rows(project: str | Path) -> pd.DataFrame:
@@ -127,21 +116,6 @@ def cnn2_rows(
         rows = pd.concat([rows, labels[labels["label"] == ARTEFACT]], ignore_index=True)
     rows = rows.drop_duplicates("item", ignore_index=True)
     return rows.assign(label=(rows["label"] == MITOSIS).astype(int))
-
-
-def _train(
-    name: str,
-    rows: pd.DataFrame,
-    folder: Path,
-    config: LearningConfig,
-    start: str | Path,
-    device: str | None,
-    watch: Watcher | None,
-) -> TrainingResult:
-    rows = assign_splits(rows, config.seed)
-    _check_classes(name, rows)
-    stores = write_stores(rows, folder)
-    return train(config.of_network(name, stores, start), folder, device=device, watch=watch)
 
 
 def assign_splits(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
