@@ -407,17 +407,16 @@ def _placed_from(pair: Pair, found: DetectionSet, config: BuildConfig) -> Points
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
     """What became of each case, and the manifest of those fit for training, with absolute paths."""
-    slides = rows.assign(**{name: [_absolute(value) for value in rows[name]] for name in ("he", "phh3")})
+    absolute = {
+        name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in ("he", "phh3")
+    }
+    slides = rows.assign(**absolute)
     facts = pd.DataFrame([asdict(one) for one in results], columns=[one.name for one in fields(CaseResult)])
     pairs = slides.reindex(columns=["he", "phh3", "mpp", "phh3_mpp"]).rename(columns={"mpp": "he_mpp"})
     pairs["phh3_mpp"] = pairs["phh3_mpp"].fillna(pairs["he_mpp"])
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
     fit = [one.status == "done" for one in results]
     write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
-
-
-def _absolute(value: str) -> str:
-    return str(Path(value).resolve()) if value else ""
 
 
 # ---- one pair of slides: `metaphase register` ----

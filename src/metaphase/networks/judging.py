@@ -67,11 +67,9 @@ class NetworkJudge:
 
     def judge(self, patches: RGB) -> npt.NDArray[np.float32]:
         """Probability (n,) of each patch (n, side, side, 3)."""
-        parts = [self._judge(torch.from_numpy(patches[i : i + self._batch])) for i in self._starts(patches)]
+        starts = range(0, len(patches), self._batch)
+        parts = [self._judge(torch.from_numpy(patches[at : at + self._batch])) for at in starts]
         return np.concatenate([np.empty(0, np.float32), *parts])
-
-    def _starts(self, patches: RGB) -> range:
-        return range(0, len(patches), self._batch)
 
     @torch.inference_mode()
     def _judge(self, pixels: torch.Tensor) -> npt.NDArray[np.float32]:

@@ -174,7 +174,8 @@ class Placement:
     ) -> None:
         """Turn some tumour cells into mitoses, brown nuclei and look-alikes."""
         config = self.case.config
-        cell_mm2 = _mm2_per_site(self.architecture.tumour.cell_spacing_um)
+        sites = _sites_per_side(self.architecture.tumour.cell_spacing_um)
+        cell_mm2 = (CHUNK_PX / PX_PER_UM / 1000 / sites) ** 2
         cell_mm2 *= int((fields.tumour > 0).sum()) / max(1, int(eligible.sum()))
         per_cell = self.case.mitoses_per_mm2 * cell_mm2
         mitotic = per_cell * self.architecture.hotspot_at(chunk, cells["x"], cells["y"])
@@ -255,10 +256,6 @@ _KEPT_CHUNKS = 64
 def _sites_per_side(spacing_um: float) -> int:
     """Columns, and rows, of the grid of a chunk; even, so that hexagonal rows fit those of the next chunk."""
     return max(2, round(CHUNK_PX / (spacing_um * PX_PER_UM)) // 2 * 2)
-
-
-def _mm2_per_site(spacing_um: float) -> float:
-    return (CHUNK_PX / PX_PER_UM / 1000 / _sites_per_side(spacing_um)) ** 2
 
 
 def _jittered_grid(rng: np.random.Generator, chunk: Box, spacing_um: float, jitter: float) -> Array:

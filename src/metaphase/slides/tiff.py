@@ -118,7 +118,8 @@ def open_layout(path: Path) -> TiffLayout:
             for page in pages[1:]:
                 _check_page(page)
             layout = TiffLayout(file, pages, stated_mpp(tiff))
-            end = max(offset + size for page in pages for offset, size in _data_ranges(page))
+            ranges = (zip(page.dataoffsets, page.databytecounts, strict=True) for page in pages)
+            end = max(offset + size for parts in ranges for offset, size in parts)
         if end > size:
             raise SlideError(
                 f"truncated: image data should end at byte {end:,}, the file has {size:,}",
@@ -235,11 +236,6 @@ def _is_reduction(page: TiffPage, full: TiffPage) -> bool:
     aspect = (page.imagewidth * full.imagelength) / (page.imagelength * full.imagewidth)
     small = min(page.imagewidth, page.imagelength) < 1 / ASPECT_TOLERANCE
     return alike and page.compression in DECODABLE and (small or abs(aspect - 1) <= ASPECT_TOLERANCE)
-
-
-def _data_ranges(page: TiffPage) -> zip[tuple[int, int]]:
-    """(offset, size) of each tile or strip."""
-    return zip(page.dataoffsets, page.databytecounts, strict=True)
 
 
 # ---- the fast path ----

@@ -270,7 +270,7 @@ class Attempt(Generic[Item]):
             lease.check()
             progress(done, total)
 
-        record = _record_of(self.folder or Path(), self.name)
+        record = (self.folder or Path()) / SHARED / f"{file_name(self.name)}.failed.json"
         try:
             result = work(self.item, step)
         except LeaseLostError:
@@ -327,10 +327,6 @@ def known_failures(folder: str | Path) -> list[Failure]:
         with suppress(MetaphaseError, TypeError):  # one that is being removed, or was edited
             found.append(Failure(**read_json(path, "is no record of a failure", next_step="remove it")))
     return sorted(found, key=lambda failure: failure.name)
-
-
-def _record_of(folder: Path, name: str) -> Path:
-    return folder / SHARED / f"{file_name(name)}.failed.json"
 
 
 def _add_to_log(log: Path, failure: Failure) -> bool:

@@ -178,7 +178,9 @@ def _mean_f1(scores: BenchCounts) -> float:
 def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
     warnings = [f"**{warning}.**" for warning in summary.warnings]
-    parts = [*warnings, _main_table(summary), _centre_table(summary), _contribution_table(summary)]
+    centres = _table(*centre_cells(summary)) if summary.rows else ""
+    contributions = _table(*contribution_cells(summary)) if summary.contributions else ""
+    parts = [*warnings, _main_table(summary), centres, contributions]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -241,14 +243,6 @@ def contribution_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
 def _main_table(summary: Summary) -> str:
     where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
     return f"F1 on {where}; intervals of 95 % by drawing slides.\n\n" + _table(*main_cells(summary))
-
-
-def _centre_table(summary: Summary) -> str:
-    return _table(*centre_cells(summary)) if summary.rows else ""
-
-
-def _contribution_table(summary: Summary) -> str:
-    return _table(*contribution_cells(summary)) if summary.contributions else ""
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> str:

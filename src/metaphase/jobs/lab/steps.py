@@ -132,7 +132,7 @@ class ModelCalibrated(Ingredients, stage="calibration"):
 def steps_of(lab: Lab) -> list[Step]:
     """All steps, in order; those that `lab.toml` leaves out are not among them."""
     pairs, settings = pairs_of(lab), lab.settings
-    config = lab.run_config
+    config, reviewed = lab.run_config, "review" if settings.rounds.review else "reference"
     start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
     corrections = corrected_points(config.reference.corrections)
     detector = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start, corrections)
@@ -142,7 +142,7 @@ def steps_of(lab: Lab) -> list[Step]:
                    partial(_build, lab), ReferencePlaced(pairs)), seconds=20.0 * len(pairs),
              shows=("cases/reference.csv",)),
         *_review(lab),
-        Step(Stage("detector", "the H&E detector, trained and tested", (_review_name(lab),),
+        Step(Stage("detector", "the H&E detector, trained and tested", (reviewed,),
                    ("detector/results.json",), partial(_train_detector, lab), detector),
              seconds=sum(expected_seconds(lab).values()), shows=("detector/index.html",)),
         Step(Stage("model", "the packaged model with its card", ("detector",), (inside(lab, lab.model),),
@@ -165,10 +165,6 @@ def _build(lab: Lab, report: Report) -> Facts:
     bad = {one.case: one.reason for one in built.failures}
     facts: Facts = {"points": len(built.table), "accepted": int(built.table["accepted"].sum())}
     return facts | ({CUT_SHARE: bad} if bad else {})
-
-
-def _review_name(lab: Lab) -> str:
-    return "review" if lab.settings.rounds.review else "reference"
 
 
 def _review(lab: Lab) -> list[Step]:

@@ -58,11 +58,6 @@ Judge = Callable[[RGB], npt.NDArray[np.float32]]
 """Probabilities (n,) of patches (n, side, side, 3)."""
 
 
-def is_stored(folder: Path, record: Ingredients) -> bool:
-    """Whether the store is complete and was made from just this."""
-    return record.matches(folder / RECORD) and (folder / "store.json").is_file()
-
-
 def remove_stores(folder: Path, *, keep: Set[str]) -> None:
     """Remove the stores in `folder` that an earlier run made of slides that are not to be learnt from now."""
     for record in folder.glob(f"*/{RECORD}"):
@@ -465,7 +460,7 @@ class Mining:
     def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
         sets = self.config.sets
         record = PatchesCut(self._seen(source), table, sets.side_px, sets.mpp)
-        if is_stored(folder, record):
+        if record.matches(folder / RECORD) and (folder / "store.json").is_file():
             return
         with opened(source, self._transform(source)) as slide:
             named_rows = table.assign(slide=source.name)
