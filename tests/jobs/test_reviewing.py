@@ -17,7 +17,7 @@ from metaphase.base.tables import read_table, write_table
 from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
-from metaphase.jobs import results
+from metaphase.jobs import cohort as cohort_module
 from metaphase.jobs import slide_review as reviewing
 from metaphase.jobs.cohort import CohortSlide, write_cohort
 from metaphase.jobs.counting import count_cohort, count_points, read_cases
@@ -125,7 +125,9 @@ def test_an_index_reads_only_what_changed_and_says_the_same(
     assert write_cohort(root).fresh == {"a", "c"}
     shutil.move(added, root / "b")
     read = []
-    monkeypatch.setattr(results, "read_table", lambda path: read.append(path.parent.name) or read_table(path))
+    monkeypatch.setattr(
+        cohort_module, "read_table", lambda path: read.append(path.parent.name) or read_table(path)
+    )
     assert write_cohort(root).fresh == {"b"}
     assert sorted(read) == ["b", "b", "cohort", "cohort"], "the tables of all, and those of the new slide"
     for file in files:
