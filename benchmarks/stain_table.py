@@ -18,7 +18,7 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
-from metaphase.images.stain.standardisation.transform import METHODS, StainTransform
+from metaphase.images.stain.standardisation import METHODS, StainTransform
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 

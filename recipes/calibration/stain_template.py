@@ -16,7 +16,7 @@ import pandas as pd
 
 from metaphase.base.arrays import RGB
 from metaphase.images.stain import standardisation
-from metaphase.images.stain.standardisation.transform import Template
+from metaphase.images.stain.standardisation import Template
 
 TARGET = Path(standardisation.__file__).with_name("breast_he.json")
 

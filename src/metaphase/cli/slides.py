@@ -20,7 +20,7 @@ from metaphase.cli.console import Mpp, Slide, say
 if TYPE_CHECKING:
     from metaphase.base.arrays import Box
     from metaphase.images.inspection import SlideReport
-    from metaphase.images.stain.standardisation.transform import Template
+    from metaphase.images.stain.standardisation import Template
 
 # ---- `metaphase info`: what a slide is and what to beware of ----
 
@@ -283,7 +283,7 @@ def standardise(
     seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
-    from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide, standardise_slide
+    from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
     from metaphase.slides.opening import sources_with
 
     with sources_with([slide], mpp)[0].open() as opened:
@@ -298,7 +298,7 @@ def standardise(
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
-    from metaphase.images.stain.standardisation.transform import Template, template_of_slide
+    from metaphase.images.stain.standardisation import Template, template_of_slide
     from metaphase.slides import open_slide
 
     if path is None:

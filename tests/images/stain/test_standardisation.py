@@ -12,7 +12,7 @@ from metaphase.images.stain.deconvolution import (
     TooLittleTissueError,
     rgb_uint8,
 )
-from metaphase.images.stain.standardisation.transform import (
+from metaphase.images.stain.standardisation import (
     METHODS,
     LookupTable,
     SamplingConfig,

@@ -27,7 +27,7 @@ from metaphase.base.files import atomic_path, explained, write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.standardisation.transform import StainTransform, fit_slide
+from metaphase.images.stain.standardisation import StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.labels.mining.candidates import (
     CandidateConfig,

@@ -1,4 +1,7 @@
-"""A fitted standardisation: apply it to any pixels, save it, load it.
+"""Make slides from different laboratories look alike: fit on a slide, save, apply to any pixels.
+
+Three methods with one interface (`methods`): `hsd` (per slide, in hue-saturation-density space), and the
+usual baselines `macenko` and `reinhard`.
 
 The map is evaluated at 86 levels a channel (every third) and interpolated in between, which differs
 from the map itself by less than a grey level nearly everywhere (see docs/stain.md).
@@ -23,8 +26,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.stain.deconvolution import TooLittleTissueError, rgb_uint8
-from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
-from metaphase.images.stain.standardisation.methods import (
+from metaphase.images.stain.methods import (
     GLASS_DENSITY,
     Floats,
     HsdColours,
@@ -37,6 +39,7 @@ from metaphase.images.stain.standardisation.methods import (
     to_density,
     write_plain,
 )
+from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
 from metaphase.slides import PyramidFormat, Slide, write_pyramid
 
 # ---- one lookup a pixel ----
@@ -141,7 +144,7 @@ class Template:
     @classmethod
     def default(cls) -> Self:
         """Human breast cancer, H&E, UMC Utrecht on an Aperio CS2 (from MIDOG++, CC BY 4.0)."""
-        with as_file(files("metaphase.images.stain.standardisation") / "breast_he.json") as path:
+        with as_file(files("metaphase.images.stain") / "breast_he.json") as path:
             return cls.load(path)
 
     @classmethod
