@@ -647,7 +647,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
     searched = ImagesSearched(config.test.suppress_um, config.test.smooth_um, untaught)
     start = pair[0] if pair else None
     packaged = PairPackaged(config.test, dense.most_false_per_mm2, config.card, start)
-    names = ("images",)
+    names: tuple[str, ...] = ("images",)
     if chain.learns:
         names = ("images", *(stage.name for stage in taught))
         lesson = Stage("students", "both networks of the pair", names, (f"{NETWORKS}/students",),

@@ -247,7 +247,8 @@ class Engine:
             if self.second is not None:
                 logits = mean_logit([logits, self.second.network.logits(image)])
         check_finite(logits)
-        return logits[:count].float().cpu().numpy()
+        found: Floats32 = logits[:count].float().cpu().numpy()
+        return found
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:

@@ -252,7 +252,7 @@ def final_logits(pair: Sequence[nn.Module], pixels: RGB, device: torch.device, p
     corners = np.rint(points).astype(np.int64)
 
     def window_logits(seen: RGB) -> Floats32:
-        images = _as_images(seen, [(0, 0)] * 2, device)
+        images = _as_images(list(seen), [(0, 0)] * 2, device)
         said = [dense_logits(network, images, torch.float16) for network in pair]
         return torch.stack(said).mean(dim=0).cpu().numpy()
 
