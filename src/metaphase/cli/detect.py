@@ -175,7 +175,7 @@ def detect(
         stated = outcomes[0].summary["operating_points"]
         deltas = [stated[name]["delta"] for name in ("mitoses", "count")]
         site = stated.get("site")
-        profile = f"calibrated by {site}" if site else "not calibrated (`metaphase calibrate`)"
+        profile = f"calibrated with the profile {site}" if site else "not calibrated (`metaphase calibrate`)"
         console.say(
             f"model {stated['model']}, {profile}; detection threshold {deltas[0]:.3g}, count {deltas[1]:.3g}"
         )
