@@ -29,6 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Called by mkdocs: the files of the site."""
     pages: dict[str, str | bytes] = {
         "index.md": start(),
+        "glossary.md": glossary(),
         "reference-cli.md": commands(),
         "reference-python.md": python(),
         "reference-summary.md": summary(),
@@ -49,7 +50,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def start() -> str:
     """README.md, whose links point from the folder above."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", text)
+    return re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", text).replace("ARCHITECTURE.md#glossary", "glossary.md")
+
+
+def glossary() -> str:
+    """The glossary of ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, found = text.split("\n## Glossary\n", 1)
+    return "# Glossary\n" + found.split("\n## ", 1)[0] + "\n"
 
 
 # ---- commands ----

@@ -51,7 +51,7 @@ def convert(
     ] = None,
     mpp: Mpp = None,
     manifest: Manifest = None,
-    threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest probability that is kept.")] = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -144,7 +144,7 @@ FindTissue = Annotated[bool, typer.Option("--tissue/--no-tissue", help="Find the
 Thresholds = Annotated[
     list[float] | None,
     typer.Option(
-        help="Least probability that counts; several give a row each, for tuning. By default the point for "
+        help="Lowest probability that counts; several give a row each, for tuning. By default the point for "
         "counts of the model which made the tables, else 0.8."
     ),
 ]

@@ -172,7 +172,7 @@ def draw(
 @calibrate.command()
 def fit(
     calibration: Calibrated,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The site profile to write, JSON.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The laboratory's profile to write, JSON.")],
     name: Annotated[
         str, typer.Option(help="What to call the laboratory; by default the folder's name.")
     ] = "",
@@ -180,14 +180,14 @@ def fit(
         Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
     ] = None,
     missed: Annotated[
-        float, typer.Option(help="Share of mitoses that the reviewers are known to call something else.")
+        float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
     ] = 0.0,
     false_alarms: Annotated[
         float, typer.Option(help="Share of all else that they are known to call a mitosis.")
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Make the site profile of the answers, for `metaphase detect --site`."""
+    """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
     from metaphase.counting.populations import ReviewerError
     from metaphase.counting.sites import save_profile
     from metaphase.jobs.calibration import fit_profile

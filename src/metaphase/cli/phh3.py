@@ -122,7 +122,7 @@ def train_cnn1(
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
+    """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
@@ -151,7 +151,7 @@ def train_cnn2(
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
+    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
     from metaphase.labels.phh3 import networks as training
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)

@@ -96,7 +96,7 @@ def apply(
     ] = None,
     as_json: console.Json = False,
 ) -> None:
-    """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
+    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
     from metaphase.jobs.reference_review import collect_decisions
 

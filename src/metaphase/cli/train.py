@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metaphase.networks.cards import ModelCard
     from metaphase.networks.training.loop import TrainingResult, Update
 
-model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)
+model = typer.Typer(help="Look at trained models, and make them ready to share.", no_args_is_help=True)
 
 
 def train(
@@ -28,7 +28,7 @@ def train(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Train one network from patch stores; run it again to go on after a stop.
+    """Train one network from patch stores; run it again to continue after a stop.
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
     """
@@ -99,7 +99,7 @@ def model_package(
     half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Make a trained model ready to give away: small weights, and a card with data, terms and failures."""
+    """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
     from metaphase.networks.cards import read_additions
     from metaphase.networks.checkpoints import package_model
 

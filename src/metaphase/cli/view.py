@@ -54,7 +54,7 @@ def view(
     )  # fmt: skip
 
 
-review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)
+review = typer.Typer(help="Apply what people said about detections.", no_args_is_help=True)
 
 
 @review.command()
@@ -103,11 +103,14 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: Annotated[
-        bool, typer.Option("--complete", help="All was looked at: what counts and was left is accepted.")
+        bool,
+        typer.Option(
+            "--complete", help="Everything was reviewed: counted detections that were left are accepted."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
+    """Take the changes of an edited export as a review; the rest stays unanswered."""
     from metaphase.jobs.results import load_results
     from metaphase.jobs.slide_review import import_review as take
 
