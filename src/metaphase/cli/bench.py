@@ -28,16 +28,11 @@ def bench(
     mpp: Mpp = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
     exhaustive: Annotated[
-        bool,
-        typer.Option(
-            "--exhaustive",
-            help="The second network sees all tissue, too: slow, for checks.",
-        ),
+        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
     ] = False,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     areas_mm2: Annotated[
-        list[float] | None,
-        typer.Option("--area", min=0, help="Areas of tissue to give the time for, in mm2."),
+        list[float] | None, typer.Option("--area", min=0, help="Areas to give the time for, in mm2.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -77,11 +77,7 @@ def detect(
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
     exhaustive: Annotated[
-        bool,
-        typer.Option(
-            "--exhaustive",
-            help="The second network sees all tissue, too: slow, for checks.",
-        ),
+        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
     ] = False,
     shard: console.Shard = "",
     workers: console.Workers = 0,

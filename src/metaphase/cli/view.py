@@ -103,10 +103,7 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: Annotated[
-        bool,
-        typer.Option(
-            "--complete", help="Everything was reviewed: counted detections that were left are accepted."
-        ),
+        bool, typer.Option("--complete", help="All was reviewed: counted detections left are accepted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
