@@ -1,15 +1,17 @@
-"""What own slides add: `metaphase lab` on simulated laboratories, and the bundled model on an unseen one.
+"""What own slides add: `metaphase lab` on simulated laboratories, beside the bundled pair as it comes.
 
     python -m recipes.accuracy.own_slides --folder OUT --device cuda     # 0, 1, 3 and 9 pairs to learn from
     python -m recipes.accuracy.own_slides --folder OUT --toy             # 6 pairs in all, two CPU cores
     python -m recipes.accuracy.own_slides --folder OUT --toy --kill 3    # killed at random moments
     python -m recipes.accuracy.own_slides --folder OUT --odd             # slides that do not fit
+    python -m recipes.accuracy.own_slides --folder OUT --corrections 50  # answers about one slide, no PHH3
 
 A cohort is simulated; the slides of two laboratories are put into a folder as a laboratory would have them,
-and `metaphase lab init` and `metaphase lab next` are run as users type them. Whenever a page asks, simulated
-observers, who err at known rates, answer through its database. The packaged model is then tried on slides of
-a third laboratory, beside the bundled models as they come. Run it again to go on after a stop; once the
-cohort is there (`--pairs 0`), the numbers of pairs may be tried side by side.
+and `metaphase lab init` and `metaphase lab next` are run as users type them, with the port of their pages in
+use. Whenever a page asks, simulated observers, who err at known rates, answer through its database. The
+packaged model and the bundled one are then tried on other slides of the same laboratories and on slides of a
+third one. Run it again to go on after a stop; once the cohort is there (`--pairs 0`), the numbers of pairs
+may be tried side by side.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +41,17 @@ from metaphase.jobs.lab.answers import Asked
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
 from metaphase.jobs.lab.running import standings
+from metaphase.jobs.rates import measure_rates
+from metaphase.jobs.results import load_results
+from metaphase.jobs.training.cohort import truth_of
+from metaphase.labels.observers.places import PlaceLog, place_name
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 
-OWN, UNSEEN, FIRST = ("birch", "cedar"), "dover", "aldgate"
-"""The bundled simulated model was trained on the first laboratory, which has no part here."""
+OWN, UNSEEN, PORT = ("birch", "cedar"), "dover", 8500
 TOY = """
 [phh3]
 epochs = 4
@@ -57,6 +64,28 @@ augment = "RCB"
 student_steps = 40
 """
 """For two CPU cores; what is delivered is trained longer."""
+CORRECTED = """
+[cohort]
+manifest = "manifest.csv"
+
+[reference]
+source = "simulated"
+
+[training]
+method = "dense"
+batch = 8
+stain_mix = 0.3
+learning_rate = 2e-4
+
+[dense]
+start = "breast"
+student_steps = 300
+trust = 0.3
+
+[test]
+suppress_um = 15.0
+smooth_um = 1.75
+"""
 POLL_S = 3.0
 MOST_PAIRS = 9
 """To learn from: the cohort is made for so many, whatever is tried."""
@@ -72,8 +101,11 @@ def total_of(training: int) -> int:
 
 
 def simulated(folder: Path, options: argparse.Namespace) -> pd.DataFrame:
-    """The cohort of all tries: cases of the own laboratories, which take turns, and of the unseen one."""
-    each = max(-(-options.most // 2), options.test)
+    """The cohort of all tries: cases of the own laboratories, which take turns, and of the unseen one.
+
+    `use` says what they are for: to learn from, or to be tested on at home or abroad.
+    """
+    each = max(-(-(options.most + options.test) // 2), options.test)
     config = SimulationConfig(
         cases=1 + 3 * each, centres=4, training_share=0.0, width=options.side, height=options.side,
         mitoses_per_mm2=tuple(options.mitoses), lookalikes_per_mm2=300.0, seed=options.seed,
@@ -81,9 +113,10 @@ def simulated(folder: Path, options: argparse.Namespace) -> pd.DataFrame:
     )  # fmt: skip
     simulate_cohort(folder, config)
     manifest = pd.read_csv(folder / "manifest.csv", dtype={"case": str})
-    own = manifest[manifest["centre"].isin(OWN)].head(options.most)
+    own = manifest[manifest["centre"].isin(OWN)].head(options.most + options.test)
     unseen = manifest[manifest["centre"] == UNSEEN].head(options.test)
-    return pd.concat([own, unseen])
+    uses = ["learn"] * options.most + ["home"] * options.test + ["abroad"] * options.test
+    return pd.concat([own, unseen]).assign(use=uses)
 
 
 def laid_out(cohort: Path, cases: pd.DataFrame, folder: Path) -> None:
@@ -136,46 +169,58 @@ def followed(lab: Lab, truths: dict[str, pd.DataFrame], options: argparse.Namesp
             return {"commands": 1 + commands, "paths": 1, "answers": answers, "minutes": seconds / 60}
 
 
-def judged(name: str, model: str | Path, place: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """F1 of a model on the slides of the unseen laboratory, by the truth of the simulation."""
+def judged(model: str | Path, place: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """How good a model is on the slides of a bench, by the truth of the simulation, and how fast."""
     ready = ReadyDetector(load_detector([model]), EngineConfig(device=options.device))
     slides = cohort_slides(place / "manifest.csv")
     detect_cohort(slides, place / name, ready)
-    delta = ready.detector.points.mitoses.delta
     result = evaluate_mitoses(
         place / "truth.csv", place / name / "candidates.parquet", manifest=place / "manifest.csv",
-        matching=MatchingConfig(threshold=delta), bootstrap=BootstrapConfig(),
+        matching=MatchingConfig(threshold=ready.detector.points.mitoses.delta), bootstrap=BootstrapConfig(),
     )  # fmt: skip
-    best = float(np.nanmax(result.curve.f1))
+    rates = [measure_rates(ready, slides[0].slide).whole_mm2_per_s for _ in range(3)]
     return {"f1": str(result.overall.f1), "precision": str(result.overall.precision),
-            "recall": str(result.overall.recall), "highest_f1": round(best, 3)}  # fmt: skip
+            "recall": str(result.overall.recall), "highest_f1": round(float(np.nanmax(result.curve.f1)), 3),
+            "s_per_mm2": round(1 / max(rates), 4)}  # fmt: skip
 
 
-def unseen_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
-    """Manifest and truth of the unseen laboratory."""
+def he_of(cohort: Path, case: str) -> Path:
+    """The H&E slide of a case."""
+    return (cohort / case / "he.tif").resolve()
+
+
+def write_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
+    """Manifest and truth of slides to test on."""
     place.mkdir(parents=True, exist_ok=True)
-    tables = []
-    for case in cases["case"]:
-        truth = pd.read_parquet(cohort / case / "truth.parquet")
-        found = truth[truth["category"] == "mitosis"]
-        columns = {"slide": case, "x": found["x_he"], "y": found["y_he"], "label": MITOSIS}
-        tables.append(pd.DataFrame(columns))
-    write_table(place / "truth.csv", pd.concat(tables, ignore_index=True))
-    slides = [str((cohort / case / "he.tif").resolve()) for case in cases["case"]]
+    tables = [truth_of({"case": case, "he": he_of(cohort, case)}) for case in cases["case"]]
+    write_table(place / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"}))
+    slides = [str(he_of(cohort, case)) for case in cases["case"]]
     write_table(place / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
+
+
+def everywhere(
+    model: str | Path, cohort: Path, name: str, options: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """At home and in the third laboratory; the bundled pair beside it, in the same minutes."""
+    told = {}
+    for bench in ("home", "abroad"):
+        told[bench] = judged(model, cohort.parent / bench, name, options)
+        if model != BUNDLED:
+            told[f"{bench}, {BUNDLED}"] = judged(BUNDLED, cohort.parent / bench, f"{name}-bundled", options)
+    return told
 
 
 def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """One laboratory of so many pairs, from its folder of slides to figures."""
     place = cohort.parent / f"pairs{total}"
-    own = cases[cases["centre"] != UNSEEN].head(total)
+    own = cases[cases["use"] == "learn"].head(total)
     laid_out(cohort, own, place / "slides")
     lab = Lab(place / "lab", options.device)
     lab.root.mkdir(exist_ok=True)
     started = time.perf_counter()
     if run_command(["lab", "init", "../slides", "--start", options.start], lab.root).wait():
         raise SystemExit("metaphase lab init failed")
-    text = (lab.root / "lab.toml").read_text().replace("port = 8500", "port = 0")
+    text = (lab.root / "lab.toml").read_text().replace("agree = 1 ", f"agree = {options.agree} ")
     if options.calibration is not None:
         text = text.replace("answers = 100", f"answers = {options.calibration}")
     if options.toy and "[run.training]\n" not in text.replace("# [run.training]", ""):
@@ -185,23 +230,52 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
     truths = {case: pd.read_parquet(cohort / case / "truth.parquet") for case in own["case"]}
     story = followed(lab, truths, options)
     story["minutes"] = round(story["minutes"] + minutes, 1)
-    card = parse_card(lab.model.with_suffix(".json"))
+    known = parse_card(lab.model.with_suffix(".json")).known_metrics
     learnt = splits_of(pd.DataFrame({"patient": own["case"], "centre": own["centre"]}), {}).count("train")
     return {
         "pairs": total,
         "pairs learnt from": learnt,
         "start": options.start,
         **story,
-        "on the unseen laboratory": judged(f"after{total}", lab.model, cohort.parent / "unseen", options),
-        "validation F1": card.metrics["validation F1"],
+        "delivered": known.chosen,
+        **everywhere(lab.model, cohort, f"pairs{total}", options),
     }
 
 
-def as_they_come(place: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The bundled models on the unseen laboratory, without any own slide."""
-    models = dict.fromkeys([*options.bundled, options.start])
-    return {"pairs": 0, "on the unseen laboratory": {
-        model: judged(model, model, place, options) for model in models}}  # fmt: skip
+def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
+    """Somebody answers about detections of one slide; two labelled slides choose, no PHH3 is there."""
+    place = cohort.parent / f"corrections{options.corrections}"
+    place.mkdir(exist_ok=True)
+    own = cases[(cases["use"] == "learn") & (cases["centre"] == OWN[0])].head(3)
+    rows = pd.concat([own, cases[cases["use"] == "home"]])
+    rows = rows.assign(phh3="", patient=rows["case"], he=[str(he_of(cohort, case)) for case in rows["case"]])
+    rows["split"] = np.where(rows["use"] == "home", "test", "validation")
+    table = rows[["case", "he", "phh3", "centre", "split", "patient"]]
+    write_table(place / "one.csv", table.head(1))
+    write_table(place / "manifest.csv", table[1:])
+    ready = ReadyDetector(load_detector([BUNDLED]), EngineConfig(device=options.device))
+    detect_cohort(cohort_slides(place / "one.csv"), place / "results", ready)
+    (result,) = load_results([place / "results"])
+    found = result.candidates.sort_values("probability", ascending=False)
+    real = truth_of(rows.iloc[0].to_dict())[["x", "y"]].to_numpy(float)
+    reach_px = MatchingConfig().radius_um / result.mpp
+    answers = {MITOSIS: 0, "not": 0}
+    with PlaceLog(result.folder, options.side, options.side) as log:
+        for row in found.head(options.corrections).itertuples():
+            apart = np.hypot(real[:, 0] - row.x, real[:, 1] - row.y)
+            verdict = MITOSIS if apart.min() <= reach_px else "not"
+            log.record("observer", place_name(row.x, row.y), verdict)
+            answers[verdict] += 1
+    (place / "run.toml").write_text(CORRECTED)
+    arguments = ["run", "run.toml", "-o", "run", "--corrections", "results"]
+    started = time.perf_counter()
+    device = ["--device", options.device] if options.device else []
+    if run_command([*arguments, *device], place).wait():
+        raise SystemExit("metaphase run failed")
+    model = place / "run" / "model" / "pair.safetensors"
+    return {"corrections": answers, "minutes": round((time.perf_counter() - started) / 60, 1),
+            "delivered": parse_card(model.with_suffix(".json")).known_metrics.chosen,
+            **everywhere(model, cohort, f"corrections{options.corrections}", options)}  # fmt: skip
 
 
 def odd_folder(options: argparse.Namespace) -> None:
@@ -209,10 +283,10 @@ def odd_folder(options: argparse.Namespace) -> None:
     place: Path = options.folder.resolve() / "odd"
     cohort = place.parent / f"seed{options.seed}" / "cohort"
     cases = simulated(cohort, options)
-    own = list(cases[cases["centre"] != UNSEEN]["case"])
+    own = list(cases.loc[cases["use"] == "learn", "case"])
     slides = place / "slides"
     shutil.rmtree(slides, ignore_errors=True)
-    laid_out(cohort, cases[cases["centre"] != UNSEEN], slides)
+    laid_out(cohort, cases[cases["use"] == "learn"], slides)
 
     def path(number: int, stain: str) -> Path:
         return slides / f"{own[number]}-{stain}.tif"
@@ -246,13 +320,14 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--pairs", type=int, nargs="+", default=[0, 1, 3, 9], help="pairs to learn from")
-    parser.add_argument("--bundled", nargs="*", default=["breast"], help="tried as they come, with the start")
-    parser.add_argument("--test", type=int, help="slides of the unseen laboratory; by default 8, for a toy 3")
+    parser.add_argument("--test", type=int, help="slides at home and abroad; by default 8 each, for a toy 3")
     parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
     parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
     parser.add_argument("--start", default=BUNDLED, help="model to start from")
     parser.add_argument("--calibration", type=int, help="answers of the calibration, 0 for none")
     parser.add_argument("--observers", type=int, default=1)
+    parser.add_argument("--agree", type=int, default=1, help="observers of every item")
+    parser.add_argument("--corrections", type=int, help="only: so many answers about one slide")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--toy", action="store_true", help="6 pairs, short trainings, for two cores")
     parser.add_argument("--kill", type=int, default=0, help="how often to kill it at a random moment")
@@ -270,16 +345,26 @@ def main() -> None:
     if options.odd:
         odd_folder(options)
     place: Path = options.folder.resolve() / f"seed{options.seed}"
-    cases = simulated(place / "cohort", options)
-    unseen_bench(place / "cohort", cases[cases["centre"] == UNSEEN], place / "unseen")
-    for total in totals:
-        if total:
-            told = tried(total, place / "cohort", cases, options)
+    cohort = place / "cohort"
+    cases = simulated(cohort, options)
+    for bench in ("home", "abroad"):
+        write_bench(cohort, cases[cases["use"] == bench], place / bench)
+    taken = socket.socket()
+    with suppress(OSError):  # another trial has it
+        taken.bind(("127.0.0.1", PORT))
+        taken.listen()
+    tries: dict[str, Any] = {f"pairs{total}": total for total in totals}
+    for name, total in tries.items() if options.corrections is None else [("corrections", None)]:
+        if total is None:
+            told = corrected(cohort, cases, options)
+        elif total:
+            told = tried(total, cohort, cases, options)
         else:
-            told = as_they_come(place / "unseen", options)
+            told = {"pairs": 0} | everywhere(BUNDLED, cohort, BUNDLED, options)
         row = told | {"seed": options.seed, "side": options.side}
         print(json.dumps(row, indent=2), flush=True)
-        (options.folder / f"pairs{total}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
+        (options.folder / f"{name}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
+    taken.close()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of sever
                    benign tissue test
 OUT/fields.csv     for configs/paper-fields.toml: fields alone in which every mitosis is labelled
 OUT/icpr.csv       for configs/icpr.toml: ICPR 2012 Aperio trains, patient 04 validates, MiDeSeC tests
+OUT/own.csv        for configs/own-fields.toml: patients 00 to 02 of ICPR 2012 Aperio train, 03 validates, 04 and
+                   MiDeSeC test
 OUT/reference.csv  mitoses, look-alikes and points to ignore of all of them
 
 `--most` takes so many images of each folder and split, to try it out.
@@ -188,7 +190,11 @@ def main() -> None:
     labelled = slides[slides["centre"].isin(LABELLED)].drop(columns=["repeat", "kind"])
     write_table(folder / "breast.csv", slides)
     write_table(folder / "fields.csv", labelled)
-    write_table(folder / "icpr.csv", labelled[labelled["centre"].isin(("icpr2012-aperio", "midesec"))])
+    icpr = labelled[labelled["centre"].isin(("icpr2012-aperio", "midesec"))]
+    write_table(folder / "icpr.csv", icpr)
+    own = {f"icpr2012/{number:02}": "train" for number in range(3)}
+    own |= {"icpr2012/03": "validation", f"icpr2012/{VALIDATION_PATIENT}": "test"}
+    write_table(folder / "own.csv", icpr.assign(split=icpr["patient"].map(own).fillna("test")))
     write_table(folder / "reference.csv", points[points["case"].isin(slides["case"])])
 
 

@@ -16,7 +16,7 @@ from metaphase.base.tables import read_table, write_table
 from metaphase.detections import MITOSIS
 from metaphase.jobs.cohort import CohortSlide, cohort_slide
 from metaphase.jobs.stages import Facts, Report
-from metaphase.jobs.training.cohort import read_cohort, read_reference, training_slides
+from metaphase.jobs.training.cohort import SPLITS, read_cohort, read_reference, training_slides
 from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
 from metaphase.labels.mining import Mining, TrainingSlide
 from metaphase.labels.mining.judging import NetworkJudge
@@ -105,7 +105,12 @@ class Chain:
     @cached_property
     def cohort(self) -> pd.DataFrame:
         """The slides with their splits, as the stage `slides` left them."""
-        return read_cohort(self.manifest)
+        return read_cohort(self.manifest, self.needed)
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """Splits that must have slides with mitoses."""
+        return SPLITS
 
     @cached_property
     def reference(self) -> pd.DataFrame:
@@ -149,7 +154,7 @@ class Chain:
     def find_reference(self, report: Report) -> Facts:
         """Bring the reference standard into one table."""
         report("reference standard", 0, 1)
-        points = read_reference(self.config.reference, self.cohort, self.config.training.method)
+        points = read_reference(self.config.reference, self.cohort, self.config.training.method, self.needed)
         write_table(self.workspace / REFERENCE, points)
         mitoses = points[points["label"] == MITOSIS]
         splits = mitoses.merge(self.cohort[["case", "split"]], on="case")["split"]

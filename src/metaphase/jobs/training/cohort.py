@@ -38,6 +38,8 @@ from metaphase.networks.training.images import KINDS, ImageSource, Kind
 from metaphase.slides import SlideSource
 
 SPLITS = ("train", "validation", "test")
+UNSEEN = SPLITS[1:]
+"""What a run needs that learns from corrections alone."""
 COLUMNS = ("case", "x", "y", "label")
 ATYPICAL = "atypical"
 """Column of a reference table: 1 where a mitosis is atypical, 0 where it is not, empty where nobody said."""
@@ -168,7 +170,7 @@ def trained_by_corrections(cohort: pd.DataFrame, corrections: pd.DataFrame) -> p
     corrected = cohort["he"].map(lambda he: str(Path(he).resolve()) in files)
     moved = cohort["patient"].isin(set(cohort.loc[corrected, "patient"]))
     cohort = cohort.assign(split=cohort["split"].mask(moved, "train"))
-    absent = [split for split in SPLITS if split not in set(cohort["split"])]
+    absent = [split for split in UNSEEN if split not in set(cohort["split"])]
     if absent:
         raise UsageError(
             f"every slide of the split {absent[0]} was corrected, and a corrected slide only trains",
@@ -216,12 +218,12 @@ def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
     return points[points["case"].isin(set(cases))].reset_index(drop=True)
 
 
-def read_cohort(manifest: str | Path) -> pd.DataFrame:
-    """The slides of a run; each split must have some, and every slide must exist."""
+def read_cohort(manifest: str | Path, needed: Sequence[str] = SPLITS) -> pd.DataFrame:
+    """The slides of a run; each split that is needed must have some, and every slide must exist."""
     frame = read_manifest(manifest)
     frame["split"] = frame["split"].str.strip().str.lower()
     unknown = sorted(set(frame["split"]) - {*SPLITS, ""})
-    absent = [split for split in SPLITS if split not in set(frame["split"])]
+    absent = [split for split in needed if split not in set(frame["split"])]
     if unknown or absent:
         raise TableError(
             f"no slide has the split {absent[0]}" if absent else f"the split {unknown[0]!r} is unknown",
@@ -234,7 +236,9 @@ def read_cohort(manifest: str | Path) -> pd.DataFrame:
     return used
 
 
-def read_reference(section: ReferenceSection, cohort: pd.DataFrame, method: str = "paper") -> pd.DataFrame:
+def read_reference(
+    section: ReferenceSection, cohort: pd.DataFrame, method: str = "paper", needed: Sequence[str] = SPLITS
+) -> pd.DataFrame:
     """Points `case, x, y, label` of the cohort's slides: mitoses, and places to ignore.
 
     The method `dense` also learns from look-alikes, and from the column `atypical` where there is one.
@@ -249,7 +253,7 @@ def read_reference(section: ReferenceSection, cohort: pd.DataFrame, method: str 
     points = points[points["case"].isin(set(cohort["case"]))].reset_index(drop=True)
     if method == "paper":
         points = points.loc[points["label"] != LOOKALIKE, list(COLUMNS)].reset_index(drop=True)
-    _check_mitoses(points, cohort, section)
+    _check_mitoses(points, cohort, section, needed)
     return points
 
 
@@ -329,9 +333,11 @@ def _check_patients(cohort: pd.DataFrame, manifest: str | Path) -> None:
         )
 
 
-def _check_mitoses(points: pd.DataFrame, cohort: pd.DataFrame, section: ReferenceSection) -> None:
+def _check_mitoses(
+    points: pd.DataFrame, cohort: pd.DataFrame, section: ReferenceSection, needed: Sequence[str]
+) -> None:
     mitoses = points[points["label"] == MITOSIS].merge(cohort[["case", "split"]], on="case")
-    for split in SPLITS:
+    for split in needed:
         if not (mitoses["split"] == split).any():
             raise UsageError(
                 f"the reference standard has no mitosis on any slide of the split {split}",

@@ -29,6 +29,8 @@ from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
 from metaphase.jobs.training.cohort import (
+    SPLITS,
+    UNSEEN,
     corrected_points,
     correction_sources,
     image_facts,
@@ -200,7 +202,12 @@ class DenseChain(Chain):
     @cached_property
     def cohort(self) -> pd.DataFrame:
         """The slides with their splits; those of corrected patients train."""
-        return trained_by_corrections(read_cohort(self.manifest), self.corrections)
+        return trained_by_corrections(read_cohort(self.manifest, self.needed), self.corrections)
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """Corrections are enough to learn from."""
+        return SPLITS if self.corrections.empty else UNSEEN
 
     @cached_property
     def images(self) -> list[LabelledImage]:
