@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -126,14 +126,18 @@ def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
 class ShownGrade:
     """The grade as it may be shown: one, a range, or none."""
 
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+
     low: int
+    """Lowest grade that is possible."""
     high: int
+    """Highest grade that is possible."""
     withheld: bool
-    """Whether no grade is given at all."""
+    """Whether no grade is shown."""
     text: str
-    """How it is written everywhere: `2 (87 %)`, `1 to 2`, `withheld`."""
+    """The grade as it is shown: `2 (87 %)`, `1 to 2`, `withheld`."""
     reasons: tuple[str, ...]
-    """Why it is not one grade."""
+    """Why it is not a single grade."""
 
     @property
     def caution(self) -> Caution | None:

@@ -33,7 +33,7 @@ from metaphase.base.tables import (
 )
 from metaphase.counting import Count, CountConfig, counts_in
 from metaphase.counting.calibration import CalibratedCount
-from metaphase.counting.clinical import COLUMNS, counts_row
+from metaphase.counting.clinical import COLUMNS, ShownGrade, counts_row
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.detections import DetectionSet, joined, known_formats, write_detections
 from metaphase.detections.files import result_folders
@@ -115,19 +115,6 @@ class _Circle(_Stated):
     """Mitotic figures per mm² of that tissue."""
 
 
-class _ShownGrade(_Stated):
-    text: str
-    """The grade as it is shown: `2 (87 %)`, `1 to 2` or `withheld`."""
-    withheld: bool
-    """Whether no grade is shown."""
-    low: int | None = None
-    """Lowest grade that is possible."""
-    high: int | None = None
-    """Highest grade that is possible."""
-    reasons: list[str] = []
-    """Why it is not a single grade."""
-
-
 class _OneCount(_Stated):
     kind: Literal["reviewed", "calibrated", "model"]
     """Where the count comes from: people, the laboratory's profile, or the model alone."""
@@ -164,7 +151,7 @@ class _Count(_OneCount):
     """How unevenly mitotic figures are spread, by measure."""
     grade: int | None
     """Grade that follows from count, theta1 and theta2 alone. Show `grade_shown` instead."""
-    grade_shown: _ShownGrade
+    grade_shown: ShownGrade
     """The grade, as far as it can be defended."""
     grade_probabilities: tuple[Known, Known, Known]
     """Probabilities of grades 1, 2 and 3 by the model's count."""
