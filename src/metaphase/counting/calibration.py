@@ -54,7 +54,7 @@ def evidence(
 class CalibratedCount:
     """What the count of a slide would be if every mitosis on it were known, as far as that can be said."""
 
-    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
 
     count: float
     """Expected count of this slide."""

@@ -103,7 +103,7 @@ def _cut_at_threshold(slide: Specimen) -> Caution | None:
     if probability.min() == CERTAIN or (probability < slide.config.threshold).any():
         return None
     text = (
-        f"no detection lies below the threshold of {slide.config.threshold:.3g}: the counting range does not "
+        f"no detection is below the threshold of {slide.config.threshold:.3g}: the counting range does not "
         f"show what a slightly lower threshold ({lowest:.2f}) would add"
     )
     next_step = "nothing, if `metaphase detect` made the table; else give the detections below the threshold"
@@ -126,7 +126,7 @@ def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
 class ShownGrade:
     """The grade as it may be shown: one, a range, or none."""
 
-    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
 
     low: int
     """Lowest grade that is possible."""

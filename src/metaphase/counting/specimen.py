@@ -45,7 +45,7 @@ MOST_DRAWS = 1_000_000
 class CountConfig:
     """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
 
-    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
 
     area_mm2: float = 2.0
     """Area of the circular hotspot."""

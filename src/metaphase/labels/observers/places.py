@@ -131,7 +131,7 @@ class _Votes:
 class Share:
     """What one observer looked at."""
 
-    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
 
     observer: str
     """Name of the observer."""
