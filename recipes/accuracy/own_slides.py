@@ -69,7 +69,7 @@ CORRECTED = """
 manifest = "manifest.csv"
 
 [reference]
-source = "simulated"
+table = "reference.csv"
 
 [training]
 method = "dense"
@@ -87,8 +87,6 @@ suppress_um = 15.0
 smooth_um = 1.75
 """
 POLL_S = 3.0
-MOST_PAIRS = 9
-"""To learn from: the cohort is made for so many, whatever is tried."""
 
 
 def total_of(training: int) -> int:
@@ -253,6 +251,8 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
     table = rows[["case", "he", "phh3", "centre", "split", "patient"]]
     write_table(place / "one.csv", table.head(1))
     write_table(place / "manifest.csv", table[1:])
+    labels = [truth_of(row) for row in table[1:].to_dict("records")]
+    write_table(place / "reference.csv", pd.concat(labels, ignore_index=True))
     ready = ReadyDetector(load_detector([BUNDLED]), EngineConfig(device=options.device))
     detect_cohort(cohort_slides(place / "one.csv"), place / "results", ready)
     (result,) = load_results([place / "results"])
@@ -320,6 +320,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--pairs", type=int, nargs="+", default=[0, 1, 3, 9], help="pairs to learn from")
+    parser.add_argument("--most-pairs", type=int, default=9, help="that the cohort is made for")
     parser.add_argument("--test", type=int, help="slides at home and abroad; by default 8 each, for a toy 3")
     parser.add_argument("--side", type=int, help="pixels; by default 4096, for a toy 1536")
     parser.add_argument("--mitoses", type=float, nargs=2, default=(60.0, 250.0), help="per mm2 of tumour")
@@ -341,7 +342,7 @@ def main() -> None:
     options.test = options.test or (3 if small else 8)
     options.mitoses = (150.0, 350.0) if small else options.mitoses
     totals = [0, 6] if small else [total_of(count) if count else 0 for count in options.pairs]
-    options.most = 6 if small else total_of(MOST_PAIRS)
+    options.most = 6 if small else total_of(options.most_pairs)
     if options.odd:
         odd_folder(options)
     place: Path = options.folder.resolve() / f"seed{options.seed}"

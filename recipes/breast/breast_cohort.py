@@ -6,7 +6,7 @@ OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of sever
                    benign tissue test
 OUT/fields.csv     for configs/paper-fields.toml: fields alone in which every mitosis is labelled
 OUT/icpr.csv       for configs/icpr.toml: ICPR 2012 Aperio trains, patient 04 validates, MiDeSeC tests
-OUT/own.csv        for configs/own-fields.toml: patients 00 to 02 of ICPR 2012 Aperio train, 03 validates, 04 and
+OUT/own.csv        for configs/own-fields.toml: ICPR 2012 Aperio 00 to 02 train, 03 validates, 04 and
                    MiDeSeC test
 OUT/reference.csv  mitoses, look-alikes and points to ignore of all of them
 

@@ -194,20 +194,31 @@ def found_in(logits: Any) -> Floats:
 
 
 def work(task: tuple[str, int], images: Sequence[LabelledImage], options: Any) -> str:
-    """Teach and search one choice without one third of the laboratories."""
+    """Teach, search and judge one choice without one third of the laboratories."""
     name, fold = task
-    target = options.folder / f"{name}-{fold}.npz"
-    if target.exists():
+    target = options.folder / f"{name}-{fold}"
+    if target.with_suffix(".csv").exists():
         return f"{name}, {fold}: kept"
-    started, choice, out = time.monotonic(), CHOICES[name], FOLDS[fold]
-    learnt = learnt_from(images, out, choice)
-    seed = 100 + fold + (50 if name == "other seed" else 0)
-    network = taught(learnt, choice, seed, options, options.folder / f"state-{name}-{fold}")
-    taught_s = time.monotonic() - started
-    maps = maps_of(network.eval(), tested_on(images, out), options)
-    np.savez(target, allow_pickle=False, **maps)
-    seconds = f"{taught_s:.0f} s, searched {time.monotonic() - started - taught_s:.0f} s"
-    return f"{name}, {fold}: learnt {len(learnt)} images in {seconds}"
+    started, out = time.monotonic(), FOLDS[fold]
+    if name in MEANS:
+        maps = mean_of([dict(np.load(options.folder / f"{each}-{fold}.npz")) for each in MEANS[name]])
+    else:
+        learnt = learnt_from(images, out, CHOICES[name])
+        seed = 100 + fold + (50 if name == "other seed" else 0)
+        network = taught(learnt, CHOICES[name], seed, options, options.folder / f"state-{name}-{fold}")
+        maps = maps_of(network.eval(), tested_on(images, out), options)
+        np.savez(target.with_suffix(".npz"), allow_pickle=False, **maps)
+    found = {key: found_in(logits) for key, logits in maps.items()}
+    fields = {one.name: found[one.name] for one in tested_on(images, out) if not one.is_crop}
+    np.savez_compressed(options.folder / f"found-{name}-{fold}.npz", allow_pickle=False, **fields)
+    table = pd.DataFrame(judged(images, found, fold)).assign(choice=name)
+    table.to_csv(target.with_suffix(".csv"), index=False)
+    return f"{name}, {fold}: {time.monotonic() - started:.0f} s"
+
+
+def mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of several networks' logits."""
+    return {key: np.mean([part[key].astype(np.float32) for part in parts], axis=0) for key in parts[0]}
 
 
 # ---- judging ----
@@ -226,12 +237,11 @@ def figures(images: Sequence[LabelledImage], found: Found, threshold: float) -> 
     }
 
 
-def judged(images: Sequence[LabelledImage], maps: dict[str, Any], fold: int) -> list[dict[str, Any]]:
+def judged(images: Sequence[LabelledImage], found: Found, fold: int) -> list[dict[str, Any]]:
     """A row for each laboratory left out and each rate of false detections."""
     out = FOLDS[fold]
     tested = tested_on(images, out)
     known = {one.name for one in learnt_from(images, out, Choice())}
-    found = {one.name: found_in(maps[one.name]) for one in tested}
     choosing = [
         one for one in tested if one.split == "validation" and not one.is_crop and not belongs(one, *out)
     ]
@@ -245,22 +255,6 @@ def judged(images: Sequence[LabelledImage], maps: dict[str, Any], fold: int) -> 
                 row = {"laboratory": name, "fold": fold, "most": most}
                 rows.append(row | figures(chosen, found, threshold))
     return rows
-
-
-def table_of(images: Sequence[LabelledImage], folder: Path) -> pd.DataFrame:
-    """All that was found so far, judged; means of networks too."""
-    rows = []
-    for name in (*CHOICES, *MEANS):
-        for fold in range(len(FOLDS)):
-            paths = [folder / f"{each}-{fold}.npz" for each in MEANS.get(name, (name,))]
-            if not all(path.exists() for path in paths):
-                continue
-            parts = [dict(np.load(path)) for path in paths]
-            maps = {
-                key: np.mean([part[key].astype(np.float32) for part in parts], axis=0) for key in parts[0]
-            }
-            rows += [{"choice": name, **row} for row in judged(images, maps, fold)]
-    return pd.DataFrame(rows)
 
 
 def told(table: pd.DataFrame) -> None:
@@ -305,21 +299,21 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    cohort = read_cohort(options.cohort / "breast.csv")
-    reference = read_table(options.cohort / "reference.csv")
-    images = read_images(image_sources(cohort, reference), 16.0)
-    print(f"{len(images)} images, {sum(len(one.of(MITOSIS)) for one in images)} mitoses", flush=True)
     if not options.table:
-        tasks = [(name, fold) for name in options.choices for fold in range(len(FOLDS))]
-        context = multiprocessing.get_context("fork")
+        cohort = read_cohort(options.cohort / "breast.csv")
+        reference = read_table(options.cohort / "reference.csv")
+        images = read_images(image_sources(cohort, reference), 16.0)
+        print(f"{len(images)} images, {sum(len(one.of(MITOSIS)) for one in images)} mitoses", flush=True)
         global _SHARED
         _SHARED = (images, options)
-        with context.Pool(options.processes) as pool:
-            for line in pool.imap_unordered(_work, tasks, chunksize=1):
-                print(line, flush=True)
-    table = table_of(images, options.folder)
-    table.to_csv(options.folder / "laboratories.csv", index=False)
-    told(table)
+        means = [name for name, parts in MEANS.items() if set(parts) <= set(options.choices)]
+        with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+            for names in (options.choices, means):
+                tasks = [(name, fold) for name in names for fold in range(len(FOLDS))]
+                for line in pool.imap_unordered(_work, tasks, chunksize=1):
+                    print(line, flush=True)
+    tables = [pd.read_csv(path) for path in sorted(options.folder.glob("*-[0-9].csv"))]
+    told(pd.concat(tables, ignore_index=True))
 
 
 _SHARED: tuple[list[LabelledImage], Any]
