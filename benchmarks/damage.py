@@ -2,11 +2,14 @@
 
 python -m benchmarks.damage [FIELD] [--each 50] [--seed 1] [--only SVS] [--side 448] [--corner X Y]
 python -m benchmarks.damage FIELD [FIELD ...] --degrade
+python -m benchmarks.damage FIELD [FIELD ...] --move [--mpp 0.25] [--model FILE] [--device cuda]
 
 FIELD is an image at 0.25 um/px with mitoses; without one a simulated slide is made. Each damaged copy is
 searched as `metaphase detect` does it, with the bundled model. *Harmless* are as many mitoses, listed and
 counted, as in the sound container, without a new warning; *silently changed* are others. `--degrade` blurs
 whole fields and compresses them instead: what is counted in all of them, and in how many a warning appears.
+`--move` moves whole fields by 1 to 7 px, and turns and mirrors them: how far the probability of a detection
+near or above the threshold moves, with the final answer by views (where the model has one) and without.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,16 +30,23 @@ from scipy.ndimage import gaussian_filter
 from tests.hostile.inputs.damaged import CONTAINERS, MPP, damage
 
 from metaphase.base.errors import MetaphaseError
+from metaphase.detections.matching import NOBODY, match
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import _SlideJob
 from metaphase.jobs.detection_config import DetectionConfig
 from metaphase.jobs.stages import run_stages
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.slides import SlideSource
+from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
+from metaphase.slides import ArraySlide, SlideSource
 
 OUTCOMES = ("refused", "warned", "harmless", "silently changed")
 BLUR_UM = (0.0, 0.15, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)
+STILL = (0, 0, 0, False)
+MOVED = (STILL, *((step, 3 * step % 8, 0, False) for step in range(1, 8)))
+"""Pixels to the right and down, turns by a right angle, and whether mirrored."""
+TURNED = tuple((0, 0, turns, mirrored) for mirrored in (False, True) for turns in range(4))
+EDGE_PX, MATCH_UM, NEAR_THRESHOLD = 64, 7.5, 0.1
 QUALITY = (95, 75, 50, 30, 20, 10, 8, 5)
 
 
@@ -43,13 +55,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("field", nargs="*", type=Path)
     parser.add_argument("--degrade", action="store_true")
+    parser.add_argument("--move", action="store_true")
+    parser.add_argument("--mpp", type=float, default=MPP)
+    parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--device")
     parser.add_argument("--each", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--side", type=int, default=448, help="of the part that is searched, in px")
     parser.add_argument("--corner", type=int, nargs=2, default=(0, 0), metavar=("X", "Y"))
     parser.add_argument("--only", action="append", choices=list(CONTAINERS))
     given = parser.parse_args()
-    model = ReadyDetector(load_detector(()))
+    model = ReadyDetector(load_detector(given.model), EngineConfig(device=given.device))
+    if given.move:
+        _moved(given.field, given.mpp, model)
+        return
     with tempfile.TemporaryDirectory(prefix="damage-") as name:
         folder = Path(name)
         if given.degrade:
@@ -63,6 +82,64 @@ def main() -> None:
             print("|", " | ".join(map(str, (container, given.each, *(row[one] for one in OUTCOMES)))), "|")
             silent = {kind: number for kind, number in row.items() if kind not in OUTCOMES}
             print(f"    {silent}" if silent else "", flush=True, end="\n" if silent else "")
+
+
+def _moved(fields: list[Path], mpp: float, model: ReadyDetector) -> None:
+    """Print how far probabilities move with the image, and what the final answer costs."""
+    second = model.detector.second
+    assert second is not None, "a model of one network answers once"
+    print("| answer | image | detections | median | 95 % | most | listed | counted | s per mm2 |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for final in dict.fromkeys((None, second.answered_from)):
+        detector = replace(model.detector, second=replace(second, answered_from=final))
+        ready = ReadyDetector(detector, model.config)
+        points = detector.points.mitoses.delta, detector.points.count.delta
+        for kind, ways in (("moved", MOVED), ("turned", TURNED)):
+            changes, numbers = [np.empty(0)], np.zeros((len(ways), 2), int)
+            mm2, began = 0.0, time.perf_counter()
+            for field in fields:
+                image = np.asarray(Image.open(field).convert("RGB"))
+                found = [_placed(image, way, mpp, ready) for way in ways]
+                mm2 += len(ways) * image.shape[0] * image.shape[1] * (mpp / 1000) ** 2
+                changes += [_changes(found[0], one, mpp, points[0]) for one in found[1:]]
+                numbers += [[(one[:, 2] >= point).sum() for point in points] for one in found]
+            seconds = (time.perf_counter() - began) / mm2
+            spread = np.concatenate(changes)
+            values = " | ".join(f"{value:.3f}" for value in (*np.quantile(spread, (0.5, 0.95)), spread.max()))
+            ranges = " | ".join(
+                f"{low} to {high}" for low, high in zip(numbers.min(0), numbers.max(0), strict=True)
+            )
+            name = "smoothed mean" if final is None else "views"
+            print(f"| {name} | {kind} | {len(spread)} | {values} | {ranges} | {seconds:.2f} |", flush=True)
+
+
+def _placed(image: Any, way: tuple[int, int, int, bool], mpp: float, model: ReadyDetector) -> Any:
+    """Detections (n, 3) of a moved, turned or mirrored image, where they lie in the image itself."""
+    right, down, turns, mirrored = way
+    shown = image[down:, right:]
+    shown = np.rot90(shown[:, ::-1] if mirrored else shown, turns)
+    points = model.detector.points
+    peaks = PeakConfig(suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+    found = find_detections(model.engine, ArraySlide(np.ascontiguousarray(shown), mpp), peaks, mpp=model.mpp)
+    x, y, (height, width) = found.x, found.y, shown.shape[:2]
+    for _ in range(turns):
+        x, y, height, width = height - y, x, width, height
+    x = width - x if mirrored else x
+    placed = np.column_stack([x + right, y + down, found.probability])
+    inside = (placed[:, :2] > EDGE_PX) & (placed[:, :2] < np.array(image.shape[1::-1]) - EDGE_PX)
+    return placed[inside.all(1)]
+
+
+def _changes(still: Any, moved: Any, mpp: float, threshold: float) -> Any:
+    """By how much probabilities near or above a threshold differ; one that is lost lies at the floor."""
+    partner = match(moved[:, :2] * mpp, moved[:, 2].copy(), still[:, :2] * mpp, MATCH_UM)
+    paired = partner != NOBODY
+    floor = PeakConfig().floor
+    before, after = np.full((2, len(still) + (~paired).sum()), floor)
+    before[: len(still)] = still[:, 2]
+    after[partner[paired]] = moved[paired, 2]
+    after[len(still) :] = moved[~paired, 2]
+    return np.abs(after - before)[np.maximum(before, after) >= threshold - NEAR_THRESHOLD]
 
 
 def _pixels(field: Path | None, corner: tuple[int, int], side: int) -> Any:

@@ -132,6 +132,25 @@ def test_a_pair_goes_on_and_the_best_of_three_is_delivered(finished: Path, tmp_p
     np.testing.assert_allclose(mean, (new + old) / 2, atol=1e-6)
 
 
+def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "again")
+    start = finished / "work" / "model" / "tiny.safetensors"
+    settings = config(tmp_path / "again", start=str(start), student_steps=0, most_false_per_mm2=9.0)
+    chain = chain_of(settings, tmp_path / "again" / "points", "cpu")
+    states = run_chain(chain)
+    names = [state.stage.name for state in states]
+    assert names == ["slides", "reference", "images", "search", "pair", "test"]
+    model = delivered_model(chain)
+    card, before = (parse_card(path.with_suffix(".json")) for path in (model, start))
+    assert card.identity == before.identity
+    assert (card.second, card.eight_bits, card.data) == (before.second, before.eight_bits, before.data)
+    assert card.atypical == before.atypical
+    assert card.calibration == before.calibration, "the same images choose the same"
+    assert card.metrics["chosen"] == "start"
+    assert "9 false detections" in card.thresholds["count"].source
+    assert set(card.metrics["left out"]) == {"fields", "negatives", "lab1"}
+
+
 @pytest.mark.slow
 def test_teachers_begin_with_published_weights(tmp_path: Path) -> None:
     import torch
@@ -187,6 +206,7 @@ def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
         ({"training": {"method": "dense", "epochs": 3}}, "epochs"),
         ({"training": {"method": "both"}}, "method"),
         ({"dense": {"student_steps": 0}}, "steps"),
+        ({"dense": {"student_steps": 0, "start": "breast", "atypical_steps": 9}}, "steps"),
         ({"dense": {"trust": 2.0}}, "trust"),
     ],
 )
@@ -211,16 +231,17 @@ def test_the_choice_calibrates_and_keeps_false_detections_low() -> None:
     images = [field(f"f{number}", (100, 100), (300, 300)) for number in range(4)]
     images.append(field("none", kind="negatives"))
     found = {
-        one.name: np.array([[100, 100, 0.9, 0.8], [300, 300, 0.7, 0.6], [200, 50, 0.4, 0.3]])
+        one.name: np.array([[100, 100, 0.9, 0.8, 0.9], [300, 300, 0.7, 0.6, 0.57], [200, 50, 0.4, 0.3, 0.2]])
         for one in images[:4]
     }
-    found["none"] = np.array([[50.0, 50, 0.75, 0.7]])
+    found["none"] = np.array([[50.0, 50, 0.75, 0.7, 0.7]])
     choice = chosen_pair(images, found, PairConfig(7.5, 15.0, 1.75, 20.0, 0))
     assert choice.points["count"].false_per_mm2 is not None
     assert choice.points["count"].false_per_mm2 <= 20.0
     assert choice.points["count"].delta >= choice.points["mitoses"].delta
     assert choice.points["mitoses"].recall == 1.0
     assert 0.25 < choice.floor <= 0.6, "the sure half of the true ones passes the floor"
+    assert choice.answered_from == 0.55, "what comes near the threshold gets a final answer"
     assert choice.metrics["left out"]["negatives"]["count"]["mitoses"] == 0
 
 

@@ -37,10 +37,14 @@ from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, Lab
 KEPT = 0.995
 """Share of the detections of each validation group that the floor must let pass."""
 FLOORS = np.arange(0.05, 0.96, 0.05).round(2)
+FIRST, SMOOTHED = 3, 4
+"""Columns of what is found."""
+BELOW = 0.1
+"""How far below the lowest operating point final answers are given."""
 POINTS: tuple[PointName, ...] = ("mitoses", "count")
 FIELDS, NEGATIVES = "fields", "negatives"
 Found = Mapping[str, Floats]
-"""(n, 4) of each image: x, y, probability, and that of the network that sees everything."""
+"""(n, 5) of each image: x, y, probability, that of the network that sees everything, smoothed mean."""
 Groups = dict[str, list[LabelledImage]]
 
 
@@ -151,8 +155,8 @@ def reliability(part: Marked, bins: int = 5) -> list[dict[str, float]]:
 # ---- the floor of the re-check, and operating points ----
 
 
-def floor_for(found: Found, groups: Groups, threshold: float) -> float:
-    """The highest floor that lets `KEPT` of each group's detections pass.
+def floor_for(found: Found, groups: Groups, threshold: float, column: int = FIRST) -> float:
+    """The highest floor of a column that lets `KEPT` of each group's detections pass.
 
     Those near which the first network has no maximum at all are lost whatever the floor.
     """
@@ -160,7 +164,7 @@ def floor_for(found: Found, groups: Groups, threshold: float) -> float:
     for floor in FLOORS:
         for images in groups.values():
             rows = np.concatenate([found[one.name] for one in images])
-            sure = rows[rows[:, 2] >= threshold, 3]
+            sure = rows[rows[:, 2] >= threshold, column]
             if len(sure) and (sure >= floor).sum() < min(KEPT * len(sure), (sure > 0).sum()):
                 return fine
         fine = float(floor)
@@ -202,6 +206,8 @@ class PairChoice:
 
     calibration: Calibration
     floor: float
+    answered_from: float
+    """Smoothed mean of both from which final answers are given."""
     points: dict[PointName, OperatingPoint]
     f1: float
     """On the validation images, at the threshold of mitoses."""
@@ -258,4 +264,6 @@ def chosen_pair(
         for name, part in marks.items()
     }
     metrics = {"left out": measured, "reliability": reliability(fields)}
-    return PairChoice(calibration, floor_for(found, groups, several), points, f1, metrics)
+    floor = floor_for(found, groups, several)
+    answered_from = floor_for(found, groups, several - BELOW, SMOOTHED)
+    return PairChoice(calibration, floor, answered_from, points, f1, metrics)

@@ -88,6 +88,13 @@ class SecondIdentity:
 
 
 @dataclass(frozen=True)
+class AnswerIdentity:
+    """What of a final answer by views decides."""
+
+    answered_from: float
+
+
+@dataclass(frozen=True)
 class CalibrationIdentity:
     """What of a calibration decides."""
 
@@ -95,7 +102,7 @@ class CalibrationIdentity:
     shift: float
 
 
-Identity = NetworkIdentity | SecondIdentity | CalibrationIdentity
+Identity = NetworkIdentity | SecondIdentity | AnswerIdentity | CalibrationIdentity
 
 
 # ---- the model card ----
@@ -125,6 +132,9 @@ class SecondModel(BaseModel):
     weights_sha256: str
     floor: float = Field(gt=0, lt=1)
     """Places from this probability on are looked at again; then the mean of both logits decides."""
+    answered_from: float | None = Field(None, gt=0, lt=1)
+    """Where the smoothed mean of both, not calibrated, reaches this, the mean logit of turned and mirrored
+    views is the answer. Without it, in older models, the smoothed mean is."""
 
 
 class AtypicalModel(BaseModel):
@@ -238,6 +248,8 @@ class ModelCard(BaseModel):
         all_of_it: list[Identity] = [self.identity]
         if self.second is not None:
             all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
+            if self.second.answered_from is not None:
+                all_of_it.append(AnswerIdentity(self.second.answered_from))
         if self.calibration is not None:
             all_of_it.append(CalibrationIdentity(self.calibration.scale, self.calibration.shift))
         return tuple(all_of_it)

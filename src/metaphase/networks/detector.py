@@ -324,7 +324,7 @@ def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] 
             path=beside,
             next_step="fetch the model again, with all of its files",
         )
-    return Second(network, card.second.floor, other)
+    return Second(network, card.second.floor, other, card.second.answered_from)
 
 
 def _atypical(path: Path, card: ModelCard) -> Path | None:

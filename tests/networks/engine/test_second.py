@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit, logit
-from torch import nn
+from torch import Tensor, nn
 
-from metaphase.base.arrays import Floats32
+from metaphase.base.arrays import RGB, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import EightBits, ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
@@ -23,9 +24,23 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
-from metaphase.networks.engine.second import FAR, MARGIN, NARROW_OUTPUTS, NEAR, Windows, cut, look_again
+from metaphase.networks.engine.second import (
+    ANSWER_PX,
+    ANSWER_REACH,
+    FAR,
+    MARGIN,
+    NARROW_OUTPUTS,
+    NEAR,
+    VIEWS,
+    Windows,
+    answered,
+    cut,
+    look_again,
+    view_logits,
+)
 from metaphase.networks.engine.settings import Calibration, Second
 from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
+from metaphase.networks.training.dense import final_logits
 from metaphase.slides import ArraySlide
 from tests.networks.engine.networks_made import (
     GAMMA,
@@ -190,6 +205,124 @@ def test_calibration_moves_probabilities_and_no_place(second: Second[nn.Sequenti
     assert_same(found, replace(plain, probability=moved), px=1e-3)
 
 
+# ---- the final answer ----
+
+
+class Spots(nn.Module):
+    """A detector of dark spots that takes sides: it answers otherwise about a turned or mirrored one."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rows, columns = torch.meshgrid(*2 * [torch.arange(97) - 49.5], indexing="ij")
+        bell = torch.exp(-((columns + 0.5 * rows) ** 2) / (40 + 10 * seed) - rows**2 / 120)
+        self.kernel = nn.Parameter(-(bell - bell.mean())[None, None] / bell.sum())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        said = 40 * nn.functional.conv2d(pixels.mean(1, keepdim=True), self.kernel, stride=4) - 7
+        return torch.cat([torch.zeros_like(said), said], 1)
+
+
+def spotted() -> RGB:
+    """Grey with dark lopsided spots."""
+    rows, columns = np.mgrid[:360, :360]
+    image = np.full((360, 360), 220.0)
+    for number, (x, y) in enumerate([(120, 110), (231, 127), (142, 238), (244, 250)]):
+        along, across = columns - x, rows - y
+        image -= 110 * np.exp(-((along + 0.4 * across) ** 2) / (60 + 20 * number) - across**2 / 70)
+    return np.repeat(image.clip(0, 255).astype(np.uint8)[..., None], 3, axis=2)
+
+
+def spots_found(image: RGB, answered_from: float | None) -> Floats:
+    """Probabilities of the spots."""
+    second = Second(Spots(2), 0.5, answered_from=answered_from)
+    engine = Engine([Spots(1)], EVERYWHERE, second, Calibration(0.8, -0.2))  # type: ignore[list-item]
+    slide = ArraySlide(np.ascontiguousarray(image), mpp=0.25)
+    found = find_detections(engine, slide, PeakConfig(floor=0.05, suppress_um=10, smooth_um=0.5))
+    return np.sort(found.probability)
+
+
+@pytest.mark.parametrize("way", ["moved", "turned"])
+def test_the_final_answer_does_not_hang_on_offset_or_side(way: str) -> None:
+    image = spotted()
+    views = [image[step:, 3 * step % 8 :] for step in range(8)]
+    if way == "turned":
+        views = [np.rot90(each, turns) for each in (image, image[:, ::-1]) for turns in range(4)]
+    moved = {}
+    for answered_from in (None, 0.1):
+        said = np.array([spots_found(view, answered_from) for view in views])
+        assert said.shape == (8, 4)
+        assert said.max() > 0.3
+        moved[answered_from] = np.ptp(said, axis=0).max()
+    assert moved[0.1] < 0.025
+    assert moved[None] > 0.035
+
+
+def test_what_the_final_answer_denies_is_no_detection() -> None:
+    found = Peaks(np.arange(2), np.zeros((2, 2), np.int64), *np.zeros((2, 2)), np.ones(2, np.float32))
+    seen = []
+
+    def window_logits(windows: RGB) -> Floats32:
+        seen.append(windows.shape)
+        logits = np.full((len(windows), 5, 5), -9.0, np.float32)
+        logits[:, 2, 2] = windows[:, 48, 48, 0].astype(np.float32) - 128
+        return logits
+
+    def squares(windows: Windows) -> RGB:
+        assert (windows.corner == 4 * (MARGIN - ANSWER_REACH)).all()
+        return np.full((len(windows.tile), ANSWER_PX, ANSWER_PX, 3), 130 - 30 * windows.tile[0], np.uint8)
+
+    kept = answered(found, squares, window_logits, 0.0, Calibration(0.5, 1.0), 0.2, (400, 400), window_px=1)
+    assert seen == [(VIEWS, 113, 113, 3)] * 2
+    assert kept.map_index.tolist() == [0]
+    np.testing.assert_allclose(kept.probability, expit([2.0]))
+
+
+def test_views_are_all_sides_of_a_square_around_one_corner_of_pixels() -> None:
+    square = np.zeros((1, ANSWER_PX, ANSWER_PX, 3), np.uint8)
+    square[0, 57:59, 57:59] = 200
+    square[0, 57, 59], square[0, 50, 60] = 90, 255
+    seen = []
+
+    def window_logits(windows: RGB) -> Floats32:
+        seen.extend(windows)
+        logits = np.zeros((VIEWS, 5, 5), np.float32)
+        for view, row, column in np.argwhere(windows[..., 0] == 255):
+            logits[view, row // 4 - 12, column // 4 - 12] = VIEWS
+        return logits
+
+    assert view_logits(square, window_logits) == VIEWS, "maps are turned back before they are averaged"
+    assert all((each[57:59, 57:59] == 200).all() for each in seen), "the position stays"
+    assert len(np.unique(np.reshape(seen, (VIEWS, -1)), axis=0)) == VIEWS
+
+
+@pytest.mark.parametrize("exhaustive", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_final_answers_are_those_of_torch_and_of_training(tmp_path: Path, exhaustive: bool) -> None:
+    image, pair = texture(200, 180), [lite_network(), residual_network()]
+    slide, config = ArraySlide(image, mpp=0.25), PeakConfig(floor=0.3, suppress_um=5, smooth_um=1.0)
+    settings = replace(CPU, exhaustive=exhaustive)
+    ready = ReadyDetector(load_detector([saved(tmp_path, answered_from=0.8)]), settings).engine
+    assert isinstance(ready, OnnxEngine)
+    found = find_detections(ready, slide, config)
+    assert len(found.x) > 2
+    second = Second(pair[1], 0.05, answered_from=0.8)
+    assert_same(found, find_detections(Engine(pair[:1], settings, second), slide, config))
+    inside = (np.abs(np.stack([found.x - 90, found.y - 100])) < 30).all(0)
+    points = np.column_stack([found.x, found.y])[inside]
+    said = final_logits(pair, image, torch.device("cpu"), points)
+    np.testing.assert_allclose(expit(said), found.probability[inside], atol=1e-3)
+
+
+def test_a_final_answer_is_part_of_what_a_model_is() -> None:
+    second = SecondModel(model="other", weights_sha256="1", floor=0.1)
+    card = ModelCard(
+        name="a", family="lite", gamma=1.0, normalisation="batch", mpp=0.25, patch_px=100,
+        classes=("no", "mitosis"), second=second,
+    )  # fmt: skip
+    others = [second.model_copy(update={"answered_from": value}) for value in (0.4, 0.5)]
+    cards = [card, *(card.model_copy(update={"second": other}) for other in others)]
+    assert len({each.identities for each in cards}) == 3
+
+
 # ---- as a model on disk ----
 
 
@@ -198,13 +331,16 @@ def saved(
     floor: float = 0.05,
     calibration: StatedCalibration | None = None,
     error: float | None = None,
+    answered_from: float | None = None,
 ) -> Path:
     """A model whose card asks for a second look; with an error it has a form in 8 bits."""
     about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
     data = (TrainingData(name="none", terms="none"),)
     card = ModelCard(name="other", family="residual", gamma=GAMMA, data=data, **about)
     other = save_model(folder / "other", residual_network(), with_8_bits(card, residual_network(), error))
-    second = SecondModel(model="other", weights_sha256=other.weights_sha256, floor=floor)
+    second = SecondModel(
+        model="other", weights_sha256=other.weights_sha256, floor=floor, answered_from=answered_from
+    )
     card = ModelCard(
         name="both", family="lite", gamma=0.3, second=second, data=data, calibration=calibration, **about
     )

@@ -166,11 +166,12 @@ def test_both_networks_of_a_pair_decide_and_the_first_one_says_how_sure_it_is() 
     first, second = torch.full((1, 40, 40), -8.0), torch.full((1, 40, 40), -8.0)
     first[0, 10, 12], second[0, 10, 12] = 4.0, 2.0
     second[0, 30, 30] = 12.0
-    found = pair_found(first, second, 0.0, 15.0)
+    found = pair_found(lambda points: points[:, 0] / 100, first, second, 0.0, 15.0)
     order = np.argsort(found[:, 0])
     assert found[order, :2].round().tolist() == [[50, 42], [122, 122]]
-    assert found[order, 2] == pytest.approx(expit([3.0, 2.0]), abs=1e-4)
+    assert found[order, 2] == pytest.approx(expit([0.5, 1.22]), abs=1e-4), "the final answers"
     assert found[order, 3] == pytest.approx([expit(4.0), 0.0], abs=1e-4)
+    assert found[order, 4] == pytest.approx(expit([3.0, 2.0]), abs=1e-4)
 
 
 class Dark(nn.Module):

@@ -172,6 +172,7 @@ class DenseSection:
     their weights."""
     teacher_steps: int = 3000
     student_steps: int = 6000
+    """0: the pair of `start` stays as it is, and only how it is used is chosen anew."""
     atypical_steps: int = 0
     """Of the network that tells atypical figures; 0 trains none, and that of `start` stays."""
     gammas: tuple[float, float] = (1.0, 0.75)
@@ -190,12 +191,14 @@ class DenseSection:
     """How much work a killed run may lose."""
 
     def __post_init__(self) -> None:
-        fewest = min(self.teacher_steps, self.student_steps)
-        if fewest < 1 or self.atypical_steps < 0 or len(self.gammas) != 2:
+        fewest = min(self.teacher_steps, self.student_steps + bool(self.start))
+        negative = min(self.student_steps, self.atypical_steps) < 0
+        if fewest < 1 or negative or self.student_steps < bool(self.atypical_steps) or len(self.gammas) != 2:
             raise UsageError(
                 f"[dense] has {self.teacher_steps}, {self.student_steps} and {self.atypical_steps} steps and "
                 f"the widths {list(self.gammas)}",
-                next_step="give steps from 1 on (atypical_steps from 0 on), and two widths",
+                next_step="give steps from 1 on and two widths; atypical_steps may be 0, then with a start "
+                "student_steps, too",
             )
         shares = 0 <= self.trust <= 1 and 0 <= self.collage <= 1
         if not shares or self.most_false_per_mm2 <= 0 or self.memory_gb <= 0:

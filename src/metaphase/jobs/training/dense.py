@@ -70,6 +70,7 @@ from metaphase.networks.training.dense import (
     Lesson,
     Teacher,
     all_maps,
+    final_logits,
     pair_found,
     published_weights,
     with_published,
@@ -160,15 +161,17 @@ class AtypicalTaught(Ingredients, stage="atypical"):
 
 
 @dataclass(frozen=True)
-class ImagesSearched(Ingredients, stage="search"):
+class ImagesSearched(Ingredients, stage="search", schema=2):
     """What the pairs find in images left out."""
 
     suppress_um: float
     smooth_um: float
+    untaught: tuple[NetworkIdentity, ...]
+    """The networks, where no stage before taught them."""
 
 
 @dataclass(frozen=True)
-class PairPackaged(Ingredients, stage="pair", schema=3):
+class PairPackaged(Ingredients, stage="pair", schema=4):
     """The delivered model with its card."""
 
     test: EvaluationSection
@@ -225,8 +228,8 @@ class DenseChain(Chain):
 
     @property
     def left_out(self) -> list[LabelledImage]:
-        """Those that are searched: all others, or where a pair goes on those that choose."""
-        splits = ("validation",) if self.dense.start else ("validation", "test")
+        """Those that are searched: all others, or where a pair goes on learning those that choose."""
+        splits = ("validation",) if self.pair and self.learns else ("validation", "test")
         return [one for one in self.images if one.split in splits]
 
     @cached_property
@@ -248,6 +251,11 @@ class DenseChain(Chain):
     def published(self) -> list[str]:
         """Files of published weights, each of a teacher."""
         return [one for one in self.dense.teachers if Path(one).suffix in PUBLISHED]
+
+    @property
+    def learns(self) -> bool:
+        """Whether there are lessons; else a pair stays as it is."""
+        return self.dense.student_steps > 0
 
     @property
     def pair(self) -> list[Path]:
@@ -363,16 +371,20 @@ class DenseChain(Chain):
 
     def candidate(self, name: str) -> dict[str, nn.Sequential]:
         """The networks of a pair that may be delivered."""
+        if name == OLD:
+            return dict(zip((FIRST, SECOND), (load_model(path)[0] for path in self.pair), strict=True))
         folder = self.workspace / NETWORKS / "students"
         new = {each: load_model(folder / f"{NEW}-{each}.safetensors")[0] for each in (FIRST, SECOND)}
         if name == NEW:
             return new
-        old = dict(zip((FIRST, SECOND), (load_model(path)[0] for path in self.pair), strict=True))
-        return old if name == OLD else {each: _mean_of(new[each], old[each]) for each in (FIRST, SECOND)}
+        old = self.candidate(OLD)
+        return {each: _mean_of(new[each], old[each]) for each in (FIRST, SECOND)}
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """Pairs that are compared on the validation images."""
+        if not self.learns:
+            return (OLD,)
         return (NEW, MEAN, OLD) if self.pair else (NEW,)
 
     def search(self, made_from: ImagesSearched, report: Report) -> Facts:
@@ -383,8 +395,10 @@ class DenseChain(Chain):
             pair = [_on(one, self.torch_device).eval() for one in self.candidate(name).values()]
             found: dict[str, Floats] = {}
             for index, (first, second) in all_maps(pair, images, self.torch_device):
-                rows = pair_found(first, second, made_from.smooth_um, made_from.suppress_um)
-                found[images[index].name] = rows
+                answers = partial(final_logits, pair, images[index].pixels, self.torch_device)
+                found[images[index].name] = pair_found(
+                    answers, first, second, made_from.smooth_um, made_from.suppress_um
+                )
                 done = number + len(found) / len(images)
                 report(f"searching images with the pair {name}", done, len(self.candidates))
             with atomic_path(folder / f"{name}.npz") as part, part.open("wb") as file:
@@ -450,36 +464,41 @@ class DenseChain(Chain):
         report("choosing operating points", 0, 1)
         choices = {name: self._choice(name, made_from) for name in self.candidates}
         chosen = max(choices, key=lambda name: choices[name].f1)
-        choice, networks, card = choices[chosen], self.candidate(chosen), self.config.card
-        target = self.delivered
-        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair else None
+        choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
         f1 = {name: round(each.f1, 4) for name, each in choices.items()}
-        metrics: dict[str, Any] = choice.metrics | {"chosen": chosen, "validation F1": f1}
-        common: dict[str, Any] = {
-            "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
-            "intended_use": card.intended_use, "known_failures": card.known_failures,
-            "versions": current_versions(),
-            "optical_density": self._colour(), "seed": self.config.training.seed,
-            "data": (*(before.data if before is not None else ()), *self.training_data()),
-        }  # fmt: skip
-        if before is not None:
-            common["intended_use"] = card.intended_use or before.intended_use
-            common["known_failures"] = (*before.known_failures, *card.known_failures)
+        before = [parse_card(path.with_suffix(".json")) for path in self.pair]
+        cards = self._cards(networks, before) if self.learns else before
+        kept = {} if self.learns else before[0].metrics
         beside = target.with_name(f"{target.stem}-second.safetensors")
-        specs = {name: asdict(spec) for name, spec in self.specs.items()}
-        stated = self._with_eight_bits(
-            networks[SECOND], ModelCard(name=beside.stem, **specs[SECOND], **common)
-        )
+        shared = {"versions": current_versions()}
+        stated = cards[1].model_copy(update={"name": beside.stem} | shared)
         looks = save_model(beside, networks[SECOND], stated, half=True)
-        second = SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256, floor=choice.floor)
-        whole = ModelCard(
-            name=target.stem, **specs[FIRST], **common, thresholds=choice.points, second=second,
-            calibration=choice.stated, atypical=self._atypical(target), metrics=metrics,
-        )  # fmt: skip
-        save_model(target, networks[FIRST], self._with_eight_bits(networks[FIRST], whole), half=True)
+        changes = {
+            "name": target.stem, "thresholds": choice.points, "calibration": choice.stated,
+            "second": SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256,
+                                  floor=choice.floor, answered_from=choice.answered_from),
+            "atypical": self._atypical(target),
+            "metrics": kept | choice.metrics | {"chosen": chosen, "validation F1": f1},
+        }  # fmt: skip
+        save_model(target, networks[FIRST], cards[0].model_copy(update=changes | shared), half=True)
         points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
         return {"pair": chosen, "floor": choice.floor, **points,
                 "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
+
+    def _cards(self, networks: Mapping[str, nn.Module], before: Sequence[ModelCard]) -> list[ModelCard]:
+        """Cards of networks that learnt here, on from those `before` where there are any."""
+        card = self.config.card
+        common: dict[str, Any] = {
+            "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
+            "intended_use": card.intended_use or (before[0].intended_use if before else ""),
+            "known_failures": (*(before[0].known_failures if before else ()), *card.known_failures),
+            "optical_density": self._colour(), "seed": self.config.training.seed,
+            "data": (*(before[0].data if before else ()), *self.training_data()),
+        }  # fmt: skip
+        return [
+            self._with_eight_bits(networks[name], ModelCard(name=name, **asdict(spec), **common))
+            for name, spec in self.specs.items()
+        ]
 
     def _with_eight_bits(self, network: nn.Module, card: ModelCard) -> ModelCard:
         """The card with what the search in 8 bits needs."""
@@ -498,7 +517,7 @@ class DenseChain(Chain):
         config = PairConfig(
             test.radius_um, test.suppress_um, test.smooth_um, made_from.most_false_per_mm2, test.bootstrap
         )
-        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair else None
+        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair and self.learns else None
         if before is None or before.calibration is None:
             return chosen_pair(self.left_out, found, config)
         calibration = Calibration(before.calibration.scale, before.calibration.shift)
@@ -630,17 +649,21 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
         tuple(FileContent(Path(path)) for path in chain.published[:1]),
         tuple(parse_card(path.with_suffix(".json")).identity for path in (*models, *chain.pair)),
     )  # fmt: skip
-    searched = ImagesSearched(config.test.suppress_um, config.test.smooth_um)
-    start = parse_card(chain.pair[0].with_suffix(".json")).identity if chain.pair else None
+    pair = tuple(parse_card(path.with_suffix(".json")).identity for path in chain.pair)
+    untaught = () if chain.learns else pair
+    searched = ImagesSearched(config.test.suppress_um, config.test.smooth_um, untaught)
+    start = pair[0] if pair else None
     packaged = PairPackaged(config.test, dense.most_false_per_mm2, config.card, start)
-    names = ("images", *(stage.name for stage in taught))
-    stages += [
-        *taught,
-        Stage("students", "both networks of the pair", names, (f"{NETWORKS}/students",),
-              partial(chain.teach_students, students), students, renew=True),
-        Stage("search", "what the pair finds in images left out", ("students",), (FOUND,),
-              partial(chain.search, searched), searched, renew=True),
-    ]  # fmt: skip
+    names: tuple[str, ...] = ("images",)
+    if chain.learns:
+        names = ("images", *(stage.name for stage in taught))
+        lesson = Stage("students", "both networks of the pair", names, (f"{NETWORKS}/students",),
+                       partial(chain.teach_students, students), students, renew=True)  # fmt: skip
+        stages += [*taught, lesson]
+        names = ("students",)
+    about = "what the pair finds in images left out"
+    work = partial(chain.search, searched)
+    stages.append(Stage("search", about, names, (FOUND,), work, searched, renew=True))
     reads: tuple[str, ...] = ("search",)
     if dense.atypical_steps:
         made_atypical = AtypicalTaught(protocol, dense.atypical_steps)

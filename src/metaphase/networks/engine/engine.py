@@ -39,7 +39,15 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.places import BORDER, Peaks
-from metaphase.networks.engine.second import MARGIN, Windows, look_again, refuse_components
+from metaphase.networks.engine.second import (
+    ANSWER_PX,
+    MARGIN,
+    Windows,
+    answered,
+    asked,
+    look_again,
+    refuse_components,
+)
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -89,6 +97,7 @@ class Engine:
             prepared = [self._prepared(network) for network in networks]
             self._detectors = [detector for detector, _ in prepared]
             self.second: Second[Detector] | None = None
+            self.answered_from = None if second is None else second.answered_from
             if second is not None and not everywhere:
                 prepared.append(self._wide(fold_detector(second.network)))
                 self.second = Second(prepared[-1][0], second.floor)
@@ -174,7 +183,7 @@ class Engine:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
         if self._classifier is not None:
             return self._classifier.margin
-        return 0 if self.second is None else MARGIN
+        return 0 if self.second is None and self.answered_from is None else MARGIN
 
     @property
     def tile_outputs(self) -> int:
@@ -218,19 +227,28 @@ class Engine:
         check_finite(logits)
         return torch.sigmoid(self.calibration(logits[0])).cpu().numpy()
 
-    @torch.inference_mode()
     def patch_probabilities(self, patches: RGB) -> Floats32:
         """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
-        image = torch.from_numpy(patches).to(self.device)
+        logits = torch.from_numpy(self.window_logits(patches)[:, 0, 0])
+        return torch.sigmoid(self.calibration(logits)).numpy()
+
+    @torch.inference_mode()
+    def window_logits(self, windows: RGB) -> Floats32:
+        """Logits (n, rows, columns) of uint8 windows (n, side, side, 3), by all networks."""
+        count = len(windows)
+        if self.device.type == "cuda":
+            windows = windows[np.minimum(np.arange(usual_count(count)), count - 1)]
+        image = torch.from_numpy(np.ascontiguousarray(windows)).to(self.device)
         with self.active():
             if self._classifier is not None:
-                logits = self._classifier(image.permute(0, 3, 1, 2))
+                logits = self._classifier(image.permute(0, 3, 1, 2))[:, None, None]
             else:
-                logits = self._combined([one.logits(image)[:, 0, 0] for one in self._detectors])
+                logits = self._combined([one.logits(image) for one in self._detectors])
             if self.second is not None:
-                logits = mean_logit([logits, self.second.network.logits(image)[:, 0, 0]])
+                logits = mean_logit([logits, self.second.network.logits(image)])
         check_finite(logits)
-        return torch.sigmoid(self.calibration(logits)).cpu().numpy()
+        found: Floats32 = logits[:count].float().cpu().numpy()
+        return found
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
@@ -268,7 +286,8 @@ class StartedBatch:
     def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
         self._engine, self._maxima = engine, config.method == "maxima"
         self._cuda = engine.device.type == "cuda"
-        self._sigma, self._floor = sigma, config.floor
+        self._sigma, self._config = sigma, config
+        self._asked = asked(engine.answered_from, config, engine.calibration)
         with torch.inference_mode(), engine.active():
             self._image = pixels.to(engine.device, non_blocking=True)
             self._raw = engine.logits(self._image)
@@ -276,7 +295,8 @@ class StartedBatch:
             own = smoothed(self._raw[:, inner, inner], sigma)
             self._logits = engine.calibration(own)
             if engine.second is None:
-                self._peak = (is_peak if self._maxima else reaches)(self._logits, config.floor)
+                floor, before = self._asked
+                self._peak = (is_peak if self._maxima else reaches)(before(own), floor)
             else:
                 self._peak = is_peak(own, engine.second.floor)
             if self._cuda:
@@ -297,8 +317,13 @@ class StartedBatch:
     def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
         check_finite(self._logits)
         peaks = collect(self._logits, self._peak, between=self._maxima)
-        if self._engine.second is not None:
-            peaks = look_again(peaks, self._answers, self._sigma, self._floor, self._engine.calibration)
+        engine = self._engine
+        if engine.second is not None:
+            peaks = look_again(peaks, self._answers, self._sigma, *self._asked)
+        if engine.answered_from is not None and self._maxima:
+            rows, columns = self._image.shape[1:3]
+            final = self._sigma, engine.calibration, self._config.floor, (rows, columns)
+            peaks = answered(peaks, self._squares, engine.window_logits, *final, windows_px(engine.device))
         return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
@@ -313,6 +338,10 @@ class StartedBatch:
             parts.append([_cut(self._raw, some, 1, some.outputs), second.network.logits(seen)[:count]])
         one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
         return one, other
+
+    def _squares(self, windows: Windows) -> RGB:
+        """Pixels around positions."""
+        return _cut(self._image, windows, 1, ANSWER_PX).cpu().numpy()
 
 
 def usual_count(count: int) -> int:

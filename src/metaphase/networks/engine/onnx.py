@@ -19,10 +19,25 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.foreign import parsing, raised, told
 from metaphase.base.parallel import available_cores
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, parse_card, vouched_bytes
+from metaphase.networks.cards import (
+    OUTPUT_STRIDE_PX,
+    RECEPTIVE_PX,
+    ModelCard,
+    parse_card,
+    vouched_bytes,
+)
 from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
 from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.second import MARGIN, Windows, cut, look_again, refuse_components
+from metaphase.networks.engine.second import (
+    ANSWER_PX,
+    MARGIN,
+    Windows,
+    answered,
+    asked,
+    cut,
+    look_again,
+    refuse_components,
+)
 from metaphase.networks.engine.settings import (
     Calibration,
     DeviceError,
@@ -203,6 +218,7 @@ class OnnxEngine:
         self.combined = mean_logit if everywhere else combined
         self._sessions = [self._session(network) for network in networks]
         self.second: Second[Any] | None = None
+        self.answered_from = None if second is None else second.answered_from
         self.quick: tuple[Any, Any] | None = None
         """Sessions of both networks in 8 bits: the first searches, the second sees each place by itself."""
         if second is not None and not everywhere:
@@ -262,7 +278,7 @@ class OnnxEngine:
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        return 0 if self.second is None else MARGIN
+        return 0 if self.second is None and self.answered_from is None else MARGIN
 
     @property
     def batch(self) -> int:
@@ -284,10 +300,14 @@ class OnnxEngine:
 
     def patch_probabilities(self, patches: Pixels) -> Floats32:
         """Probabilities (n,) of patches (n, 97, 97, 3), by all networks."""
-        logits = self.logits(patches)
+        return np.asarray(expit(self.calibration(self.window_logits(patches)[:, 0, 0])))
+
+    def window_logits(self, windows: Pixels) -> Floats32:
+        """Logits (n, rows, columns) of windows (n, side, side, 3), by all networks."""
+        logits = self.logits(windows)
         if self.second is not None:
-            logits = mean_logit([logits, computed(self.second.network, patches)])
-        return np.asarray(expit(self.calibration(logits[:, 0, 0])))
+            logits = mean_logit([logits, computed(self.second.network, windows)])
+        return logits
 
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
         """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
@@ -327,15 +347,18 @@ class OnnxBatch:
         second, calibration = self.engine.second, self.engine.calibration
         own = self._smoothed(self.raw)
         maxima = self.config.method == "maxima"
+        floor, before = asked(self.engine.answered_from, self.config, calibration)
         if second is not None:
             first = collect(own, is_peak(own, second.floor))
-            asked = self.sigma, self.config.floor, calibration
             quick = None if self.engine.quick is None else self._quick_answers
-            peaks = look_again(first, self._answers, *asked, quick)
+            peaks = look_again(first, self._answers, self.sigma, floor, before, quick)
         else:
-            logits = calibration(own)
-            peak = (is_peak if maxima else reaches)(logits, self.config.floor)
+            logits = before(own)
+            peak = (is_peak if maxima else reaches)(logits, floor)
             peaks = collect(logits, peak, between=maxima)
+        if self.engine.answered_from is not None and maxima:
+            final = self.sigma, calibration, self.config.floor, self.pixels.shape[1:3], WINDOWS_PX
+            peaks = answered(peaks, self._squares, self.engine.window_logits, *final)
         if not maps:
             return peaks, None
         if self.engine.quick is not None:
@@ -360,6 +383,10 @@ class OnnxBatch:
         else:
             first = engine.around(self.pixels, windows)
         return first, _in_windows(engine.second.network, self.pixels, windows)
+
+    def _squares(self, windows: Windows) -> RGB:
+        """Pixels around positions."""
+        return cut(self.pixels, windows, 1, ANSWER_PX)
 
     def _quick_answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
         """Logits of both networks around places, in 8 bits."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logit
+from scipy.special import expit, logit
 
-from metaphase.base.arrays import Floats32
+from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.places import BORDER, Mask, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.settings import Calibration, PeakConfig
 
@@ -25,6 +25,10 @@ LACKING = 0.7
 """Logits, calibrated, by which both networks at a place itself may say less than what is asked for."""
 NARROW_OUTPUTS = 2.5
 """Smoothing up to which a place itself tells enough: what is averaged wider says little about it."""
+VIEWS, ANSWER_REACH = 8, 2
+"""Turned by right angles and mirrored views of a final answer; outputs around the maximum that it covers."""
+ANSWER_PX = PATCH_PX + 2 * ANSWER_REACH * OUTPUT_STRIDE_PX
+ANSWER_SEEN_PX = RECEPTIVE_PX + 2 * ANSWER_REACH * OUTPUT_STRIDE_PX
 Ints = npt.NDArray[np.int64]
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
@@ -98,6 +102,65 @@ def look_again(
     first = _taken(first, rises)
     far = calibration(smoothed(_means(first, answers, FAR + beyond, sigma), sigma))
     return _joined(found, _tops(far, first, floor))
+
+
+# ---- the final answer ----
+
+
+def asked(
+    answered_from: float | None, config: PeakConfig, calibration: Calibration
+) -> tuple[float, Calibration]:
+    """From which smoothed probability on there is a detection, and its calibration: none before an answer."""
+    if answered_from is None or config.method != "maxima":
+        return config.floor, calibration
+    return answered_from, Calibration()
+
+
+def answered(
+    found: Peaks,
+    squares: Callable[[Windows], RGB],
+    window_logits: Callable[[RGB], Floats32],
+    sigma: float,
+    calibration: Calibration,
+    floor: float,
+    tile_px: tuple[int, int],
+    window_px: int,
+) -> Peaks:
+    """Detections with their final probability; what then lies below `floor` is none.
+
+    Places are counted as in `look_again`; tiles have `tile_px` rows and columns, and networks see windows of
+    `window_px` at once.
+    """
+    places = np.column_stack([found.row, found.column]) + (MARGIN + smoothing_reach(sigma))
+    corner = np.rint(OUTPUT_STRIDE_PX * (places - ANSWER_REACH)).astype(np.int64)
+    corner = corner.clip(0, np.subtract(tile_px, ANSWER_PX))  # it fits, unless hardly anything is smoothed
+    windows = Windows(found.map_index, corner, 2 * ANSWER_REACH + 1)
+    parts = [view_logits(squares(some), window_logits) for some in windows.split(answered_at_once(window_px))]
+    logits = calibration(np.concatenate([np.empty(0, np.float32), *parts]))
+    return _taken(replace(found, probability=expit(logits)), logits >= logit(floor))
+
+
+def answered_at_once(window_px: int) -> int:
+    """Detections whose views have together about so many pixels."""
+    return max(1, window_px // (VIEWS * ANSWER_PX**2))
+
+
+def view_logits(squares: RGB, window_logits: Callable[[RGB], Floats32]) -> Floats32:
+    """Final logits (n,) of squares (n, 116, 116, 3) around a corner of pixels.
+
+    Their maxima over the mean of turned and mirrored views. Networks see 3 px less than a square, so that
+    all views have the position where patches have theirs.
+    """
+    sides, turns = (squares, squares[:, :, ::-1]), range(VIEWS // 2)
+    turned = [np.rot90(side, turn, (1, 2)) for side in sides for turn in turns]
+    seen = np.concatenate([one[:, :ANSWER_SEEN_PX, :ANSWER_SEEN_PX] for one in turned])
+    said = window_logits(seen).reshape(len(sides), len(turns), len(squares), *2 * [2 * ANSWER_REACH + 1])
+    plain, mirrored = (sum(np.rot90(side[turn], -turn, (1, 2)) for turn in turns) for side in said)
+    found: Floats32 = ((plain + mirrored[:, :, ::-1]) / VIEWS).max(axis=(1, 2))
+    return found
+
+
+# ---- windows ----
 
 
 def _means(first: Peaks, answers: Answers, around: int, sigma: float) -> Floats32:

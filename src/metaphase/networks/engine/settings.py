@@ -116,3 +116,5 @@ class Second(Generic[Network]):
     floor: float
     """As the first network says it, before calibration."""
     card: ModelCard | None = None
+    answered_from: float | None = None
+    """Smoothed mean of both, not calibrated, from which on views give the final answer; None: they do not."""

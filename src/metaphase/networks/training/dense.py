@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.base.arrays import RGB, Floats, Points
+from metaphase.base.arrays import RGB, Floats, Floats32, Points
 from metaphase.base.errors import ModelError, TrainingError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
@@ -30,7 +31,7 @@ from metaphase.networks.architectures import EFFICIENT_EPSILON, InvertedBlock, P
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
 from metaphase.networks.engine.places import smoothing_reach
-from metaphase.networks.engine.second import FAR
+from metaphase.networks.engine.second import ANSWER_PX, FAR, answered_at_once, view_logits
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 from metaphase.networks.training.progress import Progress, load_state, save_state
 from metaphase.networks.training.windows import ANY, CELL_PX, IGNORE_UM, YES, Views
@@ -43,7 +44,7 @@ TEACHER_SMOOTH_UM, ERROR_FLOOR, SUPPRESS_UM = 1.0, 0.2, 15.0
 """How far teachers' answers are averaged; from which probability on an error is one, and how far apart."""
 MINE_AT = (0.35, 0.7)
 """Shares of the steps after which a network that learns from labels alone looks for its errors."""
-FLOOR = 0.02
+FLOOR = 0.1
 """Lowest probability of a pair that is written down."""
 TOLD_EVERY_S = 1.0
 Report = Callable[[str, float, float], None]
@@ -220,18 +221,48 @@ def maxima(logits: Tensor, smooth_um: float, floor: float) -> Floats:
     return np.column_stack([x, y, found.probability, found.output - 1])
 
 
-def pair_found(first: Tensor, second: Tensor, smooth_um: float, suppress_um: float) -> Floats:
-    """What both find, as (n, 4): x, y, probability and the first one's own.
+def pair_found(
+    answers: Callable[[Points], Floats],
+    first: Tensor,
+    second: Tensor,
+    smooth_um: float,
+    suppress_um: float,
+) -> Floats:
+    """What both find, as (n, 5): x, y, probability, the first one's own, and the smoothed mean of both.
 
-    The first one's own is the highest of its maxima from which a re-check would come to the position; 0 where
-    there is none.
+    The probability is that of the logits which are the final `answers` at positions. The first one's own is
+    the highest of its maxima from which a re-check would come to the position; 0 where there is none.
     """
     found = maxima((first + second) / 2, smooth_um, FLOOR)
     own = maxima(first, smooth_um, LEAST_FLOOR)
     apart = np.abs(found[:, None, 3:] - own[None, :, 3:]).max(axis=2)
     sure = np.where(apart <= FAR, own[None, :, 2], 0.0).max(axis=1, initial=0.0)
-    kept = suppress(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].copy(), suppress_um / MPP)
-    return np.column_stack([found[:, :3], sure])[kept]
+    x, y, smooth = found[:, :3].T.copy()
+    said = expit(answers(found[:, :2]))
+    kept = suppress(x, y, said, suppress_um / MPP)
+    return np.column_stack([x, y, said, sure, smooth])[kept]
+
+
+@torch.inference_mode()
+def final_logits(pair: Sequence[nn.Module], pixels: RGB, device: torch.device, points: Points) -> Floats:
+    """Mean logits (n,) of both networks at points of an image, by views, as the engine answers."""
+    half = ANSWER_PX // 2
+    padded = np.pad(pixels, ((half, half + CELL_PX), (half, half + CELL_PX), (0, 0)), mode="symmetric")
+    squares = np.lib.stride_tricks.sliding_window_view(padded, (ANSWER_PX, ANSWER_PX), axis=(0, 1))
+    corners = np.rint(points).astype(np.int64)
+
+    def window_logits(seen: RGB) -> Floats32:
+        images = _as_images(list(seen), [(0, 0)] * 2, device)
+        said = [dense_logits(network, images, torch.float16) for network in pair]
+        return torch.stack(said).mean(dim=0).cpu().numpy()
+
+    at_once = answered_at_once(SEARCHED_PX)
+    parts = [
+        view_logits(squares[some[:, 1], some[:, 0]].transpose(0, 2, 3, 1), window_logits)
+        for some in np.split(corners, range(at_once, len(corners), at_once))
+        if len(some)
+    ]
+    return np.concatenate([np.empty(0), *parts])
 
 
 def errors_of(network: nn.Module, images: Sequence[LabelledImage], device: torch.device) -> list[Points]:
