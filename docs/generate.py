@@ -18,6 +18,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from metaphase.jobs.results import SCHEMA, summary_schema
+
 ROOT = Path(__file__).parents[1]
 NOT_HERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(?:docs|[A-Z]+\.md|recipes[^)]*|src[^)]*)\)")
 """Links to what is no page of the site: their words stay."""
@@ -27,8 +29,11 @@ def on_files(files: Files, config: Any) -> Files:
     """Called by mkdocs: the files of the site."""
     pages: dict[str, str | bytes] = {
         "index.md": start(),
+        "glossary.md": glossary(),
         "reference-cli.md": commands(),
         "reference-python.md": python(),
+        "reference-summary.md": summary(),
+        "summary.schema.json": json.dumps(summary_schema(), indent=1, ensure_ascii=False),
     }
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         pages |= notebook(path)
@@ -45,7 +50,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def start() -> str:
     """README.md, whose links point from the folder above."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", text)
+    return re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", text).replace("ARCHITECTURE.md#glossary", "glossary.md")
+
+
+def glossary() -> str:
+    """The glossary of ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, found = text.split("\n## Glossary\n", 1)
+    return "# Glossary\n" + found.split("\n## ", 1)[0] + "\n"
 
 
 # ---- commands ----
@@ -144,6 +156,25 @@ def _members(kind: type) -> dict[str, str]:
         elif isinstance(one, ast.FunctionDef):
             told[one.name] = " ".join((ast.get_docstring(one) or "").split())
     return {key: words for key, words in told.items() if words and not key.startswith("_")}
+
+
+# ---- summary.json ----
+
+
+def summary() -> str:
+    """Every key of `summary.json`, as its schema describes it."""
+    schema = summary_schema()
+    parts = [
+        "# summary.json",
+        "The result of `metaphase detect` for one slide, for programs. "
+        "[The JSON Schema](summary.schema.json) has the same, with types. "
+        f"`schema` is {SCHEMA}: it is raised when a key changes its meaning. Keys may be added.",
+    ]
+    for name, part in {"": schema, **schema["$defs"]}.items():
+        rows = [f"| `{key}` | {one['description']} |" for key, one in part["properties"].items()]
+        title = [f"## {name.lstrip('_')}"] if name else []
+        parts += [*title, "\n".join(["| key | meaning |", "|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"
 
 
 # ---- notebooks ----

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import metaphase as mp
+from metaphase.jobs.results import summary_schema
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,18 +37,35 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     )
     assert "counting range" in slides
     assert "recall" in evaluation
+    assert json.loads((tmp_path / "summary.schema.json").read_text()) == summary_schema()
     drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
     assert {"slides-9-0.png", "evaluation-7-0.png"} <= drawn
 
 
-def test_the_reference_has_what_functions_return() -> None:
-    """With every attribute: what is not in `mp`, too."""
+def load_generate() -> Any:
+    """The module that makes pages; it needs mkdocs."""
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: metaphase[docs]")
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
+    return generate
+
+
+def test_the_glossary_and_the_summary_are_pages() -> None:
+    generate = load_generate()
+    assert "| mitotic count |" in generate.glossary()
+    assert "## " not in generate.glossary()
+    page = generate.summary()
+    assert "| `count_interval` | Lower and upper end of its interval. |" in page
+    assert "## CountConfig" in page
+    assert "](glossary.md)" in generate.start()
+
+
+def test_the_reference_has_what_functions_return() -> None:
+    """With every attribute: what is not in `mp`, too."""
+    generate = load_generate()
     entries = dict(re.findall(r"^## (.+?)$\n(.*?)(?=^## |\Z)", generate.python(), re.DOTALL | re.MULTILINE))
     for name, attributes in {
         "mp.Result": ("count", "interval", "table", "report", "warnings", "folder"),

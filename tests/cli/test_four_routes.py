@@ -29,6 +29,7 @@ from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app
 from tests.jobs.conftest import he_pixels, he_slide, tiny_model, write_slide  # noqa: F401
 from tests.jobs.test_calibration import answers_of
+from tests.jobs.test_summaries import check_summary
 from tests.web.asgi import Client
 
 COMMAND = get_command(app)
@@ -140,6 +141,7 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
     assert count.count_interval is not None
     expected = {"count": count.count, "count_interval": list(count.count_interval), "kind": count.kind}
     summary = json.loads((folder / "summary.json").read_text())
+    check_summary(summary)
     (scored,) = json.loads(call("score", folder, "--json"))
     for told in (summary, scored):
         assert {name: told[name] for name in expected} == expected

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.clinical import Count, SlideCount, count_doubts, count_slide, counts_in
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
@@ -40,6 +40,13 @@ def test_count_is_the_95th_percentile_over_filled_positions(points: Floats) -> N
     assert score.maximum >= counts.max()
     assert score.proliferation == score.count
     assert score.count_interval == (score.count, score.count)
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"), [((3.94, 16.7), "3.9 to 16.7"), ((12.0, 12.0), ""), (None, "")]
+)
+def test_an_interval_is_shown_where_it_has_two_ends(interval: tuple[float, float] | None, text: str) -> None:
+    assert Count("reviewed", 12.0, interval, "", "", "").interval_text == text
 
 
 def test_an_outlying_cluster_raises_the_maximum_but_not_the_count() -> None:

@@ -16,7 +16,7 @@ from metaphase.simulation.rendering import render_region
 from metaphase.slides import PyramidFormat, open_slide, write_pyramid
 from tests.slides.dicoms import write_series
 
-WIDTH, HEIGHT = 900, 700
+WIDTH, HEIGHT = 1100, 1100
 BUSY_PER_MM2 = 1000.0
 """Mitoses of the slide: enough, on so few pixels, to calibrate by."""
 PAIR_PX = 1536

@@ -124,6 +124,7 @@ def test_the_package_is_the_installed_one() -> None:
     assert ROOT / "src" not in Path(metaphase.__file__).parents, "an installed wheel was asked for"
 
 
+@pytest.mark.filterwarnings("ignore:theirs sees:UserWarning")  # the example of docs/python.md is a slow one
 @pytest.mark.parametrize("name", NAMES if ALL else [])
 def test_blocks_run(name: str, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runnable = [block for block in blocks(ROOT / name) if block.reason is None]

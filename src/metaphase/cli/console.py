@@ -63,7 +63,7 @@ Device = Annotated[
     ),
 ]
 Explain = Annotated[
-    bool, typer.Option("--explain", help="Say of every stage whether it was kept, and else why it was done.")
+    bool, typer.Option("--explain", help="Say of every stage whether it was kept, or why it was done again.")
 ]
 Shard = Annotated[
     str,
@@ -73,16 +73,14 @@ Shard = Annotated[
         metavar="I/N",
     ),
 ]
-LogJson = Annotated[
-    bool, typer.Option("--log-json", help="Tell what happens as lines of JSON on stderr, a line an event.")
-]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log to stderr as JSON, one line per event.")]
 Workers = Annotated[
     int,
-    typer.Option("--workers", min=0, help="Do it with so many worker processes of this machine."),
+    typer.Option("--workers", min=0, help="Use this many worker processes on this machine."),
 ]
 Scheduler = Annotated[
     str,
-    typer.Option("--scheduler", help="Do it with the workers of this Dask scheduler.", metavar="ADDRESS"),
+    typer.Option("--scheduler", help="Use the workers of this Dask scheduler.", metavar="ADDRESS"),
 ]
 Cluster = Annotated[
     Path | None,
@@ -103,11 +101,13 @@ Theta2 = Annotated[
 ]
 Site = Annotated[
     Path | None,
-    typer.Option("--site", help="Profile of the laboratory, from `metaphase calibrate`: calibrated counts."),
+    typer.Option(
+        "--site", help="The laboratory's profile, from `metaphase calibrate`: gives calibrated counts."
+    ),
 ]
 Paper = Annotated[
     bool,
-    typer.Option("--paper", help="As the paper did it, to the letter; docs/paper.md lists what changes."),
+    typer.Option("--paper", help="Follow the paper to the letter; docs/paper.md lists what changes."),
 ]
 
 

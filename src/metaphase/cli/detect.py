@@ -55,7 +55,7 @@ def detect(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Probability from which a detection is a mitosis and counts; by default the model's own two."
+            help="Lowest probability that is listed and counted; by default the model's two thresholds."
         ),
     ] = None,
     mpp: console.Mpp = None,
@@ -74,7 +74,7 @@ def detect(
     suppress_um: Annotated[
         float | None,
         typer.Option(
-            help="Of two detections nearer than this, the weaker one goes; by default the model's own."
+            help="Of two detections nearer than this, the weaker one is dropped; by default the model's own."
         ),
     ] = None,
     smooth_um: Annotated[
@@ -82,7 +82,8 @@ def detect(
         typer.Option(help="Average probabilities over this distance first; by default the model's own."),
     ] = None,
     floor: Annotated[
-        float | None, typer.Option(help="Weakest peaks that are kept in candidates.parquet; by default 0.1.")
+        float | None,
+        typer.Option(help="Lowest probability that is kept in candidates.parquet; by default 0.1."),
     ] = None,
     site: console.Site = None,
     paper: console.Paper = False,
@@ -91,7 +92,7 @@ def detect(
         bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
     ] = False,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
+        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
     ] = False,
     device: console.Device = None,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
@@ -105,21 +106,21 @@ def detect(
         bool,
         typer.Option(
             "--allow-failed",
-            help="End with 0 though slides are bad, as errors.log and the index say: for workflow engines.",
+            help="Exit with 0 even if slides failed (see errors.log): for workflow engines.",
         ),
     ] = False,
     log_json: console.LogJson = False,
     explained: console.Explain = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Say what would be done and why, and do nothing.")
+        bool, typer.Option("--status", help="Say what would be done and why, then stop.")
     ] = False,
     as_json: console.Json = False,
 ) -> None:
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
 
-    A run that was stopped goes on where it stopped. What is there and still holds is kept: another threshold,
-    theta or format costs seconds. Several commands may write into one folder: each slide is done by one of
-    them, and the index and tables are those of all.
+    Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
+    theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
+    and index and tables cover all slides.
     """
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.sharing.crews import hired
@@ -193,7 +194,7 @@ def detect(
         stated = outcomes[0].summary["operating_points"]
         deltas = [stated[name]["delta"] for name in ("mitoses", "count")]
         site = stated.get("site")
-        profile = f"calibrated by {site}" if site else "not calibrated (`metaphase calibrate`)"
+        profile = f"calibrated with the profile {site}" if site else "not calibrated (`metaphase calibrate`)"
         console.say(
             f"model {stated['model']}, {profile}; detection threshold {deltas[0]:.3g}, count {deltas[1]:.3g}"
         )
@@ -243,7 +244,7 @@ def convert(
     ] = None,
     mpp: Mpp = None,
     manifest: Manifest = None,
-    threshold: Annotated[float | None, typer.Option(help="Least probability that is kept.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest probability that is kept.")] = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -336,7 +337,7 @@ FindTissue = Annotated[bool, typer.Option("--tissue/--no-tissue", help="Find the
 Thresholds = Annotated[
     list[float] | None,
     typer.Option(
-        help="Least probability that counts; several give a row each, for tuning. By default the point for "
+        help="Lowest probability that counts; several give a row each, for tuning. By default the point for "
         "counts of the model which made the tables, else 0.8."
     ),
 ]

@@ -69,7 +69,7 @@ def mitoses(
     manifest: console.Manifest = None,
     by: By = None,
     split: Split = None,
-    threshold: Annotated[float | None, typer.Option(help="Least probability that counts.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest probability that counts.")] = None,
     card: Card = None,
     ignore: Ignore = None,
     radius_um: RadiusUm = 7.5,
@@ -80,7 +80,7 @@ def mitoses(
     mpp: console.Mpp = None,
     as_json: console.Json = False,
 ) -> None:
-    """Are the mitoses in the right places? Precision, recall, F1, average precision, FROC."""
+    """Are the mitoses in the right positions? Precision, recall, F1, average precision, FROC."""
     from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
     from metaphase.reports.evaluation import write_mitosis_report
 
@@ -260,13 +260,11 @@ def export(
     detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
     manifest: console.NeededManifest,
     output: console.Folder,
-    key: Annotated[
-        Path, typer.Option(help="File that tells which patch is what; keep it from the observer.")
-    ],
+    key: Annotated[Path, typer.Option(help="File that says which patch is what; keep it from the observer.")],
     distractors: Annotated[Path | None, typer.Option(help="Table of points to mix in.")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Least probability of a detection; by default the point that the tables state."),
+        typer.Option(help="Lowest probability of a detection; by default the point that the tables state."),
     ] = None,
     paper: console.Paper = False,
     count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
@@ -288,7 +286,7 @@ def export(
 def read(
     key: Annotated[Path, typer.Option(help="The key of the study.")],
     answers: Annotated[
-        list[Path], typer.Argument(help="Answer sheets, one an observer.", metavar="ANSWERS...")
+        list[Path], typer.Argument(help="Answer sheets, one per observer.", metavar="ANSWERS...")
     ],
     recall: Annotated[
         float | None, typer.Option(help="Recall of the detector, for the alternative F1.")

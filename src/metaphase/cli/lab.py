@@ -134,7 +134,7 @@ def next_(
 ) -> None:
     """Do all that a machine can do; where people are asked, show the page until they have answered.
 
-    Killed at any moment, the same command goes on.
+    Run the same command again to continue after a stop.
     """
     from metaphase.jobs.lab.folder import find_lab
     from metaphase.jobs.lab.parts import say_enough

@@ -128,7 +128,7 @@ def train_cnn1(
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN1, which tells objects from artefacts; run it again to go on after a stop."""
+    """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn1_rows
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
@@ -153,7 +153,7 @@ def train_cnn2(
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN2, which tells mitoses from all else; run it again to go on after a stop."""
+    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn2_rows
 
     config = _learning(epochs, batch, samples, normalisation, augment, seed)
@@ -312,7 +312,7 @@ def apply(
     ] = None,
     as_json: console.Json = False,
 ) -> None:
-    """Put the reviewers' decisions into the tables of the reference standard: who, when, accepted or not."""
+    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
     from metaphase.jobs.reference import finish_cohort
     from metaphase.jobs.reference_review import collect_decisions
 

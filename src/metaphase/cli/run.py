@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Train a detector and test it on whole slides: the paper's CNN3, ensemble and CNN5, or a dense pair.
 
-    Killed at any moment, the same command goes on. Ends with a page, index.html, in the workspace.
+    Run the same command again to continue after a stop. Ends with a page, index.html, in the workspace.
     """
     from metaphase.jobs.stages import stage_states
     from metaphase.jobs.training.config import read_run_config

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metaphase.networks.cards import ModelCard
     from metaphase.networks.training.loop import TrainingResult, Update
 
-model = typer.Typer(help="Look at trained models, and make them ready to give away.", no_args_is_help=True)
+model = typer.Typer(help="Look at trained models, and make them ready to share.", no_args_is_help=True)
 
 
 def train(
@@ -29,7 +29,7 @@ def train(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Train one network from patch stores; run it again to go on after a stop.
+    """Train one network from patch stores; run it again to continue after a stop.
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
     """
@@ -100,7 +100,7 @@ def model_package(
     half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Make a trained model ready to give away: small weights, and a card with data, terms and failures."""
+    """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
     from metaphase.networks.cards import read_additions
     from metaphase.networks.checkpoints import package_model
 
@@ -187,15 +187,15 @@ def bench(
     mpp: Mpp = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The model's second look sees everything: slow, for checks.")
+        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
     ] = False,
     batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
     areas_mm2: Annotated[
-        list[float] | None, typer.Option("--area", min=0, help="Tell the time for so much tissue, in mm2.")
+        list[float] | None, typer.Option("--area", min=0, help="Areas to give the time for, in mm2.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure decoding, detector and both together, and tell what a slide will take."""
+    """Measure decoding, detector and both together, and say how long a slide will take."""
     from metaphase.jobs.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
     from metaphase.networks.engine import EngineConfig

@@ -184,7 +184,7 @@ def draw(
 @calibrate.command()
 def fit(
     calibration: Calibrated,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The site profile to write, JSON.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The laboratory's profile to write, JSON.")],
     name: Annotated[
         str, typer.Option(help="What to call the laboratory; by default the folder's name.")
     ] = "",
@@ -192,14 +192,14 @@ def fit(
         Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
     ] = None,
     missed: Annotated[
-        float, typer.Option(help="Share of mitoses that the reviewers are known to call something else.")
+        float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
     ] = 0.0,
     false_alarms: Annotated[
         float, typer.Option(help="Share of all else that they are known to call a mitosis.")
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Make the site profile of the answers, for `metaphase detect --site`."""
+    """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
     from metaphase.counting.populations import ReviewerError
     from metaphase.counting.sites import save_profile
     from metaphase.jobs.calibration import fit_profile
@@ -266,7 +266,7 @@ def view(
     )  # fmt: skip
 
 
-review = typer.Typer(help="Put what people said about detections in force.", no_args_is_help=True)
+review = typer.Typer(help="Apply what people said about detections.", no_args_is_help=True)
 
 
 @review.command()
@@ -315,11 +315,11 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: Annotated[
-        bool, typer.Option("--complete", help="All was looked at: what counts and was left is accepted.")
+        bool, typer.Option("--complete", help="All was reviewed: counted detections left are accepted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take what was edited in an exported file as a review; what was left as it was exported stays so."""
+    """Take the changes of an edited export as a review; the rest stays unanswered."""
     from metaphase.jobs.results import load_results
     from metaphase.jobs.slide_review import import_review as take
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -209,20 +209,22 @@ def evidence(
 class CalibratedCount:
     """What the count of a slide would be if every mitosis on it were known, as far as that can be said."""
 
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
+
     count: float
-    """Expected: by the definition of the count, over all maps that are possible."""
+    """Expected count of this slide."""
     count_interval: tuple[float, float]
-    """Where the count of this very slide lies."""
+    """Interval of the count of this slide."""
     section_interval: tuple[float, float]
-    """Where that of another section of the tumour lies: the slide's, and the chance of what was cut."""
+    """Interval of the count of another section of the tumour."""
     in_hotspot: float
-    """Mitoses expected in the machine's hotspot ..."""
+    """Mitotic figures expected in the hotspot."""
     in_hotspot_interval: tuple[float, float]
-    """... and where their true number lies."""
+    """Interval of their number."""
     grade_probabilities: tuple[float, float, float]
-    """Of grades 1, 2 and 3, by another section, too."""
+    """Probabilities of grades 1, 2 and 3."""
     answers_to_halve: int | None
-    """Answers that would halve the interval of this slide; None where answers on other slides cannot."""
+    """Further answers that would halve the interval; null where answers on other slides cannot."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -110,10 +110,11 @@ def _cut_at_threshold(slide: Specimen) -> Caution | None:
     if probability.min() == CERTAIN or (probability < slide.config.threshold).any():
         return None
     text = (
-        f"no detection is below the threshold of {slide.config.threshold:g}; if the table was cut there, the "
-        f"uncertainty leaves out that a lower threshold (down to {lowest:.2f}) would find more"
+        f"no detection is below the threshold of {slide.config.threshold:.3g}: the counting range does not "
+        f"show what a slightly lower threshold ({lowest:.2f}) would add"
     )
-    return Caution("cut-at-threshold", text, "give the detections below the threshold, too")
+    next_step = "nothing, if `metaphase detect` made the table; else give the detections below the threshold"
+    return Caution("cut-at-threshold", text, next_step)
 
 
 def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
@@ -132,14 +133,18 @@ def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
 class ShownGrade:
     """The grade as it may be shown: one, a range, or none."""
 
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
+
     low: int
+    """Lowest grade that is possible."""
     high: int
+    """Highest grade that is possible."""
     withheld: bool
-    """Whether no grade is given at all."""
+    """Whether no grade is shown."""
     text: str
-    """How it is written everywhere: `2 (87 %)`, `1 to 2`, `withheld`."""
+    """The grade as it is shown: `2 (87 %)`, `1 to 2`, `withheld`."""
     reasons: tuple[str, ...]
-    """Why it is not one grade."""
+    """Why it is not a single grade."""
 
     @property
     def caution(self) -> Caution | None:
@@ -235,9 +240,9 @@ class Count:
 
     @property
     def interval_text(self) -> str:
-        """`3.9 to 16.7`; empty where there is none."""
-        ends = self.count_interval or (math.nan, math.nan)
-        return " to ".join(map(count_text, ends)) if all(map(math.isfinite, ends)) else ""
+        """`3.9 to 16.7`; empty where there is none, or where both ends are the same."""
+        low, high = map(count_text, self.count_interval or (math.nan, math.nan))
+        return f"{low} to {high}" if low != high else ""
 
     @property
     def kind_text(self) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,8 @@ MOST_DRAWS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class CountConfig:
     """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
+
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
 
     area_mm2: float = 2.0
     """Area of the circular hotspot."""

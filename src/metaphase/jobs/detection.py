@@ -87,7 +87,10 @@ if TYPE_CHECKING:
 
 DICOM_FORMAT = DICOM.name
 USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
-CARD_ONLY = ("thresholds", "metrics", "recipe", "calibration", "second", "atypical")
+CARD_ONLY = (
+    *("thresholds", "metrics", "recipe", "calibration", "second", "atypical"),
+    *("data", "intended_use", "known_failures", "optical_density", "versions"),
+)
 """What of a model's card is not repeated in the summary of every slide."""
 WRONG_STAIN_CONFIDENCE = 0.8
 """A slide that is immunohistochemistry with this confidence is refused."""

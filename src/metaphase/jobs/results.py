@@ -24,13 +24,15 @@ from metaphase.base.tables import (
     require_columns,
     table_attributes,
 )
-from metaphase.counting.clinical import Count, counts_in
+from metaphase.counting.calibration import CalibratedCount
+from metaphase.counting.clinical import Count, ShownGrade, counts_in
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections import known_formats
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue.finding import TissueMask, load_tissue
+from metaphase.labels.observers.places import Share
 from metaphase.reports.pages import jpeg_uris, render
 from metaphase.slides import SlideSource, is_slide_there
 
@@ -72,91 +74,205 @@ Known = float | None
 
 
 class _Stated(BaseModel):
-    """Part of a file; what else it says is for people."""
+    """Part of a file. Keys that are not named here may be there, and are for people."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class _Caution(_Stated):
     model_config = ConfigDict(extra="forbid")
 
     code: str
+    """Short name of the warning, for programs."""
     text: str
+    """What happened."""
     next_step: str = ""
+    """What to do about it."""
 
 
 class _Circle(_Stated):
     x: float
+    """Centre, in level-0 pixels."""
     y: float
+    """Centre, in level-0 pixels."""
     radius_px: Annotated[float, Field(gt=0)]
+    """Radius, in level-0 pixels."""
     count: Annotated[int, Field(ge=0)]
+    """Mitotic figures inside."""
     tissue_mm2: Known
+    """Tissue inside."""
     per_mm2: Known
-
-
-class _ShownGrade(_Stated):
-    text: str
-    withheld: bool
+    """Mitotic figures per mm² of that tissue."""
 
 
 class _OneCount(_Stated):
     kind: Literal["reviewed", "calibrated", "model"]
+    """Where the count comes from: people, the laboratory's profile, or the model alone."""
     count: Known
+    """Mitotic count in 2 mm²."""
     count_interval: tuple[Known, Known] | None
+    """Lower and upper end of its interval."""
     interval_name: str
+    """`95 % interval`, or `counting range` where the model's own errors are not included."""
     interval_means: str
+    """What the interval covers."""
     leaves_out: str
+    """What the interval does not cover."""
 
 
 class _Count(_OneCount):
     """As `SlideCount.to_dict` has it."""
 
     beneath: list[_OneCount]
+    """Counts of the other kinds, the better first."""
     counted_mm2: Known
+    """Area of the count: 2 mm², or all tissue where there is less."""
     counted: int
+    """Detections of the whole slide at or above the threshold of the count, as people left them."""
+    unseen: int | None = None
+    """How many of them nobody has reviewed."""
     maximum: int
+    """Mitotic figures in the busiest circle."""
     draws: int
+    """Bootstrap draws behind the counting range."""
     area_mm2: Known
+    """Tissue of the slide."""
     heterogeneity: dict[str, Known]
+    """How unevenly mitotic figures are spread, by measure."""
     grade: int | None
-    grade_shown: _ShownGrade
+    """Grade that follows from count, theta1 and theta2 alone. Show `grade_shown` instead."""
+    grade_shown: ShownGrade
+    """The grade, as far as it can be defended."""
     grade_probabilities: tuple[Known, Known, Known]
+    """Probabilities of grades 1, 2 and 3 by the model's count."""
     proliferation: Known
+    """Proliferation score: the count."""
     hotspot: _Circle
+    """The busiest circle of 2 mm²."""
     warnings: list[_Caution]
+    """What to know before relying on the result."""
     config: CountConfig
+    """Settings of the count."""
+    calibrated: CalibratedCount | None = None
+    """The calibrated count; null without a profile of the laboratory."""
 
 
 class _Point(_Stated):
     delta: Annotated[float, Field(ge=0, le=1)]
+    """The threshold: lowest probability."""
+    source: str = ""
+    """How the threshold was chosen."""
+    recall: Known = None
+    """Recall there, on images that no network was trained on."""
+    false_per_mm2: Known = None
+    """False positives per mm² there."""
+    suppress_um: Known = None
+    """Of two detections closer than this, the weaker one was dropped."""
+    smooth_um: Known = None
+    """Distance over which probabilities were averaged."""
+    theta1: Known = None
+    """Counts up to this are grade 1."""
+    theta2: Known = None
+    """Counts above this are grade 3."""
+    thetas_given: bool | None = None
+    """Whether the user gave both thetas."""
+    metric: str = ""
+    """Metric by which the threshold was tuned."""
+    value: Known = None
+    """Its value on the tuning set."""
+    kappa: Known = None
+    """Quadratic kappa of the grades on the tuning set."""
+    delta_range: tuple[float, float] | None = None
+    """95 % interval of the threshold when patients are drawn anew."""
 
 
 class _Points(_Stated):
+    model: str = ""
+    """Name of the model. Its card has the cases that chose the thresholds: `metaphase model info NAME`."""
     mitoses: _Point
+    """The threshold of what is listed."""
     count: _Point
+    """The threshold of what is counted."""
+    search: dict[str, Any] = {}
+    """How detections were taken from the probability map."""
+    searched_with: dict[str, Any] = {}
+    """Networks and settings that decide detections. A profile holds for these alone."""
+    site: str | None = None
+    """The laboratory's profile, where one was given."""
 
 
 class _Machine(_Stated):
     detections: int
+    """Detections listed without the review."""
     counted: int
+    """Detections counted without the review."""
     warnings: list[_Caution]
+    """Warnings without the review."""
+
+
+class _Atypical(_Stated):
+    share: float
+    """Mean probability of being atypical."""
+    interval: tuple[float, float]
+    """95 % interval of the share."""
+    of: int
+    """Number of detections."""
 
 
 class _Summary(_Count):
-    detections: int
+    """The result of `metaphase detect` for one slide."""
+
+    version: Annotated[int, Field(alias="schema")]
+    """Version of this format."""
     name: Annotated[str, Field(min_length=1)]
+    """Name of the slide, and of its folder."""
     slide: str
+    """Path of the slide, as it was given."""
     width: Annotated[int, Field(gt=0)]
+    """Width of level 0, in pixels."""
     height: Annotated[int, Field(gt=0)]
+    """Height of level 0, in pixels."""
     mpp: Annotated[float, Field(gt=0)]
+    """Micrometres per level-0 pixel."""
     mpp_source: str
+    """Who stated it: the file (`metadata`) or the user (`flag`)."""
     stain: str | None
+    """The stain that the image shows."""
     tissue_mm2: Known
+    """Tissue that was searched."""
+    threshold: Known = None
+    """Threshold of the count."""
+    detection_threshold: Known = None
+    """Threshold of the list of detections."""
+    detections: int
+    """Detections at or above it."""
+    atypical: _Atypical | None = None
+    """Share of atypical mitotic figures; null where no network judged it."""
     operating_points: _Points
+    """Both thresholds, with what belongs to them."""
     model: dict[str, Any]
+    """The part of the model's card that identifies it: name, network, checksums."""
+    device: str | None = None
+    """The device that searched."""
+    arithmetic: str | None = None
+    """The arithmetic of the search."""
     seconds: dict[str, float]
+    """Seconds by part of the work."""
     versions: dict[str, str]
+    """Versions of metaphase and Python."""
+    files: list[str] = []
+    """Files in the slide's folder."""
+    review: list[Share] | None = None
+    """Of a reviewed slide: what each observer looked at."""
     machine: _Machine | None = None
+    """Of a reviewed slide: the result without the review."""
+    answers: str | None = None
+    """Of a reviewed slide: a key that tells these answers from others."""
+
+
+def summary_schema() -> dict[str, Any]:
+    """The JSON Schema of `summary.json`."""
+    return _Summary.model_json_schema()
 
 
 def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:

@@ -188,6 +188,9 @@ def test_tissue_that_hardly_corresponds_failed(registration: Registration) -> No
     assert judge(registration.pair, Similarity(), hardly, 1.0, registration.config).status == "failed"
     fewer = replace(hardly, agreeing=24, independent=4.0)
     assert fewer.p_value == pytest.approx(0.05**4)
+    (reason,) = judge(registration.pair, Similarity(), fewer, 1.0, registration.config).reasons
+    assert "24 of 24 fresh tiles match" in reason
+    assert "too little tissue" in reason  # it said that the tissue does not correspond
 
 
 @pytest.mark.parametrize(("accept", "carried"), [(False, 0), (True, 2)])

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -130,17 +131,20 @@ class _Votes:
 class Share:
     """What one observer looked at."""
 
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
+
     observer: str
+    """Name of the observer."""
     counted: int
-    """Of the detections that the machine counted."""
+    """Detections looked at that the model counts."""
     of: int
-    """How many the machine counted."""
+    """All detections that the model counts."""
     below: int
-    """Detections below the machine's threshold."""
+    """Detections looked at below the threshold of the count."""
     added: int
-    """Mitoses where the machine saw nothing."""
+    """Mitotic figures that the model did not detect."""
     rejected: int
-    """Detections that the machine counted and the observer does not."""
+    """Detections that the model counts and the observer rejects."""
 
 
 @dataclass(frozen=True, eq=False)
