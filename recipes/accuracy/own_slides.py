@@ -261,10 +261,10 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
     reach_px = MatchingConfig().radius_um / result.mpp
     answers = {MITOSIS: 0, "not": 0}
     with PlaceLog(result.folder, options.side, options.side) as log:
-        for row in found.head(options.corrections).itertuples():
-            apart = np.hypot(real[:, 0] - row.x, real[:, 1] - row.y)
+        for x, y in found.head(options.corrections)[["x", "y"]].to_numpy(float).tolist():
+            apart = np.hypot(real[:, 0] - x, real[:, 1] - y)
             verdict = MITOSIS if apart.min() <= reach_px else "not"
-            log.record("observer", place_name(row.x, row.y), verdict)
+            log.record("observer", place_name(x, y), verdict)
             answers[verdict] += 1
     (place / "run.toml").write_text(CORRECTED)
     arguments = ["run", "run.toml", "-o", "run", "--corrections", "results"]
