@@ -172,6 +172,17 @@ def test_what_the_user_gives_holds_for_both(tmp_path: Path, he_slide: Path, tune
         detect(he_slide, tmp_path / "other", tuned, theta1=30.0)
 
 
+def test_what_a_models_own_low_threshold_needs_is_kept(tuned: Path) -> None:
+    detector = load_detector([tuned])
+    card = detector.cards[0]
+    low = {name: point.model_copy(update={"delta": 0.05}) for name, point in card.thresholds.items()}
+    lower = replace(detector, cards=(card.model_copy(update={"thresholds": low}),))
+    assert DetectionConfig().peaks(detector).floor == 0.1
+    assert DetectionConfig().peaks(lower).floor == 0.05
+    with pytest.raises(UsageError, match=r"a threshold of 0\.05, and nothing below 0\.2 is kept"):
+        DetectionConfig(floor=0.2).peaks(lower)
+
+
 def test_evaluation_uses_and_guards_the_point_that_tables_state(
     tmp_path: Path, he_slide: Path, tuned: Path
 ) -> None:

@@ -77,7 +77,7 @@ class DetectionConfig:
     theta2: float | None = None
     """Counts above this are grade 3; by default the model's."""
     floor: float | None = None
-    """Weakest detections that are kept; by default 0.1."""
+    """Weakest detections that are kept; by default 0.1, or a model's own threshold where that is lower."""
     paper: bool = False
     """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas (or
     those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
@@ -132,9 +132,10 @@ class DetectionConfig:
             theta1=self.theta1,
             theta2=self.theta2,
         )
-        if used.lowest < self._base.floor:
+        floor = self._kept(detector).floor
+        if used.lowest < floor:
             raise UsageError(
-                f"a threshold of {used.lowest:g}, and nothing below {self._base.floor:g} is kept",
+                f"a threshold of {used.lowest:g}, and nothing below {floor:g} is kept",
                 next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
             )
         return used if self.site is None else self.site.rated(used)
@@ -142,18 +143,20 @@ class DetectionConfig:
     def peaks(self, detector: Detector) -> PeakConfig:
         """What becomes a detection."""
         points = self.points(detector)
-        return replace(self._base, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+        kept = self._kept(detector)
+        return replace(kept, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
 
     @property
     def written(self) -> tuple[str, ...]:
         """All formats but Parquet."""
         return tuple(dict.fromkeys(("qupath", *self.formats)))
 
-    @property
-    def _base(self) -> PeakConfig:
+    def _kept(self, detector: Detector) -> PeakConfig:
+        """What is kept, before the operating points: by default all that a model's own thresholds need."""
         if self.paper:
             return PAPER_PEAKS
-        return PeakConfig() if self.floor is None else PeakConfig(floor=self.floor)
+        lowest = min(PeakConfig().floor, detector.points.lowest)
+        return PeakConfig(floor=lowest if self.floor is None else self.floor)
 
 
 # ---- what finished tiles found, kept on disk: a killed run goes on where it stopped ----
