@@ -31,7 +31,7 @@ from random import Random
 import psutil
 
 from metaphase.base.sharing.batch import Progress, run_batch
-from metaphase.base.sharing.crews import hired
+from metaphase.base.sharing.workers import dask_workers
 from metaphase.base.tables import read_table, write_table
 from metaphase.jobs.cohort import write_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
@@ -89,8 +89,8 @@ class Command:
     def times_of(self, event: str) -> list[float]:
         """When slides started or finished, in seconds of the clock."""
         lines = (line for line in self.log.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
-        told = [json.loads(line) for line in lines]
-        return [datetime.fromisoformat(one["time"]).timestamp() for one in told if one["event"] == event]
+        described = [json.loads(line) for line in lines]
+        return [datetime.fromisoformat(one["time"]).timestamp() for one in described if one["event"] == event]
 
 
 def started(slides: Sequence[Path], output: Path, *options: str, cores: int = 0) -> Command:
@@ -101,9 +101,9 @@ def started(slides: Sequence[Path], output: Path, *options: str, cores: int = 0)
     if cores:
         command = ["taskset", "--cpu-list", f"0-{cores - 1}", *command]
     log = output.with_name(f"{output.name}-{time.monotonic_ns()}.log")
-    with log.open("wb") as told:
+    with log.open("wb") as described:
         process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.DEVNULL, stderr=told, start_new_session=True
+            [*command, *options], stdout=subprocess.DEVNULL, stderr=described, start_new_session=True
         )
     return Command(process, log)
 
@@ -146,11 +146,11 @@ def _summaries(folder: Path) -> dict[str, object]:
 
 def cost(folder: Path, items: int = 10) -> bool:
     """What a crew of one worker needs beside the work."""
-    with hired(workers=1) as crew:
+    with dask_workers(workers=1) as pool:
         workers = psutil.Process().children(recursive=True)
-        run_batch({"first": 0}, _waiting, folder / "cost", None, crew)
+        run_batch({"first": 0}, _waiting, folder / "cost", None, pool)
         before = time.process_time(), sum(sum(one.cpu_times()[:2]) for one in workers), time.monotonic()
-        done = run_batch({str(item): item for item in range(items)}, _waiting, folder / "cost", None, crew)
+        done = run_batch({str(item): item for item in range(items)}, _waiting, folder / "cost", None, pool)
         seconds = time.monotonic() - before[2]
         client = time.process_time() - before[0]
         worker = sum(sum(one.cpu_times()[:2]) for one in workers) - before[1]
@@ -184,8 +184,8 @@ def scaling(slides: Sequence[Path], folder: Path) -> bool:
         equal = run.code == 0 and run.searched == len(slides) and same(folder / "process", output)
         fine &= equal
         numbers = (run.start_s, run.slide_s, run.slide_cpu_s, run.end_s, run.largest_mb)
-        told = " | ".join(f"{number:.3g}" for number in numbers)
-        print(f"| {name} | {cores} | {told} | {equal} |", flush=True)
+        described = " | ".join(f"{number:.3g}" for number in numbers)
+        print(f"| {name} | {cores} | {described} | {equal} |", flush=True)
     return fine
 
 

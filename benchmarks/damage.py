@@ -201,7 +201,7 @@ def _kept(
 
 def _row(name: str, found: list[tuple[Any, ...] | None], sound: list[tuple[Any, ...] | None]) -> None:
     new = [one[0] - whole[0] for one, whole in zip(found, sound, strict=True) if one and whole]
-    listed, counted = (sum(one[place] for one in found if one) for place in (1, 2))
+    listed, counted = (sum(one[position] for one in found if one) for position in (1, 2))
     codes = ", ".join(sorted({code for each in new for code in each}))
     print(
         f"| {name} | {listed} | {counted} | {found.count(None)} | {sum(map(bool, new))} | {codes} |",
@@ -225,7 +225,7 @@ def _found(slide: Path, out: Path, model: ReadyDetector) -> tuple[Any, ...] | No
         run_stages(job.stages()[:1], out)
     except MetaphaseError:
         return None
-    codes = {warning.code for warning in job._slide_doubts(job._facts())}
+    codes = {warning.code for warning in job._slide_warnings(job._facts())}
     probabilities = job._detections()["probability"]
     points = (job.points.mitoses.delta, job.points.count.delta)
     return codes, *(int((probabilities >= delta).sum()) for delta in points)

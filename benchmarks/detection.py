@@ -66,7 +66,9 @@ def write_large(path: Path, width: int, height: int, piece: RGB, *, filled: bool
 
     grid = ((row, column) for row in range(height // TILE_PX) for column in range(width // TILE_PX))
     size = (width // TILE_PX * TILE_PX, height // TILE_PX * TILE_PX)
-    write_pyramid(path, (tile(*place) for place in grid), *size, PyramidFormat(mpp=0.25, tile_px=TILE_PX))
+    write_pyramid(
+        path, (tile(*position) for position in grid), *size, PyramidFormat(mpp=0.25, tile_px=TILE_PX)
+    )
 
 
 def detect(slide: Path, folder: Path, *options: str) -> float:
@@ -122,10 +124,10 @@ def _detected(
 
 
 def _compare(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> None:
-    places, others = (table[["x", "y"]].to_numpy() for table in (expected, found))
-    partner = match(others, found["probability"].to_numpy(), places, MATCH_UM)
+    positions, others = (table[["x", "y"]].to_numpy() for table in (expected, found))
+    partner = match(others, found["probability"].to_numpy(), positions, MATCH_UM)
     paired = np.flatnonzero(partner >= 0)
-    distance = np.linalg.norm(others[paired] - places[partner[paired]], axis=1)
+    distance = np.linalg.norm(others[paired] - positions[partner[paired]], axis=1)
     change = np.abs(
         found["probability"].to_numpy()[paired] - expected["probability"].to_numpy()[partner[paired]]
     )

@@ -53,8 +53,8 @@ def make_project(folder: Path, filler: int) -> Project:
         inside = truth[["x_phh3", "y_phh3"]].clip(MARGIN_PX, SLIDE_PX - MARGIN_PX)
         brown = truth[truth["category"].isin(KEYS) & (inside == truth[inside.columns]).all(axis=1)]
         table = brown[["x_phh3", "y_phh3", "category"]].set_axis(["x", "y", "category"], axis=1)
-        places = rng.uniform(MARGIN_PX, SLIDE_PX - MARGIN_PX, (filler // 2, 2))
-        table = pd.concat([table, pd.DataFrame(places, columns=["x", "y"])])
+        positions = rng.uniform(MARGIN_PX, SLIDE_PX - MARGIN_PX, (filler // 2, 2))
+        table = pd.concat([table, pd.DataFrame(positions, columns=["x", "y"])])
         tables.append(table.assign(slide=row["phh3"], case=row["case"]))
     items = pd.concat(tables, ignore_index=True)
     project = folder / f"project-{filler}"

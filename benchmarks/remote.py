@@ -46,8 +46,8 @@ def write_slide(path: Path, piece: np.ndarray, side_px: int, *, everywhere: bool
             return np.ascontiguousarray(part)
         return rng.normal(242, 1.5, (TILE_PX, TILE_PX, 3)).clip(0, 255).astype(np.uint8)
 
-    places = range(0, side_px, TILE_PX)
-    tiles = (tile(x, y) for y in places for x in places)
+    positions = range(0, side_px, TILE_PX)
+    tiles = (tile(x, y) for y in positions for x in positions)
     write_pyramid(path, tiles, side_px, side_px, PyramidFormat(mpp=MPP, tile_px=TILE_PX))
 
 
@@ -117,11 +117,11 @@ def compare(path: Path, folder: Path, options: tuple[str, ...], fail_every: int,
         first = found if way == "disk" else first
         same = code == 0 and len(found) > 0 and found.equals(first)
         fine &= same
-        told = ("", "", "", "")
+        described = ("", "", "", "")
         if isinstance(server, RangeServer):
             share = f"{100 * server.bytes_sent / size:.1f} %"
-            told = (f"{server.bytes_sent / 1e6:.1f}", share, str(server.requests), str(server.failed))
-        print(f"| {way} | {seconds:.1f} | {' | '.join(told)} | {same} |", flush=True)
+            described = (f"{server.bytes_sent / 1e6:.1f}", share, str(server.requests), str(server.failed))
+        print(f"| {way} | {seconds:.1f} | {' | '.join(described)} | {same} |", flush=True)
     return fine
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import spread_positions, write_result, write_sparse_slide
 
 from metaphase.web.serving import Running
 from metaphase.web.viewing import serve_view
@@ -48,7 +48,7 @@ def serve(folder: Path, addresses: multiprocessing.Queue[str]) -> None:
     serve_view([folder], port=0, ready=ready)
 
 
-def told(name: str, values_ms: Sequence[float]) -> str:
+def described(name: str, values_ms: Sequence[float]) -> str:
     """Median and 95th percentile in a line."""
     middle, high = np.percentile(np.asarray(values_ms, float), [50, 95])
     return f"{name:<34} {len(values_ms):5d} {middle:8.1f} {high:8.1f}"
@@ -93,9 +93,9 @@ def measure(page: Page, url: str, drags: int, figures: int) -> list[str]:
         "() => performance.getEntriesByName('figure').map((one) => one.duration)"
     )
     return [
-        told("tile while dragging", tiles),
-        told("frame while dragging", frames),
-        told("key to next figure", keys),
+        described("tile while dragging", tiles),
+        described("frame while dragging", frames),
+        described("key to next figure", keys),
     ]
 
 
@@ -151,9 +151,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        places = spread_places(FIGURES, asked.width, asked.height)
-        slide = write_sparse_slide(folder / "large.tif", asked.width, asked.height, places)
-        write_result(folder / "results" / "large", slide, asked.width, asked.height, places)
+        positions = spread_positions(FIGURES, asked.width, asked.height)
+        slide = write_sparse_slide(folder / "large.tif", asked.width, asked.height, positions)
+        write_result(folder / "results" / "large", slide, asked.width, asked.height, positions)
         lines = with_page(
             folder / "results", lambda page, url: measure(page, url, asked.drags, asked.figures)
         )

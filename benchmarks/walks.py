@@ -125,15 +125,15 @@ def walk_merge(_slides: Path, folder: Path) -> Walk:
 def walk_view(_slides: Path, folder: Path) -> Walk:
     """The viewer shows a slide, takes a correction, counts anew and puts it in force."""
     from tests.web.asgi import Client
-    from tests.web.results import spread_places, write_result, write_sparse_slide
+    from tests.web.results import spread_positions, write_result, write_sparse_slide
 
     from metaphase.web.access import Access, Guard
     from metaphase.web.viewed import TileMaker, viewed_slides
     from metaphase.web.viewing import viewing_app
 
-    places = spread_places(12, SIDE_PX, SIDE_PX)
-    slide = write_sparse_slide(folder / "slide.tif", SIDE_PX, SIDE_PX, places)
-    write_result(folder / "results" / "slide", slide, SIDE_PX, SIDE_PX, places)
+    positions = spread_positions(12, SIDE_PX, SIDE_PX)
+    slide = write_sparse_slide(folder / "slide.tif", SIDE_PX, SIDE_PX, positions)
+    write_result(folder / "results" / "slide", slide, SIDE_PX, SIDE_PX, positions)
     walk = Walk()
     with walk.followed():
         (shown,) = viewed_slides([folder / "results"])
@@ -147,7 +147,7 @@ def walk_view(_slides: Path, folder: Path) -> Walk:
                 return answer.json()
 
             (row,) = posted("/api/slides", observer="Anna")["slides"]
-            item = {"slide": row["key"], "x": float(places[0][0]), "y": float(places[0][1])}
+            item = {"slide": row["key"], "x": float(positions[0][0]), "y": float(positions[0][1])}
             given = {"item": item, "answer": "not", "seconds": 1.0, "uuid": str(uuid4())}
             posted("/api/answers", observer="Anna", answers=[given])
             posted(f"/api/count/{row['key']}", observer="Anna")

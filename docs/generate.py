@@ -70,10 +70,10 @@ def commands() -> str:
     from metaphase.cli.main import app
 
     root: Any = typer.main.get_command(app)
-    return "\n\n".join(["# Commands", root.epilog or "", *_told(root, "metaphase")]) + "\n"
+    return "\n\n".join(["# Commands", root.epilog or "", *_described(root, "metaphase")]) + "\n"
 
 
-def _told(command: Any, name: str) -> Iterator[str]:
+def _described(command: Any, name: str) -> Iterator[str]:
     import typer
 
     inner = getattr(command, "commands", {})
@@ -84,17 +84,17 @@ def _told(command: Any, name: str) -> Iterator[str]:
         rows = [_row(one) for one in command.params if not getattr(one, "hidden", False)]
         yield "\n".join(["| parameter | |", "|---|---|", *rows])
     for one in inner:
-        yield from _told(inner[one], f"{name} {one}")
+        yield from _described(inner[one], f"{name} {one}")
 
 
 def _row(param: Any) -> str:
     option = any(name.startswith("-") for name in param.opts)
     shown = ", ".join([*param.opts, *param.secondary_opts]) if option else (param.metavar or param.name)
-    told = (getattr(param, "help", "") or "").replace("|", "\\|")
+    described = (getattr(param, "help", "") or "").replace("|", "\\|")
     plain = isinstance(param.default, int | float | str) and not isinstance(param.default, bool)
     default = f" Default: {param.default}." if plain and param.default != "" else ""
     required = " Required." if param.required else ""
-    return f"| `{shown}` | {told}{default}{required} |".replace("`|", "`\\|")
+    return f"| `{shown}` | {described}{default}{required} |".replace("`|", "`\\|")
 
 
 # ---- import metaphase as mp ----
@@ -139,7 +139,9 @@ def _entry(name: str, value: Any) -> list[str]:
         parts.append("\n".join(["```python", f"{name}(", *lines, f"){shown}", "```"]))
     parts.append(inspect.cleandoc(value.__doc__ or ""))
     members = (
-        [f"- `{key}`: {told}" for key, told in _members(value).items()] if inspect.isclass(value) else []
+        [f"- `{key}`: {described}" for key, described in _members(value).items()]
+        if inspect.isclass(value)
+        else []
     )
     return [*parts, "\n".join(members)] if members else parts
 
@@ -147,15 +149,15 @@ def _entry(name: str, value: Any) -> list[str]:
 def _members(kind: type) -> dict[str, str]:
     """What a class has that is not private: attributes by what stands below them, else by their type."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    told = {}
+    described = {}
     for one, below in itertools.pairwise([*tree.body, ast.Pass()]):
         if isinstance(one, ast.AnnAssign):
             said = below.value if isinstance(below, ast.Expr) else None
             words = said.value if isinstance(said, ast.Constant) else f"`{ast.unparse(one.annotation)}`"
-            told[ast.unparse(one.target)] = " ".join(words.split())
+            described[ast.unparse(one.target)] = " ".join(words.split())
         elif isinstance(one, ast.FunctionDef):
-            told[one.name] = " ".join((ast.get_docstring(one) or "").split())
-    return {key: words for key, words in told.items() if words and not key.startswith("_")}
+            described[one.name] = " ".join((ast.get_docstring(one) or "").split())
+    return {key: words for key, words in described.items() if words and not key.startswith("_")}
 
 
 # ---- summary.json ----
@@ -196,8 +198,8 @@ def notebook(path: Path) -> dict[str, str | bytes]:
                 continue
             said, drawn = run_cell(text, names, f"{path.name}, cell {number}")
             parts += [f"```python\n{text}\n```", *said]
-            for place, picture in enumerate(drawn):
-                name = f"images/{path.stem}-{number}-{place}.png"
+            for position, picture in enumerate(drawn):
+                name = f"images/{path.stem}-{number}-{position}.png"
                 pictures[name] = picture
                 parts.append(f"![what the cell draws]({name})")
     link = f"*The page is this notebook, run: [{path.name}](notebooks/{path.name}).*"

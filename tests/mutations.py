@@ -21,7 +21,7 @@ networks/engine/peaks.py
 networks/engine/peaks.py
 - rows = [index, row, column, down, right,
 + rows = [index, row, column, right, down,
-networks/engine/places.py
+networks/engine/positions.py
 - return math.ceil(3 * sigma)
 + return math.ceil(2 * sigma)
 networks/engine/second.py
@@ -121,8 +121,8 @@ def notices(source: Path, mutant: tuple[str, str, str], options: list[str]) -> s
     home = ROOT / "tests" / Path(name).parent
     near = next(folder for folder in (home, *home.parents) if folder.is_dir())
     try:
-        for places in (near, ROOT / "tests"):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *options, str(places)]
+        for positions in (near, ROOT / "tests"):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *options, str(positions)]
             done = subprocess.run(
                 command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
             )

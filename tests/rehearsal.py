@@ -169,5 +169,7 @@ def _in_squares(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[in
 
 def _mitoses(truth: pd.DataFrame) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     found = truth[truth["category"] == "mitosis"]
-    places: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[["x_he", "y_he"]].to_numpy(np.float64)
-    return places
+    positions: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[["x_he", "y_he"]].to_numpy(
+        np.float64
+    )
+    return positions

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[1]
 def call(*arguments: object) -> list[dict[str, object]]:
     done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    return told if isinstance(told, list) else [told]
+    described = json.loads(done.stdout)
+    return described if isinstance(described, list) else [described]
 
 
 def test_nothing_is_loaded_before_it_is_used() -> None:
@@ -65,12 +65,12 @@ def test_detect_and_score_are_the_commands(he_slide: Path, model: Path, tmp_path
     before = [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())]
     common = ("--model", model, "--device", "cpu", "--tissue", "whole", "--threshold", "0.9")
     (printed,) = call("detect", he_slide, "-o", tmp_path, *common)
-    (told,) = printed["slides"]
+    (described,) = printed["slides"]
     assert [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())] == before
-    assert told | {"model": result.summary["model"]} == {"folder": str(result.folder), **result.summary}
+    assert described | {"model": result.summary["model"]} == {"folder": str(result.folder), **result.summary}
     assert result.summary["model"].items() <= printed["model"].items()
-    assert (result.count, list(result.interval)) == (told["count"], told["count_interval"])
-    assert result.grade == told["grade_shown"]["text"]
+    assert (result.count, list(result.interval)) == (described["count"], described["count_interval"])
+    assert result.grade == described["grade_shown"]["text"]
     (scored,) = call("score", result.folder / "detections.parquet")
     for points in (result.table, result.folder / "detections.geojson"):
         assert mp.score(points, mpp=result.mpp).count == scored["count"] == result.count
@@ -119,11 +119,11 @@ def test_an_array_is_a_slide(model: Path, here: Path) -> None:
     file = mp.detect("field.png", "other", mpp=0.25, model=model, tissue="whole", threshold=0.5)
     pd.testing.assert_frame_equal(result.table.drop(columns="slide"), file.table.drop(columns="slide"))
     assert result.mpp == pytest.approx(0.25, rel=1e-9)
-    (told,) = call("detect", result.source.path, "-o", "metaphase-results", "--model", model,
+    (described,) = call("detect", result.source.path, "-o", "metaphase-results", "--model", model,
                    "--tissue", "whole", "--threshold", "0.5")[0]["slides"]  # fmt: skip
     before = result.report.stat().st_mtime_ns
     assert mp.detect(pixels, mpp=0.25, model=model, tissue="whole", threshold=0.5).report == result.report
-    assert (told["folder"], result.report.stat().st_mtime_ns) == (str(result.folder), before)
+    assert (described["folder"], result.report.stat().st_mtime_ns) == (str(result.folder), before)
     moved = Path(shutil.move("metaphase-results", "elsewhere")) / result.name
     assert mp.load_result(moved).source.path == moved / f"{result.name}.tif"
 
@@ -148,10 +148,10 @@ def test_several_slides_are_a_list(field: Path, model: Path, here: Path) -> None
 
 def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> None:
     result = mp.detect(field, model=model, tissue="whole")
-    told = repr(result)
-    assert len(told) < 200
-    assert told.startswith(f"field: mitotic count {result.count:g} (")
-    assert told.endswith(f"\nreport: {result.report}")
+    described = repr(result)
+    assert len(described) < 200
+    assert described.startswith(f"field: mitotic count {result.count:g} (")
+    assert described.endswith(f"\nreport: {result.report}")
     page = result._repr_html_()
     assert len(page) < 40_000
     assert 'href="metaphase-results/field/report.html"' in page
@@ -171,8 +171,8 @@ def test_register_is_the_command(pair: Path, tmp_path: Path) -> None:
     assert call("register", pair / "he.png", pair / "phh3.png", *common) == [done.summary]
     assert (tmp_path / "transform.json").stat().st_mtime_ns == written
     assert done.verdict == "reliable"
-    place = done.points[["x_phh3", "y_phh3"]].to_numpy()[:2]
-    near = done.transform.phh3_to_he(place)
+    position = done.points[["x_phh3", "y_phh3"]].to_numpy()[:2]
+    near = done.transform.phh3_to_he(position)
     assert near == pytest.approx(done.points[["x", "y"]].to_numpy()[:2], abs=3)
 
 
@@ -181,10 +181,10 @@ def test_evaluate_is_the_command(tmp_path: Path) -> None:
     found = truth.assign(x=truth["x"] + [5, 900, 2], probability=[0.9, 0.8, 0.3])
     truth.to_csv(tmp_path / "truth.csv", index=False)
     found.to_csv(tmp_path / "found.csv", index=False)
-    told = call("evaluate", "mitoses", "--truth", tmp_path / "truth.csv", "--predictions",
+    described = call("evaluate", "mitoses", "--truth", tmp_path / "truth.csv", "--predictions",
                 tmp_path / "found.csv", "--mpp", "0.25", "--bootstrap", "0")[0]  # fmt: skip
     table = mp.evaluate(truth, found, mpp=0.25).table()
-    assert table["f1"][0] == told["f1"] == pytest.approx(2 / 3)
+    assert table["f1"][0] == described["f1"] == pytest.approx(2 / 3)
 
 
 def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) -> None:

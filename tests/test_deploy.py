@@ -49,8 +49,8 @@ def given(tmp_path: Path, he_slide: Path) -> Path:
     images.mkdir(parents=True)
     (images / "0f3a6a4e-1f4d-4f0e-9d40-3f1b0c2a1e11.tif").write_bytes(he_slide.read_bytes())
     (folder / "inputs.json").write_text(json.dumps([SOCKET]))
-    for place in (images, folder):
-        place.chmod(0o555)
+    for position in (images, folder):
+        position.chmod(0o555)
     return folder
 
 
@@ -60,18 +60,18 @@ def test_grand_challenge(tmp_path: Path, given: Path, model: Path) -> None:
     output.mkdir()
     done = entered(given, output, METAPHASE_MODEL=str(model))
     assert done.returncode == 0, done.stderr
-    told = json.loads((output / "mitotic-figures.json").read_text())
-    assert (told["type"], told["version"]) == ("Multiple points", {"major": 1, "minor": 0})
+    described = json.loads((output / "mitotic-figures.json").read_text())
+    assert (described["type"], described["version"]) == ("Multiple points", {"major": 1, "minor": 0})
     (folder,) = (output / "metaphase").glob("*/summary.json")
     candidates = pd.read_parquet(folder.with_name("candidates.parquet"))
-    assert len(told["points"]) == len(candidates) > 0
-    for point, row in zip(told["points"], candidates.itertuples(), strict=True):
+    assert len(described["points"]) == len(candidates) > 0
+    for point, row in zip(described["points"], candidates.itertuples(), strict=True):
         x_mm, y_mm, z_mm = point["point"]
         assert (x_mm, y_mm, z_mm) == pytest.approx(
             ((row.x - 0.5) * 0.25e-3, (row.y - 0.5) * 0.25e-3, 0), abs=1e-9
         )
         assert point["probability"] == pytest.approx(row.probability)
-    named = [one["name"] for one in told["points"]]
+    named = [one["name"] for one in described["points"]]
     assert named.count("mitotic figure") == json.loads(folder.read_text())["detections"]
     assert set(named) <= {"mitotic figure", "non-mitotic figure"}
 
@@ -139,13 +139,13 @@ def test_an_image_is_built_without_a_daemon(tmp_path: Path) -> None:
     base = os.environ.get("METAPHASE_BASE_IMAGE") or pytest.skip("METAPHASE_BASE_IMAGE names no base image")
     if not list((ROOT / "dist").glob("metaphase-*.whl")):
         pytest.skip("there is no wheel: make wheel")
-    file, told = ["-f", str(DEPLOY / "Dockerfile"), "--build-arg", f"BASE={base}"], tmp_path / "image"
+    file, described = ["-f", str(DEPLOY / "Dockerfile"), "--build-arg", f"BASE={base}"], tmp_path / "image"
     subprocess.run(
-        [buildah, "build", "--isolation", "chroot", *file, "--iidfile", str(told), str(ROOT)],
+        [buildah, "build", "--isolation", "chroot", *file, "--iidfile", str(described), str(ROOT)],
         check=True,
         timeout=1800,
     )
-    image = told.read_text().strip()
+    image = described.read_text().strip()
     made = subprocess.run(
         [buildah, "from", image], check=True, capture_output=True, text=True, timeout=300
     ).stdout.strip()

@@ -120,16 +120,16 @@ def slide(lab: Laboratory, generator: np.random.Generator) -> Slide:
     even = generator.uniform(0, SIDE_UM, (generator.poisson(level * AREA_MM2), 2))
     focus = generator.uniform(0.2, 0.8, 2) * SIDE_UM
     more = focus + generator.normal(0, 500, (generator.poisson(level * generator.uniform(0, 3)), 2))
-    places = np.clip(np.concatenate([even, more]), 0, SIDE_UM - 1)
-    odds = generator.normal(lab.middle, lab.width, len(places))
-    seen = (odds >= logit(FLOOR)) & (generator.uniform(size=len(places)) >= lab.blind)
+    positions = np.clip(np.concatenate([even, more]), 0, SIDE_UM - 1)
+    odds = generator.normal(lab.middle, lab.width, len(positions))
+    seen = (odds >= logit(FLOOR)) & (generator.uniform(size=len(positions)) >= lab.blind)
     density = lab.lookalikes * np.exp(generator.normal(0, lab.unlike))
     others = generator.uniform(0, SIDE_UM - 1, (generator.poisson(density * AREA_MM2), 2))
     false = logit(FLOOR) + lab.tail * generator.weibull(lab.shape, len(others)) + generator.normal(0, 0.3)
     kept = false >= logit(FLOOR)
     true = np.r_[np.ones(seen.sum(), bool), np.zeros(kept.sum(), bool)]
-    points = np.concatenate([places[seen], others[kept]])
-    return Slide(points, expit(np.r_[odds[seen], false[kept]]), true, places)
+    points = np.concatenate([positions[seen], others[kept]])
+    return Slide(points, expit(np.r_[odds[seen], false[kept]]), true, positions)
 
 
 def calibrated(
@@ -139,7 +139,7 @@ def calibrated(
     side = int(np.ceil(max(one.points_um.max(initial=1.0) for one in slides) / sample.square_um))
     known, hot = [], []
     cells: list[npt.NDArray[np.int64]] = []
-    places: list[npt.NDArray[np.int64]] = []
+    positions: list[npt.NDArray[np.int64]] = []
     for number, one in enumerate(slides):
         known.append(
             evidence(one.points_um, one.probability, counted_from=CONFIG.threshold, area_mm2=one.area_mm2,
@@ -147,12 +147,12 @@ def calibrated(
         )  # fmt: skip
         spot = find_hotspot(one.specimen)
         hot.append(np.hypot(*(one.points_um - (spot.x, spot.y)).T) <= spot.radius_px)
-        for where, points in ((cells, one.points_um), (places, one.mitoses_um)):
+        for where, points in ((cells, one.points_um), (positions, one.mitoses_um)):
             column, row = np.minimum(points // sample.square_um, side - 1).astype(np.int64).T
             where.append((number * side + row) * side + column)
     every, number_of = np.concatenate(known), np.repeat(np.arange(len(slides)), [len(part) for part in known])
     probability = np.concatenate([one.probability for one in slides])
-    true, cell, there = (np.concatenate(x) for x in ([one.true for one in slides], cells, places))
+    true, cell, there = (np.concatenate(x) for x in ([one.true for one in slides], cells, positions))
     chance = supposed_chance(every)
     asked, inclusion = draw_detections(
         strata(probability, np.concatenate(hot)), chance, sample.answers - sample.squares, generator
@@ -167,10 +167,10 @@ def calibrated(
         sum(one.area_mm2 for one in slides), len(squares), float(seen.sum()),
     )  # fmt: skip
     fitted = fit_site(given, DELTAS, reviewer)
-    told = [np.column_stack([one.points_um, answer[number_of == k]]) for k, one in enumerate(slides)]
-    told = [rows[np.isfinite(rows[:, 2])] for rows in told]
+    described = [np.column_stack([one.points_um, answer[number_of == k]]) for k, one in enumerate(slides)]
+    described = [rows[np.isfinite(rows[:, 2])] for rows in described]
     new = SiteCalibration(fitted.laboratory, CONFIG.threshold, given.answers, reviewer)
-    return fitted, [*(replace(new, own_answers=rows) for rows in told), new]
+    return fitted, [*(replace(new, own_answers=rows) for rows in described), new]
 
 
 def outcome(one: Slide, site: SiteCalibration) -> Row:
@@ -257,7 +257,7 @@ def site_row(slides: Sequence[Slide], fitted: Fitted) -> Row:
 def report(counts: pd.DataFrame, sites: pd.DataFrame, title: str) -> None:
     """Means of all figures."""
     print(f"{title}: {len(sites)} repetitions, {len(counts)} counts")
-    told(counts)
+    described(counts)
     median = counts[["  its width", "  its width "]].astype(float).median()
     print(f"  median widths, calibrated and not             {median.iloc[0]:8.1f} {median.iloc[1]:8.1f}")
     rank = counts["true count"].rank(method="first")
@@ -266,10 +266,10 @@ def report(counts: pd.DataFrame, sites: pd.DataFrame, title: str) -> None:
     print("by quarter of the true counts")
     print(counts[shown].astype(float).groupby(quarters, observed=True).mean().round(3).to_string())
     print("held by the intervals of the laboratory's own figures")
-    told(sites)
+    described(sites)
 
 
-def told(rows: pd.DataFrame) -> None:
+def described(rows: pd.DataFrame) -> None:
     """The mean of each column in a line."""
     for name, value in rows.astype(float).mean().items():
         print(f"  {name:45} {value:8.3f}")
@@ -295,7 +295,7 @@ def main() -> None:
     counts, own = (pd.DataFrame([row for one in done for row in one[k]]) for k in (0, 1))
     report(counts, pd.DataFrame([site for *_, site in done]), f"simulated, {options.answers} answers")
     print("slides that were asked about")
-    told(own)
+    described(own)
 
 
 if __name__ == "__main__":

@@ -76,11 +76,11 @@ def _field(row: dict[object, object], tables: dict[str, pd.DataFrame], reference
     name, mpp = cohort_slide(row).name, float(str(row["mpp"]))
     table = tables[name]
     labels = reference[(reference["case"] == row["case"]) & (reference["label"] == MITOSIS)]
-    places, truth = (each[["x", "y"]].to_numpy(float) * mpp for each in (table, labels))
+    positions, truth = (each[["x", "y"]].to_numpy(float) * mpp for each in (table, labels))
     probability = table["probability"].to_numpy(float)
-    true = match(places, probability, truth, MatchingConfig().radius_um, "greedy") != NOBODY
+    true = match(positions, probability, truth, MatchingConfig().radius_um, "greedy") != NOBODY
     side = 1024 * mpp if row["split"] == SOURCES[0] else 832 * mpp
-    return Slide(places, probability, np.asarray(true), truth, side**2 / 1e6)
+    return Slide(positions, probability, np.asarray(true), truth, side**2 / 1e6)
 
 
 def pooled(parts: list[Slide]) -> Slide:

@@ -44,7 +44,7 @@ from metaphase.jobs.lab.running import standings
 from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.results import load_results
 from metaphase.jobs.training.cohort import truth_of
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
@@ -129,9 +129,9 @@ def laid_out(cohort: Path, cases: pd.DataFrame, folder: Path) -> None:
     table.to_csv(folder / "patients.csv", index=False)
 
 
-def run_command(arguments: Sequence[str], place: Path) -> subprocess.Popen[str]:
+def run_command(arguments: Sequence[str], position: Path) -> subprocess.Popen[str]:
     """A command as the user types it, in the laboratory's folder."""
-    return subprocess.Popen([sys.executable, "-m", "metaphase", *arguments], cwd=place, text=True)
+    return subprocess.Popen([sys.executable, "-m", "metaphase", *arguments], cwd=position, text=True)
 
 
 def waiting(lab: Lab) -> Iterator[Asked]:
@@ -167,13 +167,13 @@ def followed(lab: Lab, truths: dict[str, pd.DataFrame], options: argparse.Namesp
             return {"commands": 1 + commands, "paths": 1, "answers": answers, "minutes": seconds / 60}
 
 
-def judged(model: str | Path, place: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
+def judged(model: str | Path, position: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """How good a model is on the slides of a bench, by the truth of the simulation, and how fast."""
     ready = ReadyDetector(load_detector([model]), EngineConfig(device=options.device))
-    slides = cohort_slides(place / "manifest.csv")
-    detect_cohort(slides, place / name, ready)
+    slides = cohort_slides(position / "manifest.csv")
+    detect_cohort(slides, position / name, ready)
     result = evaluate_mitoses(
-        place / "truth.csv", place / name / "candidates.parquet", manifest=place / "manifest.csv",
+        position / "truth.csv", position / name / "candidates.parquet", manifest=position / "manifest.csv",
         matching=MatchingConfig(threshold=ready.detector.points.mitoses.delta), bootstrap=BootstrapConfig(),
     )  # fmt: skip
     rates = [measure_rates(ready, slides[0].slide).whole_mm2_per_s for _ in range(3)]
@@ -187,33 +187,37 @@ def he_of(cohort: Path, case: str) -> Path:
     return (cohort / case / "he.tif").resolve()
 
 
-def write_bench(cohort: Path, cases: pd.DataFrame, place: Path) -> None:
+def write_bench(cohort: Path, cases: pd.DataFrame, position: Path) -> None:
     """Manifest and truth of slides to test on."""
-    place.mkdir(parents=True, exist_ok=True)
+    position.mkdir(parents=True, exist_ok=True)
     tables = [truth_of({"case": case, "he": he_of(cohort, case)}) for case in cases["case"]]
-    write_table(place / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"}))
+    write_table(
+        position / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"})
+    )
     slides = [str(he_of(cohort, case)) for case in cases["case"]]
-    write_table(place / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
+    write_table(position / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
 
 
 def everywhere(
     model: str | Path, cohort: Path, name: str, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
     """At home and in the third laboratory; the bundled pair beside it, in the same minutes."""
-    told = {}
+    described = {}
     for bench in ("home", "abroad"):
-        told[bench] = judged(model, cohort.parent / bench, name, options)
+        described[bench] = judged(model, cohort.parent / bench, name, options)
         if model != BUNDLED:
-            told[f"{bench}, {BUNDLED}"] = judged(BUNDLED, cohort.parent / bench, f"{name}-bundled", options)
-    return told
+            described[f"{bench}, {BUNDLED}"] = judged(
+                BUNDLED, cohort.parent / bench, f"{name}-bundled", options
+            )
+    return described
 
 
 def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """One laboratory of so many pairs, from its folder of slides to figures."""
-    place = cohort.parent / f"pairs{total}"
+    position = cohort.parent / f"pairs{total}"
     own = cases[cases["use"] == "learn"].head(total)
-    laid_out(cohort, own, place / "slides")
-    lab = Lab(place / "lab", options.device)
+    laid_out(cohort, own, position / "slides")
+    lab = Lab(position / "lab", options.device)
     lab.root.mkdir(exist_ok=True)
     started = time.perf_counter()
     if run_command(["lab", "init", "../slides", "--start", options.start], lab.root).wait():
@@ -242,37 +246,37 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
 
 def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """Somebody answers about detections of one slide; two labelled slides choose, no PHH3 is there."""
-    place = cohort.parent / f"corrections{options.corrections}"
-    place.mkdir(exist_ok=True)
+    position = cohort.parent / f"corrections{options.corrections}"
+    position.mkdir(exist_ok=True)
     own = cases[(cases["use"] == "learn") & (cases["centre"] == OWN[0])].head(3)
     rows = pd.concat([own, cases[cases["use"] == "home"]])
     rows = rows.assign(phh3="", patient=rows["case"], he=[str(he_of(cohort, case)) for case in rows["case"]])
     rows["split"] = np.where(rows["use"] == "home", "test", "validation")
     table = rows[["case", "he", "phh3", "centre", "split", "patient"]]
-    write_table(place / "one.csv", table.head(1))
-    write_table(place / "manifest.csv", table[1:])
+    write_table(position / "one.csv", table.head(1))
+    write_table(position / "manifest.csv", table[1:])
     labels = [truth_of(row) for row in table[1:].to_dict("records")]
-    write_table(place / "reference.csv", pd.concat(labels, ignore_index=True))
+    write_table(position / "reference.csv", pd.concat(labels, ignore_index=True))
     ready = ReadyDetector(load_detector([BUNDLED]), EngineConfig(device=options.device))
-    detect_cohort(cohort_slides(place / "one.csv"), place / "results", ready)
-    (result,) = load_results([place / "results"])
+    detect_cohort(cohort_slides(position / "one.csv"), position / "results", ready)
+    (result,) = load_results([position / "results"])
     found = result.candidates.sort_values("probability", ascending=False)
     real = truth_of(rows.iloc[0].to_dict())[["x", "y"]].to_numpy(float)
     reach_px = MatchingConfig().radius_um / result.mpp
     answers = {MITOSIS: 0, "not": 0}
-    with PlaceLog(result.folder, options.side, options.side) as log:
+    with PositionLog(result.folder, options.side, options.side) as log:
         for x, y in found.head(options.corrections)[["x", "y"]].to_numpy(float).tolist():
             apart = np.hypot(real[:, 0] - x, real[:, 1] - y)
             verdict = MITOSIS if apart.min() <= reach_px else "not"
-            log.record("observer", place_name(x, y), verdict)
+            log.record("observer", position_name(x, y), verdict)
             answers[verdict] += 1
-    (place / "run.toml").write_text(CORRECTED)
+    (position / "run.toml").write_text(CORRECTED)
     arguments = ["run", "run.toml", "-o", "run", "--corrections", "results"]
     started = time.perf_counter()
     device = ["--device", options.device] if options.device else []
-    if run_command([*arguments, *device], place).wait():
+    if run_command([*arguments, *device], position).wait():
         raise SystemExit("metaphase run failed")
-    model = place / "run" / "model" / "pair.safetensors"
+    model = position / "run" / "model" / "pair.safetensors"
     return {"corrections": answers, "minutes": round((time.perf_counter() - started) / 60, 1),
             "delivered": parse_card(model.with_suffix(".json")).known_metrics.chosen,
             **everywhere(model, cohort, f"corrections{options.corrections}", options)}  # fmt: skip
@@ -280,11 +284,11 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
 
 def odd_folder(options: argparse.Namespace) -> None:
     """A folder with slides that do not fit, and what `metaphase lab init` says of it."""
-    place: Path = options.folder.resolve() / "odd"
-    cohort = place.parent / f"seed{options.seed}" / "cohort"
+    position: Path = options.folder.resolve() / "odd"
+    cohort = position.parent / f"seed{options.seed}" / "cohort"
     cases = simulated(cohort, options)
     own = list(cases.loc[cases["use"] == "learn", "case"])
-    slides = place / "slides"
+    slides = position / "slides"
     shutil.rmtree(slides, ignore_errors=True)
     laid_out(cohort, cases[cases["use"] == "learn"], slides)
 
@@ -303,12 +307,12 @@ def odd_folder(options: argparse.Namespace) -> None:
     shutil.copy(path(4, "HE"), path(4, "PHH3"))
     whole = path(5, "HE").read_bytes()
     path(5, "HE").write_bytes(whole[: len(whole) // 2])
-    told = ["PHH3 slides exchanged with the next", "PHH3 slides exchanged with the one before",
+    described = ["PHH3 slides exchanged with the next", "PHH3 slides exchanged with the one before",
             "names of the two stains swapped", "PHH3 slide missing", "PHH3 slide is a copy of the H&E",
             "H&E slide cut off at half of its bytes"]  # fmt: skip
-    for case, what in zip(own, told, strict=False):
+    for case, what in zip(own, described, strict=False):
         print(f"{case}: {what}")
-    lab = place / "lab"
+    lab = position / "lab"
     lab.mkdir(exist_ok=True)
     raise SystemExit(run_command(["lab", "init", "../slides"], lab).wait())
 
@@ -345,11 +349,11 @@ def main() -> None:
     options.most = 6 if small else total_of(options.most_pairs)
     if options.odd:
         odd_folder(options)
-    place: Path = options.folder.resolve() / f"seed{options.seed}"
-    cohort = place / "cohort"
+    position: Path = options.folder.resolve() / f"seed{options.seed}"
+    cohort = position / "cohort"
     cases = simulated(cohort, options)
     for bench in ("home", "abroad"):
-        write_bench(cohort, cases[cases["use"] == bench], place / bench)
+        write_bench(cohort, cases[cases["use"] == bench], position / bench)
     taken = socket.socket()
     with suppress(OSError):  # another trial has it
         taken.bind(("127.0.0.1", PORT))
@@ -357,12 +361,12 @@ def main() -> None:
     tries: dict[str, Any] = {f"pairs{total}": total for total in totals}
     for name, total in tries.items() if options.corrections is None else [("corrections", None)]:
         if total is None:
-            told = corrected(cohort, cases, options)
+            described = corrected(cohort, cases, options)
         elif total:
-            told = tried(total, cohort, cases, options)
+            described = tried(total, cohort, cases, options)
         else:
-            told = {"pairs": 0} | everywhere(BUNDLED, cohort, BUNDLED, options)
-        row = told | {"seed": options.seed, "side": options.side}
+            described = {"pairs": 0} | everywhere(BUNDLED, cohort, BUNDLED, options)
+        row = described | {"seed": options.seed, "side": options.side}
         print(json.dumps(row, indent=2), flush=True)
         (options.folder / f"{name}-seed{options.seed}.json").write_text(json.dumps(row) + "\n")
     taken.close()

@@ -91,7 +91,7 @@ def causes(table: pd.DataFrame, truth: pd.DataFrame) -> tuple[Counter[str], Coun
     mitoses = truth[truth["category"] == "mitosis"].reset_index(drop=True)
     accepted = table[table["accepted"]].reset_index(drop=True)
     matched = match(
-        _places(accepted, ""), accepted["probability"].to_numpy(), _places(mitoses, "_he"), RADIUS_PX
+        _positions(accepted, ""), accepted["probability"].to_numpy(), _positions(mitoses, "_he"), RADIUS_PX
     )
     found = set(matched[matched >= 0].tolist())
     missing = Counter(why_missing(row, table) for index, row in mitoses.iterrows() if index not in found)
@@ -123,15 +123,15 @@ def why_false(point: pd.Series[Any], truth: pd.DataFrame, positive: pd.DataFrame
     return "CNN2: something brown" if row is None else f"CNN2: {row['category'].replace('_', ' ')}"
 
 
-def _nearest(table: pd.DataFrame, place: npt.NDArray[np.float64]) -> pd.Series[Any] | None:
+def _nearest(table: pd.DataFrame, position: npt.NDArray[np.float64]) -> pd.Series[Any] | None:
     """The row within the matching radius of a PHH3 place, if there is one."""
     if not len(table):
         return None
-    distance, index = cKDTree(_places(table, "_phh3")).query(place)
+    distance, index = cKDTree(_positions(table, "_phh3")).query(position)
     return table.iloc[int(index)] if distance <= RADIUS_PX else None
 
 
-def _places(table: pd.DataFrame, frame: str) -> npt.NDArray[np.float64]:
+def _positions(table: pd.DataFrame, frame: str) -> npt.NDArray[np.float64]:
     return table[[f"x{frame}", f"y{frame}"]].to_numpy(float)
 
 
@@ -165,8 +165,8 @@ def print_variants(cases: list[str], workspace: Path, truths: dict[str, pd.DataF
 
 def placing_error_um(table: pd.DataFrame, truth: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Distance of accepted points from the mitoses they belong to."""
-    places = _places(truth[truth["category"] == "mitosis"], "_he")
-    distance = cKDTree(places).query(_places(table[table["accepted"]], ""))[0] * MPP
+    positions = _positions(truth[truth["category"] == "mitosis"], "_he")
+    distance = cKDTree(positions).query(_positions(table[table["accepted"]], ""))[0] * MPP
     return np.asarray(distance[distance <= RADIUS_PX * MPP])
 
 
@@ -176,10 +176,10 @@ def print_visibility(cohort: Path, data: Path | None) -> None:
     for number, folder in enumerate(sorted(cohort.glob("case*"))):
         truth, rng = pd.read_parquet(folder / "truth.parquet"), np.random.default_rng(number)
         truth["what"] = truth["kind"].where(truth["category"] == "mitosis", truth["category"])
-        places = {str(name): _places(part, "_he") for name, part in truth.groupby("what")}
-        places["random place"] = _beside(truth, rng)
+        positions = {str(name): _positions(part, "_he") for name, part in truth.groupby("what")}
+        positions["random place"] = _beside(truth, rng)
         with open_slide(folder / "he.tif") as slide:
-            for name, points in places.items():
+            for name, points in positions.items():
                 jittered = points[:60] + rng.normal(0, JITTER_PX, points[:60].shape)
                 found.setdefault(name, []).append(measure_contrast(slide, jittered))
     for name, mpp in REAL.items() if data else ():
@@ -192,7 +192,7 @@ def print_visibility(cohort: Path, data: Path | None) -> None:
 
 def _beside(truth: pd.DataFrame, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Places of the tumour where no object is: 30 um and more from a mitosis."""
-    mitoses = _places(truth[truth["category"] == "mitosis"], "_he")
+    mitoses = _positions(truth[truth["category"] == "mitosis"], "_he")
     angle = rng.uniform(0, 2 * np.pi, len(mitoses))
     away = rng.uniform(30, 60, len(mitoses)) / MPP
     return mitoses + np.stack([np.cos(angle) * away, np.sin(angle) * away], axis=1)
@@ -204,10 +204,10 @@ def _add_real(found: dict[str, list[npt.NDArray[np.float64]]], folder: Path, mpp
     rng = np.random.default_rng(0)
     for image, part in labels[labels["label"] == "mitosis"].groupby("image"):
         with open_slide(next(folder.rglob(str(image))), mpp=mpp) as slide:
-            places = rng.uniform(130, min(slide.width, slide.height) - 130, (6, 2))
+            positions = rng.uniform(130, min(slide.width, slide.height) - 130, (6, 2))
             for name, points in (
                 ("labelled mitosis", part[["x", "y"]].to_numpy(float)),
-                ("random place", places),
+                ("random place", positions),
             ):
                 found.setdefault(f"real {name}", []).append(measure_contrast(slide, points))
 

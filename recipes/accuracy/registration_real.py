@@ -57,9 +57,9 @@ def field_errors(data: Path, name: str, labels: pd.DataFrame, painted: pd.DataFr
     }
 
 
-def nearest(places: np.ndarray, others: np.ndarray) -> np.ndarray:
+def nearest(positions: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Distance from each place to the nearest of the others; none without others."""
-    return cKDTree(others).query(places)[0] if len(others) and len(places) else np.zeros(0)
+    return cKDTree(others).query(positions)[0] if len(others) and len(positions) else np.zeros(0)
 
 
 def print_fields(data: Path, count: int) -> None:
@@ -105,8 +105,8 @@ def print_kidney(data: Path) -> None:
     }
     print(f"{len(both)} landmarks; verdict {registration.verdict.status}: {registration.verdict.reasons}")
     print("| method | median px | 90 % |\n|---|---:|---:|")
-    for name, places in methods.items():
-        miss = np.percentile(np.linalg.norm(places - he_marks, axis=1), [50, 90])
+    for name, positions in methods.items():
+        miss = np.percentile(np.linalg.norm(positions - he_marks, axis=1), [50, 90])
         print(f"| {name} | {miss[0]:.1f} | {miss[1]:.1f} |")
 
 

@@ -63,8 +63,8 @@ def simulated_images(cohort: Path) -> list[LabelledImage]:
     points = []
     for case in rows["case"]:
         truth = read_table(cohort / str(case) / "truth.parquet")
-        places = truth.loc[truth["category"] == MITOSIS, ["x_he", "y_he"]].set_axis(["x", "y"], axis=1)
-        points.append(places.assign(case=case, label=MITOSIS))
+        positions = truth.loc[truth["category"] == MITOSIS, ["x_he", "y_he"]].set_axis(["x", "y"], axis=1)
+        points.append(positions.assign(case=case, label=MITOSIS))
     return read_images(image_sources(rows.assign(kind="field"), pd.concat(points)), MEMORY_GB)
 
 

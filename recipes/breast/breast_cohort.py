@@ -150,9 +150,9 @@ def tupac(data: Path) -> Cohort:
     table["split"] = np.where(number % every == left, "validation", "train")
     near = []
     for _, rows in table.groupby("slide"):
-        places = rows[["x", "y"]].to_numpy(np.float64)
-        for image, place in zip(rows["image"], places, strict=True):
-            shift = places - place
+        positions = rows[["x", "y"]].to_numpy(np.float64)
+        for image, position in zip(rows["image"], positions, strict=True):
+            shift = positions - position
             reach = np.abs(shift).max(axis=1)
             shown = shift[(reach > 0) & (reach < CROP_PX / 2)] + CROP_PX / 2
             near.append(pd.DataFrame(shown, columns=["x", "y"]).assign(image=image, label=MITOSIS))

@@ -257,7 +257,7 @@ def judged(images: Sequence[LabelledImage], found: Found, fold: int) -> list[dic
     return rows
 
 
-def told(table: pd.DataFrame) -> None:
+def described(table: pd.DataFrame) -> None:
     """Mean over laboratories and how it differs from the first choice, with the spread of the differences."""
     own = table[~table["laboratory"].isin(REPORTED)]
     recall = own.groupby(["choice", "laboratory"])["recall"].mean().unstack()
@@ -313,7 +313,7 @@ def main() -> None:
                 for line in pool.imap_unordered(_work, tasks, chunksize=1):
                     print(line, flush=True)
     tables = [pd.read_csv(path) for path in sorted(options.folder.glob("*-[0-9].csv"))]
-    told(pd.concat(tables, ignore_index=True))
+    described(pd.concat(tables, ignore_index=True))
 
 
 _SHARED: tuple[list[LabelledImage], Any]

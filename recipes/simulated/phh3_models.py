@@ -191,8 +191,8 @@ def squares(slide: Slide, table: pd.DataFrame) -> RGB:
 
 
 def _near(wanted: pd.DataFrame, table: pd.DataFrame) -> int:
-    places = wanted[["x_phh3", "y_phh3"]].to_numpy(float)
-    away = np.linalg.norm(places[:, None] - table[["x", "y"]].to_numpy(float)[None], axis=2)
+    positions = wanted[["x_phh3", "y_phh3"]].to_numpy(float)
+    away = np.linalg.norm(positions[:, None] - table[["x", "y"]].to_numpy(float)[None], axis=2)
     return int((away.min(axis=1, initial=np.inf) * MPP <= RADIUS_UM).sum())
 
 
@@ -218,9 +218,9 @@ def write_stores(folder: Path, options: argparse.Namespace) -> None:
                 cuts.append(cut_tiles(options.tiles / "artefact", options.tile_repeats))
             for network in NETWORKS:
                 _write_store(folder / role / network, network, cuts)
-            told = {"mitoses": sum(cut.mitoses for cut in cuts), "found": sum(cut.found for cut in cuts)}
-            (folder / role / "search.json").write_text(json.dumps(told))
-            print(f"{role}: {len(cuts)} slides, {told}", flush=True)
+            described = {"mitoses": sum(cut.mitoses for cut in cuts), "found": sum(cut.found for cut in cuts)}
+            (folder / role / "search.json").write_text(json.dumps(described))
+            print(f"{role}: {len(cuts)} slides, {described}", flush=True)
 
 
 def _write_store(store: Path, network: str, cuts: Iterable[Cut]) -> None:

@@ -156,9 +156,9 @@ def detect(
         return _result(detect_slide(chosen[0], folder / chosen[0].name, ready, config, progress=progress))
     done = detect_cohort(chosen, folder, ready, config, watch=BatchWatch(progress))
     if done.failures:
-        told = "; ".join(f"{each.name}: {each.message.rstrip('.')}" for each in done.failures)
+        problems = "; ".join(f"{each.name}: {each.message.rstrip('.')}" for each in done.failures)
         raise MetaphaseError(
-            f"{len(done.failures)} of {len(chosen)} slides failed ({told})",
+            f"{len(done.failures)} of {len(chosen)} slides failed ({problems})",
             path=folder,
             next_step="read its errors.log, leave them out and call it again: the others are done, and kept",
         )

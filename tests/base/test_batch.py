@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaphase.base.errors import Caution, OutputError, UsageError
+from metaphase.base.errors import OutputError, ResultWarning, UsageError
 from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
 from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
@@ -109,8 +109,11 @@ def test_a_watch_hears_everything_in_order() -> None:
 
 
 def test_a_kind_of_warning_is_told_once_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    pale, blurred = Caution("pale", "it is pale"), Caution("blurred", "a third is blurred", "look at it")
-    worse, old = Caution("blurred", "a half is blurred"), Caution("old", "it is old")
+    pale, blurred = (
+        ResultWarning("pale", "it is pale"),
+        ResultWarning("blurred", "a third is blurred", "look at it"),
+    )
+    worse, old = ResultWarning("blurred", "a half is blurred"), ResultWarning("old", "it is old")
     items = {
         "a": SimpleNamespace(warnings=[pale]),
         "b": SimpleNamespace(warnings=[pale, blurred]),
@@ -120,13 +123,13 @@ def test_a_kind_of_warning_is_told_once_at_the_end(capsys: pytest.CaptureFixture
     }
     with batch_bar() as watch:
         run_batch(items, lambda item, _progress: item, None, watch)
-    told = capsys.readouterr().err.splitlines()
-    assert told[-3:] == [
+    described = capsys.readouterr().err.splitlines()
+    assert described[-3:] == [
         "warning: 2 slides (a, b): it is pale",
         "warning: 2 slides (b, c): for example b: a third is blurred: look at it",
         "warning: d: it is old",
     ]
-    assert sum(line.startswith("warning") for line in told) == 3
+    assert sum(line.startswith("warning") for line in described) == 3
 
 
 def test_a_line_of_the_bar_goes_with_its_item() -> None:

@@ -178,11 +178,11 @@ def test_a_table_of_ours_with_a_changed_byte_is_no_other_table(tmp_path: Path) -
 
 
 def test_what_is_said_of_a_table_is_shared_by_tables_made_of_it(tmp_path: Path) -> None:
-    told = Remark(model="breast", cases=["a", "b"])
+    described = Remark(model="breast", cases=["a", "b"])
     table = pd.DataFrame({"x": [1.0, 2.0]})
-    table.attrs["points"] = told
+    table.attrs["points"] = described
     write_table(tmp_path / "a.parquet", table)
     back = read_table(tmp_path / "a.parquet")
-    assert back.attrs == {"points": told}
+    assert back.attrs == {"points": described}
     for one in (table, back):
         assert one[one["x"] > 1].assign(y=0).attrs["points"] is one.attrs["points"]

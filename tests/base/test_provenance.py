@@ -169,10 +169,10 @@ def test_large_files_are_judged_by_pieces_all_over(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(size)
     seen = {file_fingerprint(path)}
-    for place in (0, size // 2, size - 1):
+    for position in (0, size // 2, size - 1):
         with path.open("r+b") as file:
-            file.seek(max(0, place - PIECE_BYTES))
-            file.write(b"\1" * min(2 * PIECE_BYTES + 100_000, size - max(0, place - PIECE_BYTES)))
+            file.seek(max(0, position - PIECE_BYTES))
+            file.write(b"\1" * min(2 * PIECE_BYTES + 100_000, size - max(0, position - PIECE_BYTES)))
         seen.add(file_fingerprint(path))
     assert len(seen) == 4
 

@@ -65,10 +65,10 @@ def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, m
         "detect", he_slide, "-o", tmp_path, "--model", model, "--format", "csv", "--format", "asap", "--json"
     )
     assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout)
-    (summary,) = told["slides"]
-    assert told["failed"] == []
-    assert told["model"]["name"] == "tiny"
+    described = json.loads(result.stdout)
+    (summary,) = described["slides"]
+    assert described["failed"] == []
+    assert described["model"]["name"] == "tiny"
     assert "model" not in summary
     assert summary["mpp_source"] == "metadata"
     assert {"detections.csv", "detections.xml", "report.html"} <= set(summary["files"])
@@ -138,18 +138,18 @@ def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path
     assert codes == [0, 1]  # a and bad are the first shard's
     for name in ("detections.parquet", "candidates.parquet", "index.html"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
-    told = ("--json", "--log-json")
-    crew = run("detect", *slides, "-o", tmp_path / "crew", *options, "--workers", "1", *told)
-    assert crew.returncode == 1
-    assert "Traceback" not in crew.stderr
-    lines = [json.loads(line) for line in crew.stderr.splitlines()]
+    described = ("--json", "--log-json")
+    pool = run("detect", *slides, "-o", tmp_path / "crew", *options, "--workers", "1", *described)
+    assert pool.returncode == 1
+    assert "Traceback" not in pool.stderr
+    lines = [json.loads(line) for line in pool.stderr.splitlines()]
     events = [(line["event"], line["name"]) for line in lines]
     assert {*events} == {(event, name) for name in "ab" for event in ("started", "finished")} | {
         ("started", "bad"),
         ("failed", "bad"),
     }
     assert (lines[-1]["done"], lines[-1]["total"], lines[-1]["seconds_left"]) == (3, 3, 0)
-    printed = json.loads(crew.stdout)
+    printed = json.loads(pool.stdout)
     assert [one["name"] for one in printed["failed"]] == ["bad"]
     assert [one["name"] for one in printed["slides"]] == ["a", "b"]
     for name in ("detections.parquet", "candidates.parquet", "index.html"):
@@ -177,9 +177,9 @@ def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Pat
         subprocess.Popen([*command, "-o", str(shared)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         for _ in range(2)
     ]
-    told = [process.communicate()[1].decode() for process in both]
+    described = [process.communicate()[1].decode() for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    searched = [line for text in told for line in text.splitlines() if "search: done" in line]
+    searched = [line for text in described for line in text.splitlines() if "search: done" in line]
     assert sorted(line[0] for line in searched) == ["a", "b"]
     assert not (shared / ".batch").exists()
     assert list(pd.read_parquet(shared / "candidates.parquet")["slide"].unique()) == ["a", "b"]

@@ -23,7 +23,7 @@ from metaphase.images.tissue.finding import load_tissue
 from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.jobs.results import SlideResult, load_result
 from metaphase.jobs.slide_review import apply_reviews, log_of
-from metaphase.labels.observers.places import place_name
+from metaphase.labels.observers.positions import position_name
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app
@@ -131,8 +131,8 @@ def review(folder: Path) -> None:
     table = load_result(folder).candidates.sort_values("probability", ascending=False)
     with log_of(load_result(folder)) as log:
         for row in table.index[:2]:
-            log.record("Anna", place_name(table["x"][row], table["y"][row]), "not")
-        log.record("Anna", place_name(300.0, 200.0), "mitosis")
+            log.record("Anna", position_name(table["x"][row], table["y"][row]), "not")
+        log.record("Anna", position_name(300.0, 200.0), "mitosis")
     apply_reviews([folder.parent])
 
 
@@ -143,9 +143,9 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     check_summary(summary)
     (scored,) = json.loads(call("score", folder, "--json"))
-    for told in (summary, scored):
-        assert {name: told[name] for name in expected} == expected
-        assert told["proliferation"] == count.count
+    for described in (summary, scored):
+        assert {name: described[name] for name in expected} == expected
+        assert described["proliferation"] == count.count
     for printed in (detected, call("score", folder.parent)):
         row = next(line for line in printed.splitlines() if line.split()[0] == "slide" and count.kind in line)
         assert re.search(rf"\b{count.text} +{count.interval_text} +{count.kind} ", row), printed
@@ -176,6 +176,13 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
         (listed,) = client.post("/api/slides", json={}).json()["slides"]
         shown = client.post(f"/api/count/{viewed.key}", json={}).json()
     viewed.close()
-    for told in (listed, shown):
-        assert (told["count"], told["low"], told["high"]) == (count.count, *count.count_interval)
-        assert (told["text"], told["interval"], told["kind"]) == (count.text, count.interval_text, count.kind)
+    for described in (listed, shown):
+        assert (described["count"], described["low"], described["high"]) == (
+            count.count,
+            *count.count_interval,
+        )
+        assert (described["text"], described["interval"], described["kind"]) == (
+            count.text,
+            count.interval_text,
+            count.kind,
+        )

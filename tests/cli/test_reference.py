@@ -96,11 +96,13 @@ def test_decisions_survive_building_again(cohort: Path, results: dict[str, dict[
     with pytest.raises(UsageError, match="nobody has reviewed"):
         run("apply", folder / "w")
     table = pd.read_csv(folder / "w" / "reference.csv", dtype={"case": str})
-    places = table.loc[table["accepted"], ["case", "x", "y", "x_phh3", "y_phh3"]].head(1)
-    places.assign(decision="reject", reviewer="Anna", time="2026-01-01").to_csv(folder / "d.csv", index=False)
+    positions = table.loc[table["accepted"], ["case", "x", "y", "x_phh3", "y_phh3"]].head(1)
+    positions.assign(decision="reject", reviewer="Anna", time="2026-01-01").to_csv(
+        folder / "d.csv", index=False
+    )
     for _ in range(2):
-        told = json.loads(run("apply", folder / "w", "--decisions", folder / "d.csv", "--json"))
-        assert told == {"reviewed": 1, "changed": 1, "stale": 0, "points": 17, "accepted": 7}
+        described = json.loads(run("apply", folder / "w", "--decisions", folder / "d.csv", "--json"))
+        assert described == {"reviewed": 1, "changed": 1, "stale": 0, "points": 17, "accepted": 7}
     run("build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml", code=1)
     after = pd.read_csv(folder / "w" / "reference.csv", dtype={"case": str})
     assert after.loc[after["reviewer"] == "Anna", "accepted"].tolist() == [False]
@@ -121,8 +123,8 @@ def test_wrong_use_is_told_before_any_work(cohort: Path, tmp_path: Path) -> None
     (tmp_path / "bad.toml").write_text("[reference]\nvisible = 1\n")
     with pytest.raises(UsageError, match=r"\[reference\]"):
         run("build", "--manifest", plain, "-o", tmp_path / "w", "--config", tmp_path / "bad.toml")
-    told = json.loads(run("build", "--manifest", plain, "-o", tmp_path / "w", "--json", code=1))
-    assert "phh3 classify" in told[0]["reason"]
+    described = json.loads(run("build", "--manifest", plain, "-o", tmp_path / "w", "--json", code=1))
+    assert "phh3 classify" in described[0]["reason"]
 
 
 @pytest.mark.slow

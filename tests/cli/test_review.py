@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.positions import PositionLog, position_name
 from tests.cli.running import run
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import spread_positions, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 3000, 2200
-PLACES = spread_places(12, WIDTH, HEIGHT)
+PLACES = spread_positions(12, WIDTH, HEIGHT)
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     nobody = run("review", "apply", results)
     assert nobody.returncode == 2
     assert "Run metaphase view on it first" in nobody.stderr
-    with PlaceLog(results / "one", WIDTH, HEIGHT) as log:
-        log.record("Anna", place_name(*PLACES[0]), "not")
+    with PositionLog(results / "one", WIDTH, HEIGHT) as log:
+        log.record("Anna", position_name(*PLACES[0]), "not")
     applied = run("review", "apply", results, "--json")
     assert applied.returncode == 0, applied.stderr
-    (told,) = json.loads(applied.stdout)
-    assert told["machine"]["counted"] - told["counted"] == 1
+    (described,) = json.loads(applied.stdout)
+    assert described["machine"]["counted"] - described["counted"] == 1
     assert "Anna: 1 of 6" in (results / "one" / "report.html").read_text()
     taken = run(
         "review", "import", results / "one", "--from", results / "one" / "detections.geojson",

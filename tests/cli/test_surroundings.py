@@ -110,9 +110,9 @@ def test_nobody_listens(arguments: tuple[str, ...], he_slide: Path) -> None:
 def test_a_narrow_terminal_cuts_no_number(tmp_path: Path, he_slide: Path, model: Path) -> None:
     done = run(*detect(he_slide, model, tmp_path), COLUMNS="40")
     assert done.returncode == 0
-    told = json.loads((tmp_path / "he" / "summary.json").read_bytes())
+    described = json.loads((tmp_path / "he" / "summary.json").read_bytes())
     assert "…" not in done.stdout
-    assert count_text(told["count"]) in done.stdout
+    assert count_text(described["count"]) in done.stdout
     assert str(tmp_path) in done.stdout.replace("\n", "")
     shown = run("info", he_slide, COLUMNS="40").stdout
     assert "500" in shown

@@ -15,7 +15,7 @@ from metaphase.images.tissue.finding import TissueMask
 Floats = npt.NDArray[np.float64]
 MPP = 0.25
 
-places_um = hnp.arrays(
+positions_um = hnp.arrays(
     np.float64,
     st.tuples(st.integers(1, 12), st.just(2)),
     elements=st.floats(-5000, 5000, allow_nan=False).map(lambda value: round(value, 2)),

@@ -173,7 +173,7 @@ def test_the_interval_holds_where_the_chances_are_right() -> None:
     assert held >= 36
 
 
-def test_misses_raise_and_doubt_widens_a_calibrated_count() -> None:
+def test_misses_raise_and_warning_widens_a_calibrated_count() -> None:
     plain, missed, doubtful = (
         counted(15, 60, site)[0].calibrated for site in (sure(), sure(missed=0.5), sure(spread=1.0))
     )
@@ -188,9 +188,9 @@ def test_misses_raise_and_doubt_widens_a_calibrated_count() -> None:
 
 def test_evidence_counts_the_others_around_a_detection() -> None:
     config, slide_mm2 = CountConfig(), 20.0
-    places = np.array([[0.0, 0.0], [100.0, 0.0], [9000.0, 0.0], [50.0, 0.0]])
+    positions = np.array([[0.0, 0.0], [100.0, 0.0], [9000.0, 0.0], [50.0, 0.0]])
     found = evidence(
-        places, np.array([0.9, 0.8, 0.9, 0.1]), counted_from=0.5, area_mm2=slide_mm2, config=config
+        positions, np.array([0.9, 0.8, 0.9, 0.1]), counted_from=0.5, area_mm2=slide_mm2, config=config
     )
     others = np.array([1, 1, 0, 2])  # counted ones within the hotspot's radius, without oneself
     expected = np.log((others + 1) / config.area_mm2 / ((3 + 1) / slide_mm2))
@@ -212,14 +212,18 @@ def test_a_large_slide_is_counted_in_its_hotspot() -> None:
 def test_answers_about_a_slide_enter_its_own_count() -> None:
     generator = np.random.default_rng(10)
     points, probability, true = scene(generator, 15, 60, 1300.0)
-    places = table(points, probability)
-    told = np.column_stack([places[["x", "y"]].to_numpy(), true.astype(float)])
+    positions = table(points, probability)
+    described = np.column_stack([positions[["x", "y"]].to_numpy(), true.astype(float)])
     tissue = all_tissue(1300, 1300)
     some, every = (
         count_slide(
-            places, mpp=0.25, tissue=tissue, config=CONFIG, site=replace(sure(spread=0.5), own_answers=rows)
+            positions,
+            mpp=0.25,
+            tissue=tissue,
+            config=CONFIG,
+            site=replace(sure(spread=0.5), own_answers=rows),
         )
-        for rows in (told[:0], told)
+        for rows in (described[:0], described)
     )
     assert some.calibrated is not None
     assert every.calibrated is not None

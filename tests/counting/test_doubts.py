@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting.clinical import SlideCount, background_doubt, count_slide
+from metaphase.counting.clinical import SlideCount, background_warning, count_slide
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 
@@ -18,8 +18,8 @@ MPP, SIDE_MM = 0.25, 2.5
 def score_of(count: int, false_per_mm2: float = 0.0) -> SlideCount:
     """A tumour of 6.25 mm2 with its detections close together."""
     rng = np.random.default_rng(0)
-    places = rng.normal(SIDE_MM * 500 / MPP, 200, (count, 2))
-    table = pd.DataFrame(places, columns=["x", "y"]).assign(slide="s", probability=0.99, label="mitosis")
+    positions = rng.normal(SIDE_MM * 500 / MPP, 200, (count, 2))
+    table = pd.DataFrame(positions, columns=["x", "y"]).assign(slide="s", probability=0.99, label="mitosis")
     mask = TissueMask(np.ones((100, 100), np.bool_), SIDE_MM * 10, 0.0, 0.0, SIDE_MM * 10 / MPP)
     config = CountConfig(false_per_mm2=false_per_mm2)
     return count_slide(table, mpp=MPP, tissue=mask, config=config)
@@ -31,7 +31,7 @@ def score_of(count: int, false_per_mm2: float = 0.0) -> SlideCount:
 def test_a_count_is_doubted_where_half_of_it_may_be_false(
     count: int, false_per_mm2: float, warned: bool
 ) -> None:
-    said = background_doubt(score_of(count, false_per_mm2))
+    said = background_warning(score_of(count, false_per_mm2))
     assert bool(said) == warned
     if warned:
         assert f"{false_per_mm2:.1f} false detections per mm2" in said[0].text
@@ -39,9 +39,9 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
 
 
 def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
-    assert background_doubt(score_of(10)) == ()
+    assert background_warning(score_of(10)) == ()
     score = score_of(10, 7.0)
-    assert background_doubt(replace(score, in_force=replace(score.in_force, count=0.0))) == ()
+    assert background_warning(replace(score, in_force=replace(score.in_force, count=0.0))) == ()
 
 
 @pytest.mark.parametrize(("length_mm", "code"), [(3.98, "little-tissue"), (4.02, "only-area")])

@@ -35,7 +35,7 @@ def test_a_grade_that_false_detections_or_thetas_could_change_is_no_single_one(
     assert shown.text.startswith(text)
     assert shown.low <= found.grade <= shown.high
     assert bool(shown.reasons) == (reason is not None)
-    codes = [doubt.code for doubt in found.warnings]
+    codes = [warning.code for warning in found.warnings]
     assert ("grade-withheld" in codes) == shown.withheld
     assert ("grade-range" in codes) == (bool(shown.reasons) and not shown.withheld)
     if reason:

@@ -20,7 +20,7 @@ from metaphase.counting.hotspot import (
     run_ends,
 )
 from metaphase.counting.specimen import CountConfig
-from tests.counting.scenes import Floats, most_in_a_circle, places_um
+from tests.counting.scenes import Floats, most_in_a_circle, positions_um
 
 RADIUS = CountConfig().radius_um
 
@@ -35,26 +35,26 @@ def test_radius_of_two_square_millimetres() -> None:
     assert math.isclose(math.pi * RADIUS**2, 2e6)
 
 
-@given(places_um, st.floats(40, 400), st.floats(30, 900))
+@given(positions_um, st.floats(40, 400), st.floats(30, 900))
 def test_lattice_counts_are_exact(points: Floats, step: float, radius: float) -> None:
     lattice = lattice_around(points, radius, step)
     assert np.array_equal(lattice_counts(points, lattice, radius), plain_counts(points, lattice, radius))
 
 
-@given(places_um, st.integers(-40, 40), st.integers(1, 30))
+@given(positions_um, st.integers(-40, 40), st.integers(1, 30))
 def test_any_window_of_the_lattice_has_the_same_counts(points: Floats, corner: int, size: int) -> None:
     window = Lattice(100.0, corner, corner // 2, size, 2 * size)
     assert np.array_equal(lattice_counts(points, window, RADIUS), plain_counts(points, window, RADIUS))
 
 
-@given(places_um, st.floats(40, 400))
+@given(positions_um, st.floats(40, 400))
 def test_no_position_outside_the_window_holds_a_point(points: Floats, step: float) -> None:
     window = lattice_around(points, RADIUS, step)
     wider = Lattice(step, window.column - 2, window.row - 2, window.columns + 4, window.rows + 4)
     assert lattice_counts(points, window, RADIUS).sum() == lattice_counts(points, wider, RADIUS).sum()
 
 
-@given(places_um, st.integers(0, 2**32 - 1))
+@given(positions_um, st.integers(0, 2**32 - 1))
 def test_weighted_counts_are_counts_of_repeated_points(points: Floats, seed: int) -> None:
     weights = np.random.default_rng(seed).poisson(1.0, (len(points), 3)).astype(np.int32)
     lattice = lattice_around(points, RADIUS, 150.0)
@@ -72,7 +72,7 @@ def test_percentile_is_that_of_numpy(counts: list[int], percentile: float) -> No
     assert filled_percentile(both, percentile) == pytest.approx([expected, expected])
 
 
-@given(places_um, st.floats(100, 2000))
+@given(positions_um, st.floats(100, 2000))
 def test_no_circle_is_busier(points: Floats, radius: float) -> None:
     x, y, count = busiest_circle(points, radius)
     inside = np.hypot(points[:, 0] - x, points[:, 1] - y) <= radius

@@ -35,8 +35,8 @@ def half_tissue() -> TissueMask:
 def on_tissue(tissue: TissueMask, number: int, seed: int = 0) -> Floats:
     """Points in um, anywhere on the tissue with the same chance."""
     generator = np.random.default_rng(seed)
-    places = np.argwhere(tissue.mask)
-    chosen = places[generator.integers(0, len(places), number)] + generator.uniform(size=(number, 2))
+    positions = np.argwhere(tissue.mask)
+    chosen = positions[generator.integers(0, len(positions), number)] + generator.uniform(size=(number, 2))
     return (chosen[:, ::-1] * tissue.scale + (tissue.x, tissue.y)) * MPP
 
 
@@ -147,8 +147,8 @@ def test_clustering_of_very_many_points_uses_some_of_them() -> None:
 def test_separate_hotspots_do_not_overlap() -> None:
     generator = np.random.default_rng(0)
     groups = [
-        generator.uniform(0, 100, (size, 2)) + place
-        for size, place in ((20, (0, 0)), (12, (5000, 0)), (11, (5000, 1000)), (9, (0, 5000)))
+        generator.uniform(0, 100, (size, 2)) + position
+        for size, position in ((20, (0, 0)), (12, (5000, 0)), (11, (5000, 1000)), (9, (0, 5000)))
     ]
     points = np.concatenate(groups)
     lattice = lattice_around(points, QUICK.radius_um, 50.0)

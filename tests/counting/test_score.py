@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting.clinical import Count, SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.clinical import Count, SlideCount, count_slide, count_warnings, counts_in
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
-from tests.counting.scenes import MPP, Floats, all_tissue, places_um, table
+from tests.counting.scenes import MPP, Floats, all_tissue, positions_um, table
 
 QUICK = CountConfig(draws=0)
 
@@ -28,7 +28,7 @@ def clusters(*sizes: int) -> Floats:
     )
 
 
-@given(places_um)
+@given(positions_um)
 def test_count_is_the_95th_percentile_over_filled_positions(points: Floats) -> None:
     step, radius = QUICK.step_um, QUICK.radius_um
     low, high = np.floor((points.min(axis=0) - radius) / step), np.ceil((points.max(axis=0) + radius) / step)
@@ -120,7 +120,7 @@ def test_a_slide_without_mitoses() -> None:
     assert score.count_interval[0] < 0.1
     assert score.count_interval[1] == pytest.approx(-np.log(0.025), rel=0.1)
     assert score.density.values.max() == 0
-    assert [doubt.code for doubt in score.warnings] == ["grade-withheld"]
+    assert [warning.code for warning in score.warnings] == ["grade-withheld"]
 
 
 def test_empty_mask_is_reported_and_not_believed() -> None:
@@ -171,10 +171,10 @@ def test_a_reviewed_table_counts_what_people_said() -> None:
     every = count_slide(reviewed(clusters(8), 0.9, said[:8]), mpp=MPP, config=config)
     assert (every.count, every.unseen) == (5, 0)
     assert every.in_force.leaves_out == "errors of those who reviewed and mitoses that nobody marked"
-    asked = {doubt.code for doubt in count_doubts(every)}
+    asked = {warning.code for warning in count_warnings(every)}
     assert not asked & {"uncalibrated", "mostly-false"}, "a reviewed slide asks for no more answers"
     wider = count_slide(reviewed(clusters(8), 0.9, [""] * 8), mpp=MPP, config=config)
-    assert {"uncalibrated", "mostly-false"} <= {doubt.code for doubt in count_doubts(wider)}
+    assert {"uncalibrated", "mostly-false"} <= {warning.code for warning in count_warnings(wider)}
 
 
 @pytest.mark.parametrize(

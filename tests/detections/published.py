@@ -33,7 +33,7 @@ class Drawn:
     """An annotation on the slide of a number, counted from 1."""
 
     slide: int
-    places: Sequence[tuple[float | None, float | None]]
+    positions: Sequence[tuple[float | None, float | None]]
     agreed: int | None = 1
     type: int = SPOT
     deleted: int | None = 0
@@ -67,9 +67,9 @@ def write_database(
         for number, one in enumerate(drawn, start=1):
             facts = {"agreedClass": one.agreed, "deleted": one.deleted, "description": one.note}
             insert("Annotations", uid=number, slide=one.slide, type=one.type, **facts)
-            for order, (x, y) in enumerate(one.places, start=1):
-                place = {"coordinateX": x, "coordinateY": y, "orderIdx": order}
-                insert("Annotations_coordinates", annoId=number, slide=one.slide, **place)
+            for order, (x, y) in enumerate(one.positions, start=1):
+                position = {"coordinateX": x, "coordinateY": y, "orderIdx": order}
+                insert("Annotations_coordinates", annoId=number, slide=one.slide, **position)
         connection.commit()
     return path
 
@@ -103,11 +103,11 @@ def write_geojson(path: Path, content: Any) -> Path:
 # ---- ASAP ----
 
 
-def drawing(kind: str, group: str, *places: tuple[float, float], orders: Sequence[int] = ()) -> str:
+def drawing(kind: str, group: str, *positions: tuple[float, float], orders: Sequence[int] = ()) -> str:
     """An annotation of ASAP; `orders` are the numbers of its coordinates where they do not count up."""
-    numbers = orders or range(len(places))
+    numbers = orders or range(len(positions))
     corners = "".join(
-        f'<Coordinate Order="{n}" X="{x}" Y="{y}" />' for n, (x, y) in zip(numbers, places, strict=True)
+        f'<Coordinate Order="{n}" X="{x}" Y="{y}" />' for n, (x, y) in zip(numbers, positions, strict=True)
     )
     return (
         f'<Annotation Name="Annotation 0" Type="{kind}" PartOfGroup="{group}" Color="#F4FA58">'

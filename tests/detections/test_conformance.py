@@ -69,9 +69,9 @@ def classes_in(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", [known.name for known in FORMATS if not known.all_columns])
 def test_what_does_not_count_has_a_class_of_its_own(name: str, tmp_path: Path) -> None:
-    places = {"slide": "s", "x": [10.0, 20.0, 30.0], "y": 5.0, "probability": [0.9, 0.5, 0.4]}
+    positions = {"slide": "s", "x": [10.0, 20.0, 30.0], "y": 5.0, "probability": [0.9, 0.5, 0.4]}
     table = pd.DataFrame(
-        places | {"label": ["mitosis", "mitosis", "lookalike"], "counted": [True, False, False]}
+        positions | {"label": ["mitosis", "mitosis", "lookalike"], "counted": [True, False, False]}
     )
     sources = {"s": write_plain(tmp_path / "slide.dcm", blob_image())}
     (path,) = write_detections(DetectionSet(table, ("s",)), tmp_path / "o", name, mpp=0.25, sources=sources)
@@ -126,10 +126,10 @@ def test_asap_structure(tmp_path: Path) -> None:
         assert drawing.getAttribute("Type") == "Dot"
         assert drawing.getAttribute("PartOfGroup") in groups  # else ASAP refuses the whole file
         assert re.fullmatch("#[0-9a-f]{6}", drawing.getAttribute("Color"))
-        (place,) = drawing.getElementsByTagName("Coordinate")
-        assert place.getAttribute("Order") == "0"
-        assert float(place.getAttribute("X")) > 0
-        assert float(place.getAttribute("Y")) > 0
+        (position,) = drawing.getElementsByTagName("Coordinate")
+        assert position.getAttribute("Order") == "0"
+        assert float(position.getAttribute("X")) > 0
+        assert float(position.getAttribute("Y")) > 0
     empty = xml.dom.minidom.parse(str(files[1])).documentElement
     assert not empty.getElementsByTagName("Annotation")
 

@@ -93,8 +93,8 @@ def test_greedy_gives_each_detection_the_nearest_truth_left(
     probability = np.linspace(0.9, 0.1, len(detections))
     free = list(range(len(truths)))
     expected = []
-    for place in detections:
-        near = [(float(np.linalg.norm(place - truths[t])), t) for t in free]
+    for position in detections:
+        near = [(float(np.linalg.norm(position - truths[t])), t) for t in free]
         near = [entry for entry in near if entry[0] <= RADIUS]
         expected.append(min(near)[1] if near else NOBODY)
         free = [t for t in free if t != expected[-1]]

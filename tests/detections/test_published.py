@@ -42,7 +42,7 @@ def points(found: DetectionSet) -> list[list[Any]]:
 
 
 def left_out(found: DetectionSet) -> list[str]:
-    return [caution.text for caution in found.warnings if caution.code == "objects-left-out"]
+    return [warning.text for warning in found.warnings if warning.code == "objects-left-out"]
 
 
 # ---- SlideRunner ----
@@ -304,8 +304,8 @@ def test_asap_groups_within_groups(tmp_path: Path) -> None:
 
 def test_asap_coordinates_out_of_order(tmp_path: Path) -> None:
     """Taken as they stand, the corners would make a bow tie with another centre."""
-    places = ((0, 0), (10, 10), (10, 0), (2, 10))
-    shapes = [drawing("Polygon", "None", *places, orders=(0, 2, 1, 3))]
+    positions = ((0, 0), (10, 10), (10, 0), (2, 10))
+    shapes = [drawing("Polygon", "None", *positions, orders=(0, 2, 1, 3))]
     found = read_detections(write_asap(tmp_path / "s.xml", shapes)).table
     assert found[["x", "y"]].to_numpy().tolist() == [
         [pytest.approx(5.481, abs=1e-3), pytest.approx(4.815, abs=1e-3)]

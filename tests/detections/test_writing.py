@@ -64,7 +64,7 @@ def suffix_of(name: str) -> str:
     return next(known.suffixes[0] for known in FORMATS if known.name == name)
 
 
-def _place(point: tuple[float, float, float, str]) -> tuple[str, float, float]:
+def _position(point: tuple[float, float, float, str]) -> tuple[str, float, float]:
     return point[3], point[0], point[1]
 
 
@@ -73,7 +73,8 @@ def assert_same(found: DetectionSet, expected: DetectionSet, name: str) -> None:
     assert set(ours) == set(theirs)
     if name == "dicom":  # groups of one label follow each other
         ours, theirs = (
-            {slide: sorted(points, key=_place) for slide, points in each.items()} for each in (ours, theirs)
+            {slide: sorted(points, key=_position) for slide, points in each.items()}
+            for each in (ours, theirs)
         )
     for slide, points in theirs.items():
         assert [point[3] for point in ours[slide]] == [point[3] for point in points]

@@ -85,8 +85,8 @@ def _tables(folder: Path) -> None:
     numbers = np.random.default_rng(1)
     rows = [
         {"case": name, "he": "slide.tif", "centre": "ours", "split": "train", "grade": grade,
-         "proliferation": grade + 0.1 * place, "mpp": 0.25, "width": WIDTH, "height": HEIGHT}
-        for place, (name, grade) in enumerate(GRADES.items())
+         "proliferation": grade + 0.1 * position, "mpp": 0.25, "width": WIDTH, "height": HEIGHT}
+        for position, (name, grade) in enumerate(GRADES.items())
     ]  # fmt: skip
     manifest = pd.DataFrame(rows)
     manifest.to_csv(folder / "manifest.csv", index=False)
@@ -133,6 +133,6 @@ def answer_all(project: Path, to: Path) -> Path:
     stated = json.loads(settings.read_text()) if settings.is_file() else {}
     answers = [one["name"] for one in stated.get("answers", [{"name": "mitosis"}, {"name": "not"}])]
     items = pd.read_csv(project / "items.csv")["item"]
-    table = pd.DataFrame({"item": items, "answer": [answers[place % 2] for place in range(len(items))]})
+    table = pd.DataFrame({"item": items, "answer": [answers[position % 2] for position in range(len(items))]})
     pd.concat([table.assign(observer=name) for name in ("Anna", "Ben", "Cem")]).to_csv(to, index=False)
     return to

@@ -248,10 +248,10 @@ def test_ignore_points_of_the_truth_remove_detections_around_them(cohort: Path) 
 
 def test_qupath_regions_and_discs(cohort: Path) -> None:
     truth = pd.read_csv(cohort / "truth.csv").query("slide == 's00'")
-    place = truth[["x", "y"]].iloc[0].tolist()
+    position = truth[["x", "y"]].iloc[0].tolist()
     folder = cohort / "regions"
     folder.mkdir()
-    feature = {"type": "Feature", "geometry": {"type": "Point", "coordinates": place}}
+    feature = {"type": "Feature", "geometry": {"type": "Point", "coordinates": position}}
     feature["properties"] = {"radius_um": 5}
     (folder / "s00.geojson").write_text(json.dumps([feature]))
     assert evaluated(cohort, predictions_of(cohort), ignore=folder).overall.truths == 12 * 30 - 1

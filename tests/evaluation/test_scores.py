@@ -253,12 +253,12 @@ def test_two_names_of_one_slide_are_refused(cohort: Path) -> None:
 
 
 @pytest.mark.parametrize(("grade", "told"), [(5, "a true grade is 5"), (2.5, r"a true grade is 2\.5")])
-def test_tuning_refuses_what_is_no_grade(cohort: Path, grade: float, told: str) -> None:
+def test_tuning_refuses_what_is_no_grade(cohort: Path, grade: float, described: str) -> None:
     path = scores(cohort, count=3, threshold=0.9)
     manifest = pd.read_csv(cohort / "manifest.csv").astype({"grade": float})
     manifest.loc[manifest.index[manifest["split"] == "tune"][0], "grade"] = grade
     write_table(cohort / "manifest.csv", manifest)
-    with pytest.raises(TableError, match=told):
+    with pytest.raises(TableError, match=described):
         tune_count(cohort, path, split="tune", parts=("grade",))
 
 
@@ -428,9 +428,9 @@ def test_a_spoilt_section_of_points_is_told(tmp_path: Path, section: object) -> 
     ("changes", "told"),
     [({"threshold": 90.0}, "column threshold holds 90"), ({"count": -1}, "column count holds -1")],
 )  # fmt: skip
-def test_counts_that_cannot_be_are_refused(cohort: Path, changes: dict[str, float], told: str) -> None:
+def test_counts_that_cannot_be_are_refused(cohort: Path, changes: dict[str, float], described: str) -> None:
     path = scores(cohort, **{"count": 3, "threshold": 0.9} | changes)
-    with pytest.raises(TableError, match=told):
+    with pytest.raises(TableError, match=described):
         tune_count(cohort, path, split="tune")
     with pytest.raises(TableError, match=r"no threshold reaches 0\.95"):
         tune_count(cohort, scores(cohort, count=3, threshold=0.9), split="tune", floor=0.95)

@@ -133,11 +133,11 @@ def test_a_profile_comes_back_and_is_for_its_own_model_alone(tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"of the model m.*peaks\.floor was 0\.1 and is 0\.2"):
         again.refuse_other("n", SEARCH | {"peaks": {"floor": 0.2}})
     (tmp_path / "other.json").write_text("{}")
-    for path, told in (
+    for path, described in (
         (tmp_path / "other.json", "no site profile"),
         (tmp_path / "none.json", "cannot be read"),
     ):
-        with pytest.raises(MetaphaseError, match=told):
+        with pytest.raises(MetaphaseError, match=described):
             load_profile(path)
 
 

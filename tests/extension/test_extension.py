@@ -51,11 +51,11 @@ pooling = example_package:build
 def site(tmp_path: Path) -> Path:
     """A folder of packages, as pip leaves it."""
     folder = tmp_path / "site"
-    told = folder / "example_package-1.0.dist-info"
-    told.mkdir(parents=True)
+    described = folder / "example_package-1.0.dist-info"
+    described.mkdir(parents=True)
     shutil.copy(str(example_package.__file__), folder)
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: example-package\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(ENTRY_POINTS)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: example-package\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text(ENTRY_POINTS)
     return folder
 
 
@@ -86,10 +86,10 @@ def test_another_packages_slide_format_and_network(site: Path, tmp_path: Path, h
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     done = run(*command, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)["slides"]
+    (described,) = json.loads(done.stdout)["slides"]
     lines = (tmp_path / "out" / "slide" / "detections.jsonl").read_text().splitlines()
-    assert len(lines) == told["detections"] > 0
-    assert "detections.geojson" in told["files"]
+    assert len(lines) == described["detections"] > 0
+    assert "detections.geojson" in described["files"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaphase.images.inspection import Quality, inspect_slide, quality_doubts, sharpness, slide_quality
+from metaphase.images.inspection import Quality, inspect_slide, quality_warnings, sharpness, slide_quality
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides import ArraySlide
@@ -30,10 +30,10 @@ def _mask(side: int, *, filled: bool = True) -> TissueMask:
 def test_real_fields_are_sharp_until_blurred(real_data: Path, name: str) -> None:
     mpp = FIELDS[name]
     rgb = np.asarray(Image.open(real_data / name).convert("RGB"))[:640, :640]
-    assert quality_doubts(slide_quality(ArraySlide(rgb, mpp=mpp), _mask(640), fields=12)) == ()
+    assert quality_warnings(slide_quality(ArraySlide(rgb, mpp=mpp), _mask(640), fields=12)) == ()
     for blur_um in (0.3, 0.6, 1.5):
         blurred = ArraySlide(cv2.GaussianBlur(rgb, (0, 0), blur_um / mpp), mpp=mpp)
-        (focus,) = quality_doubts(slide_quality(blurred, _mask(640), fields=12))
+        (focus,) = quality_warnings(slide_quality(blurred, _mask(640), fields=12))
         assert focus.code == "out-of-focus"
 
 
@@ -43,8 +43,8 @@ def test_strong_compression_of_real_fields_is_told(real_data: Path, name: str) -
     data = io.BytesIO()
     Image.fromarray(rgb).save(data, "JPEG", quality=8)
     pressed = ArraySlide(np.asarray(Image.open(data)), mpp=FIELDS[name])
-    doubts = quality_doubts(slide_quality(pressed, _mask(640), fields=12))
-    assert "strong-compression" in {doubt.code for doubt in doubts}
+    warnings = quality_warnings(slide_quality(pressed, _mask(640), fields=12))
+    assert "strong-compression" in {warning.code for warning in warnings}
 
 
 def test_sharpness_falls_with_blur() -> None:
@@ -59,16 +59,16 @@ def test_no_tissue_is_not_judged() -> None:
     slide = ArraySlide(np.full((512, 512, 3), 240, np.uint8), mpp=0.25)
     quality = slide_quality(slide, _mask(512, filled=False))
     assert quality.fields == 0
-    assert quality_doubts(quality, (0.1, 0.4, 0.3)) == ()
+    assert quality_warnings(quality, (0.1, 0.4, 0.3)) == ()
 
 
-def test_doubts_name_focus_and_stain() -> None:
-    assert quality_doubts(Quality(10, 0.1, (0.1, 0.4, 0.3)), (0.12, 0.4, 0.3)) == ()
-    (focus,) = quality_doubts(Quality(10, 0.6, (0.1, 0.4, 0.3)))
+def test_warnings_name_focus_and_stain() -> None:
+    assert quality_warnings(Quality(10, 0.1, (0.1, 0.4, 0.3)), (0.12, 0.4, 0.3)) == ()
+    (focus,) = quality_warnings(Quality(10, 0.6, (0.1, 0.4, 0.3)))
     assert focus.code == "out-of-focus"
     assert "60% of 10" in focus.text
     assert "scan the slide again" in focus.next_step
-    (stain,) = quality_doubts(Quality(10, 0.0, (0.3, 0.4, 0.3)), (0.1, 0.4, 0.3))
+    (stain,) = quality_warnings(Quality(10, 0.0, (0.3, 0.4, 0.3)), (0.1, 0.4, 0.3))
     assert stain.code == "far-stain"
     assert "differs 3.0 times" in stain.text
     assert "look at the gallery" in stain.next_step

@@ -25,7 +25,7 @@ from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.slide_review import apply_review, log_of
 from metaphase.labels.observers import AnswerStore, load_project
-from metaphase.labels.observers.places import place_name
+from metaphase.labels.observers.positions import position_name
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
@@ -108,15 +108,15 @@ def test_answers_of_the_page_and_of_a_table_make_the_same_profile(
     tmp_path: Path, results: Path, profile: Path
 ) -> None:
     listed = load_profile(profile)
-    told = answers_of(tmp_path / "lab")
+    described = answers_of(tmp_path / "lab")
     for name in (DETECTIONS, SQUARES):
         with AnswerStore(load_project(tmp_path / "lab" / name)) as store:
-            for row in told[told["item"].isin(store.project.by_name)].to_dict("records"):
+            for row in described[described["item"].isin(store.project.by_name)].to_dict("records"):
                 store.record("Anna", row["item"], row["answer"])
     stored = fit_profile(tmp_path / "lab", "ours", made=listed.made)
     assert stored == listed
     assert stored.observers == ("Anna",)
-    assert stored.answers == len(told)
+    assert stored.answers == len(described)
     at = stored.at["count"]
     assert at["recall"].low <= at["recall"].value <= at["recall"].high <= 1
 
@@ -127,13 +127,16 @@ def test_a_profile_redoes_the_count_and_not_the_search(
     site = load_profile(profile)
     outcome = detect(he_slide, results, model, "a", site=site)
     assert [state.status for state in outcome.states] == ["kept", "done", "done", "done"]
-    told = outcome.summary
-    low, high = told["count_interval"]
-    assert 0 <= low <= told["count"] <= high
-    assert (told["kind"], told["interval_name"]) == ("calibrated", "95 % interval")
-    assert [one["kind"] for one in told["beneath"]] == ["model"]
-    assert (told["proliferation"], told["calibrated"]["count"]) == (told["count"], told["count"])
-    assert "uncalibrated" not in [doubt.code for doubt in outcome.warnings]
+    described = outcome.summary
+    low, high = described["count_interval"]
+    assert 0 <= low <= described["count"] <= high
+    assert (described["kind"], described["interval_name"]) == ("calibrated", "95 % interval")
+    assert [one["kind"] for one in described["beneath"]] == ["model"]
+    assert (described["proliferation"], described["calibrated"]["count"]) == (
+        described["count"],
+        described["count"],
+    )
+    assert "uncalibrated" not in [warning.code for warning in outcome.warnings]
     assert "Calibrated for the laboratory" in (results / "a" / "report.html").read_text()
     assert outcome.summary["operating_points"]["site"].startswith("ours, ")
     chance = read_table(results / "a" / "candidates.parquet")["chance"]
@@ -142,11 +145,11 @@ def test_a_profile_redoes_the_count_and_not_the_search(
     draws = site.draws | {"missed": [2.0] * len(site.draws["missed"])}
     other = detect(he_slide, results, model, "a", site=site.model_copy(update={"draws": draws}))
     assert not other.searched
-    assert other.summary["count"] > told["count"]
+    assert other.summary["count"] > described["count"]
     table = results / "a" / "candidates.parquet"
     points = count_points([table])
     counted = count_cohort(read_cases([table]), points, site=site_for(profile, [table])).results["a"][0]
-    assert counted.count == pytest.approx(told["count"])
+    assert counted.count == pytest.approx(described["count"])
     assert counted.beneath[0].count == other.summary["beneath"][0]["count"]
 
 
@@ -156,8 +159,8 @@ def test_a_review_changes_nothing_about_the_calibration(tmp_path: Path, results:
     table = load_result(results / "a").candidates
     with log_of(load_result(results / "a")) as log:
         for row, said in enumerate(("mitosis", "not", "unsure", "moved 3.0 4.0")):
-            log.record("Anna", place_name(table["x"][row], table["y"][row]), said)
-        log.record("Anna", place_name(77.0, 99.0), "mitosis")
+            log.record("Anna", position_name(table["x"][row], table["y"][row]), said)
+        log.record("Anna", position_name(77.0, 99.0), "mitosis")
     apply_review(results / "a")
     assert read_table(results / "a" / "candidates.parquet")["probability"].max() == 1
     draw_sample([results], tmp_path / "after", SAMPLED)
@@ -188,9 +191,9 @@ def test_a_profile_of_another_model_or_search_is_refused(
 
 
 def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profile: Path) -> None:
-    for change, told in (({"item": "nobody"}, "not drawn: nobody"), ({"answer": "perhaps"}, "perhaps")):
+    for change, described in (({"item": "nobody"}, "not drawn: nobody"), ({"answer": "perhaps"}, "perhaps")):
         answers_of(tmp_path / "lab").assign(**change).to_csv(tmp_path / "odd.csv", index=False)
-        with pytest.raises(MetaphaseError, match=told):
+        with pytest.raises(MetaphaseError, match=described):
             fit_profile(tmp_path / "lab", answers=tmp_path / "odd.csv")
     answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
     with pytest.raises(UsageError, match="5 detections have an answer"):
@@ -206,13 +209,13 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
 
 def test_an_unsure_answer_is_half_a_mitosis_and_observers_are_averaged(tmp_path: Path, results: Path) -> None:
     draw_sample([results], tmp_path / "lab", SAMPLED)
-    told = answers_of(tmp_path / "lab")
-    flipped = told.assign(observer="Bert")
+    described = answers_of(tmp_path / "lab")
+    flipped = described.assign(observer="Bert")
     detections = ~flipped["item"].str.contains("square")
     other = {"not": "mitosis", "mitosis": "artefact"}
     flipped.loc[detections, "answer"] = flipped["answer"][detections].map(other)
-    pd.concat([told, flipped]).to_csv(tmp_path / "two.csv", index=False)
-    unsure = told.copy()
+    pd.concat([described, flipped]).to_csv(tmp_path / "two.csv", index=False)
+    unsure = described.copy()
     unsure.loc[detections, "answer"] = "unsure"
     unsure.to_csv(tmp_path / "unsure.csv", index=False)
     two, half = (
@@ -233,9 +236,9 @@ def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Pa
     done = CliRunner().invoke(app, fit)
     assert done.exit_code == 0, done.output
     assert "false per mm2 at the point count" in done.stdout
-    told = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
-    assert told["answers"] == load_profile(site).answers
-    assert "draws" not in told
+    described = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
+    assert described["answers"] == load_profile(site).answers
+    assert "draws" not in described
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ from metaphase.jobs.calibration import ASK, DETECTIONS, SAMPLE
 from metaphase.jobs.training.cohort import corrected_points, correction_sources, trained_by_corrections
 from metaphase.jobs.training.config import run_config
 from metaphase.labels.observers import AnswerStore, load_project
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.labels.observers.project import write_project
 from metaphase.networks.training.images import ImageSource, read_images
 from metaphase.networks.training.windows import ANY, NO, YES, label_cells
 from metaphase.slides import SlideSource
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import spread_positions, write_result, write_sparse_slide
 
 SIDE = 1200
-PLACES = spread_places(6, SIDE, SIDE)
+PLACES = spread_positions(6, SIDE, SIDE)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reviewed(tmp_path: Path, slide: Path) -> Path:
     """Results in which one detection is a mitosis and another one is none."""
     folder = write_result(tmp_path / "results" / "one", slide, SIDE, SIDE, PLACES)
-    with PlaceLog(folder, SIDE, SIDE) as log:
-        log.record("Anna", place_name(*PLACES[0]), "mitosis")
-        log.record("Anna", place_name(*PLACES[1]), "not")
+    with PositionLog(folder, SIDE, SIDE) as log:
+        log.record("Anna", position_name(*PLACES[0]), "mitosis")
+        log.record("Anna", position_name(*PLACES[1]), "not")
     return tmp_path / "results"
 
 
@@ -50,8 +50,8 @@ def test_a_review_gives_what_was_decided_and_nothing_else(reviewed: Path, slide:
 
 
 def test_a_calibration_gives_the_answers_of_its_detections(tmp_path: Path, slide: Path) -> None:
-    places = {"slide": str(slide), "x": [10.0, 20, 30], "y": 5.0, "case": "one", "mpp": 0.25}
-    items = pd.DataFrame({"item": ["a", "b", "c"]} | places)
+    positions = {"slide": str(slide), "x": [10.0, 20, 30], "y": 5.0, "case": "one", "mpp": 0.25}
+    items = pd.DataFrame({"item": ["a", "b", "c"]} | positions)
     write_project(tmp_path / DETECTIONS, items, ASK)
     write_table(tmp_path / SAMPLE, items.drop(columns="slide"))
     with AnswerStore(load_project(tmp_path / DETECTIONS)) as store:

@@ -38,13 +38,19 @@ def write_cohort(folder: Path) -> None:
         pixels = rng.integers(170, 235, (SIDE, SIDE, 3)).astype(np.uint8)
         kind = "negatives" if number == 4 else "crop" if number == 2 else "field"
         spots = rng.uniform(40, SIDE - 40, (0 if kind == "negatives" else 3, 2))
-        for place, (x, y) in enumerate(spots):
+        for position, (x, y) in enumerate(spots):
             pixels[int(y) - 8 : int(y) + 8, int(x) - 8 : int(x) + 8] = (60, 40, 90)
-            points.append({"case": f"c{number}", "x": x, "y": y, "label": MITOSIS, "atypical": place % 2})
+            points.append({"case": f"c{number}", "x": x, "y": y, "label": MITOSIS, "atypical": position % 2})
         Image.fromarray(pixels).save(folder / f"c{number}.png")
         named = {"case": f"c{number}", "he": f"c{number}.png", "patient": f"p{number}"}
-        told = {"centre": f"lab{number % 2}", "split": split, "mpp": 0.25, "kind": kind, "tissue": "whole"}
-        rows.append(named | told)
+        described = {
+            "centre": f"lab{number % 2}",
+            "split": split,
+            "mpp": 0.25,
+            "kind": kind,
+            "tissue": "whole",
+        }
+        rows.append(named | described)
     pd.DataFrame(rows).to_csv(folder / "manifest.csv", index=False)
     pd.DataFrame(points).to_csv(folder / "reference.csv", index=False)
 
@@ -220,11 +226,11 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, tables: dict[str, A
 
 
 def field(
-    name: str, *places: tuple[float, float], split: str = "validation", kind: Any = "field"
+    name: str, *positions: tuple[float, float], split: str = "validation", kind: Any = "field"
 ) -> LabelledImage:
-    points = {MITOSIS: np.array(places, np.float64).reshape(-1, 2)}
+    points = {MITOSIS: np.array(positions, np.float64).reshape(-1, 2)}
     pixels = np.zeros((400, 400, 3), np.uint8)
-    return LabelledImage(name, "here", name, split, kind, pixels, points, np.full(len(places), np.nan))
+    return LabelledImage(name, "here", name, split, kind, pixels, points, np.full(len(positions), np.nan))
 
 
 def test_the_choice_calibrates_and_keeps_false_detections_low() -> None:
@@ -261,7 +267,7 @@ def test_nothing_is_chosen_without_a_mitosis_to_validate_on() -> None:
 
 def test_figures_of_atypical_ones_know_their_interval() -> None:
     right = np.array([True, False] * 20)
-    told = atypical_figures(np.where(right, 2.0, -2.0), right, np.repeat(np.arange(10), 4).astype(str))
-    assert told["auc"] == "1.000 [1.000, 1.000]"
-    assert told["balanced_accuracy"] == 1.0
-    assert json.loads(json.dumps(told)) == told
+    described = atypical_figures(np.where(right, 2.0, -2.0), right, np.repeat(np.arange(10), 4).astype(str))
+    assert described["auc"] == "1.000 [1.000, 1.000]"
+    assert described["balanced_accuracy"] == 1.0
+    assert json.loads(json.dumps(described)) == described

@@ -69,8 +69,8 @@ def test_the_files_agree_with_each_other(whole: SlideOutcome) -> None:
     assert 0 < len(detections) < len(candidates)
     assert (detections["probability"] >= 0.9).all()
     assert summary["counted"] == len(detections) == len(qupath)
-    places = (np.sort(table[["x", "y"]].to_numpy(), axis=0) for table in (qupath, detections))
-    np.testing.assert_allclose(*places, atol=0.01)
+    positions = (np.sort(table[["x", "y"]].to_numpy(), axis=0) for table in (qupath, detections))
+    np.testing.assert_allclose(*positions, atol=0.01)
     assert candidates["x"].between(0, WIDTH).all()
     assert candidates["y"].between(0, HEIGHT).all()
     assert json.loads((whole.folder / "summary.json").read_text())["files"] == summary["files"]
@@ -153,9 +153,9 @@ def test_probability_map_shows_the_peaks(tmp_path: Path, he_slide: Path, detecto
     pixels = tifffile.imread(tmp_path / "probability.tif")
     assert pixels.shape == (HEIGHT // 4, WIDTH // 4)
     candidates = _candidates(outcome)
-    places = (candidates[["y", "x"]].to_numpy() / 4).round().astype(int)
-    inside = (places < pixels.shape).all(axis=1)
-    seen = pixels[tuple(places[inside].T)] / 255
+    positions = (candidates[["y", "x"]].to_numpy() / 4).round().astype(int)
+    inside = (positions < pixels.shape).all(axis=1)
+    seen = pixels[tuple(positions[inside].T)] / 255
     np.testing.assert_allclose(seen, candidates["probability"][inside], atol=0.01)
 
 
@@ -196,8 +196,8 @@ def test_immunohistochemistry_is_refused_unless_wanted(tmp_path: Path, detector:
     outcome = detected(slide, tmp_path, detector, forced, mpp=0.5, tissue="whole")
     assert any("immunohistochemistry" in str(warning) for warning in outcome.warnings)
     assert any("20x" in str(warning) for warning in outcome.warnings)
-    (doubt,) = (warning for warning in outcome.warnings if warning.code == "not-he")
-    assert "use the H&E slide of the same tissue" in doubt.next_step
+    (warning,) = (warning for warning in outcome.warnings if warning.code == "not-he")
+    assert "use the H&E slide of the same tissue" in warning.next_step
 
 
 def test_damaged_tiles_are_refused_or_left_out(

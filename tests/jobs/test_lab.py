@@ -128,12 +128,12 @@ def test_the_tissue_decides_and_all_that_is_odd_is_named(
         ("b", "a-PHH3.tif"),
         ("f", "f-PHH3.tif"),
     ]
-    told = "\n".join(paired.notes)
-    assert "a: paired by content, not by name: a-HE.tif shows the tissue of b-PHH3.tif" in told
-    assert "c-HE.tif: its PHH3 slide is missing" in told
-    assert "d-PHH3.tif: looks like H&E, not like PHH3 as its name says: wrong stain" in told
-    assert "e-HE.tif: damaged slide" in told
-    assert "e-PHH3.tif: its partner cannot be used: e-HE.tif" in told
+    described = "\n".join(paired.notes)
+    assert "a: paired by content, not by name: a-HE.tif shows the tissue of b-PHH3.tif" in described
+    assert "c-HE.tif: its PHH3 slide is missing" in described
+    assert "d-PHH3.tif: looks like H&E, not like PHH3 as its name says: wrong stain" in described
+    assert "e-HE.tif: damaged slide" in described
+    assert "e-PHH3.tif: its partner cannot be used: e-HE.tif" in described
     assert {path.name for path, _ in paired.left_out} == {
         "c-HE.tif", "d-HE.tif", "d-PHH3.tif", "e-HE.tif", "e-PHH3.tif",
     }  # fmt: skip
@@ -266,11 +266,11 @@ def test_time_left_is_as_expected_first_and_then_by_the_own_speed() -> None:
 
 
 def test_progress_counts_parts_of_slides_and_of_steps() -> None:
-    told: list[tuple[str, float, float]] = []
-    parts = in_parts(lambda *one: told.append(one), 30.0, 10.0)
+    described: list[tuple[str, float, float]] = []
+    parts = in_parts(lambda *one: described.append(one), 30.0, 10.0)
     Reporting("at", parts[0]).started("b", 1, 2)(1, 4)
     parts[1]("end", 1, 2)
-    assert told == [("at b", 15, 40), ("at b", 18.75, 40), ("end", 35, 40)]
+    assert described == [("at b", 15, 40), ("at b", 18.75, 40), ("end", 35, 40)]
 
 
 @dataclass(frozen=True)
@@ -421,9 +421,9 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     card = load_model(lab.model)[1]
     assert card.name == "tiny"
     assert card.metrics["learnt from"]["patients"] == 1
-    lines, doubts = last_words(lab)
+    lines, warnings = last_words(lab)
     assert lines[-1] == f"metaphase detect SLIDE... -o DIR --model {lab.model}"
-    assert "few-patients" in {doubt.code for doubt in doubts}
+    assert "few-patients" in {warning.code for warning in warnings}
     assert any("patients chose" in failure for failure in card.known_failures)
     summary = json.loads(next(lab.results.glob("*/summary.json")).read_text())
     assert "few-patients" in {warning["code"] for warning in summary["warnings"]}
@@ -455,7 +455,9 @@ def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp
     assert [step.name for step in steps[:4]] == ["candidates", "cnn1", "cnn2", "reference"]
     states = run_stages([step.stage for step in steps[:3]], lab.root)
     assert states[2].facts["bundled"] == "phh3-cnn2"
-    assert states[2].facts["mitoses"] == sum(len(read_mitoses(place)) for place in lab.cases.glob("case*"))
+    assert states[2].facts["mitoses"] == sum(
+        len(read_mitoses(position)) for position in lab.cases.glob("case*")
+    )
     assert skipped_rounds(lab) == ["artefacts", "mitoses"]
     assert load_model(lab.network("cnn2") / "cnn2.safetensors")[1].name == "phh3-cnn2"
 

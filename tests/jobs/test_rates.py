@@ -30,9 +30,9 @@ def test_the_command_measures_a_slide_or_a_simulated_one(
     monkeypatch.setattr(rates, "LEAST_SECONDS", 0.01)
     monkeypatch.setattr(rates, "SLIDE_TILES", 3)
     options = ["bench", *([str(he_slide)] if named else []), "--model", str(model), "--device", "cpu"]
-    told = CliRunner().invoke(app, [*options, "--json", "--area", "10"])
-    assert told.exit_code == 0, told.output
-    facts = json.loads(told.stdout)
+    described = CliRunner().invoke(app, [*options, "--json", "--area", "10"])
+    assert described.exit_code == 0, described.output
+    facts = json.loads(described.stdout)
     assert facts["limit"] in ("decoding", "the detector")
     assert facts["minutes"]["10"] == pytest.approx(10 / facts["whole_mm2_per_s"] / 60)
     shown = CliRunner().invoke(app, options)
@@ -42,6 +42,6 @@ def test_the_command_measures_a_slide_or_a_simulated_one(
 def test_a_slide_of_glass_is_refused(tmp_path: Path, model: Path) -> None:
 
     glass = write_slide(tmp_path / "glass.tif", np.full((400, 400, 3), 245, np.uint8))
-    told = CliRunner().invoke(app, ["bench", str(glass), "--model", str(model), "--device", "cpu"])
-    assert told.exit_code != 0
-    assert "no tissue" in str(told.exception)
+    described = CliRunner().invoke(app, ["bench", str(glass), "--model", str(model), "--device", "cpu"])
+    assert described.exit_code != 0
+    assert "no tissue" in str(described.exception)

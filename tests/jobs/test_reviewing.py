@@ -35,17 +35,17 @@ from metaphase.jobs.slide_review import (
     withdraw_review,
 )
 from metaphase.jobs.training.cohort import read_points
-from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
+from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import EngineConfig
 from metaphase.slides import SlideSource
 from tests.slides.dicoms import write_plain
 from tests.slides.images import blob_image
-from tests.web.results import MPP, THRESHOLD, spread_places, write_result, write_sparse_slide
+from tests.web.results import MPP, THRESHOLD, spread_positions, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 9000, 7000
-PLACES = spread_places(30, WIDTH, HEIGHT)
+PLACES = spread_positions(30, WIDTH, HEIGHT)
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +59,17 @@ def folder(tmp_path: Path, slide: Path) -> Path:
 
 
 def answer(folder: Path, rows: list[int], verdict: str, observer: str = "Anna") -> None:
-    with PlaceLog(folder, WIDTH, HEIGHT) as log:
+    with PositionLog(folder, WIDTH, HEIGHT) as log:
         for row in rows:
-            log.record(observer, place_name(*PLACES[row]), verdict)
+            log.record(observer, position_name(*PLACES[row]), verdict)
 
 
 def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     before = load_result(folder)
     answer(folder, [0, 1], "not")
     answer(folder, [29], "mitosis")
-    with PlaceLog(folder, WIDTH, HEIGHT) as log:
-        log.record("Ben", place_name(4500, 3500), "mitosis")
+    with PositionLog(folder, WIDTH, HEIGHT) as log:
+        log.record("Ben", position_name(4500, 3500), "mitosis")
     done = apply_review(folder)
     expected = before.machine["counted"] - 2 + 2
     assert done.summary["counted"] == expected == done.summary["detections"]
@@ -79,8 +79,8 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     tables = [read_detections(folder / f"detections.{kind}").table for kind in ("parquet", "geojson", "csv")]
     for table in tables:
         assert len(table) == expected
-        places = np.sort(table[["x", "y"]].to_numpy(), axis=0)
-        np.testing.assert_allclose(places, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
+        positions = np.sort(table[["x", "y"]].to_numpy(), axis=0)
+        np.testing.assert_allclose(positions, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
     page = (folder / "report.html").read_text()
     assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
     assert f"By the model alone, not calibrated: {before.in_force.text}" in page
@@ -114,8 +114,8 @@ def test_an_index_reads_only_what_changed_and_says_the_same(
             file.rename(copy / file.name.replace(old, name, 1))
         for file in ("detections.parquet", "candidates.parquet"):
             write_table(copy / file, read_table(copy / file).assign(slide=name))
-        told = json.loads((copy / "summary.json").read_text()) | {"name": name}
-        (copy / "summary.json").write_text(json.dumps(told))
+        described = json.loads((copy / "summary.json").read_text()) | {"name": name}
+        (copy / "summary.json").write_text(json.dumps(described))
     whole, files = (
         shutil.copytree(root, tmp_path / "whole"),
         ("detections.parquet", "counts.csv", "index.html"),
@@ -163,7 +163,7 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
     assert done.summary["counted"] == len(table) + 1
     xs = read_detections(folder / "detections.parquet").table["x"]
     assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
-    with PlaceLog(folder, WIDTH, HEIGHT) as log:
+    with PositionLog(folder, WIDTH, HEIGHT) as log:
         known = len(log.changes()), log.changes()
         import_review(results, edited, "Anna")
         assert (len(log.changes()), log.changes()) == known
@@ -223,8 +223,8 @@ def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Pa
     answer(listed, [16], "mitosis", "Ben")  # listed, and not counted
     answer(listed, [3], "unsure", "Ben")
     with log_of(load_result(listed)) as log:
-        log.record("Ben", place_name(*PLACES[2]), moved_to(*(PLACES[2] + 60)))  # far
-        log.record("Ben", place_name(4400.5, 3300.5), "mitosis")
+        log.record("Ben", position_name(*PLACES[2]), moved_to(*(PLACES[2] + 60)))  # far
+        log.record("Ben", position_name(4400.5, 3300.5), "mitosis")
     apply_review(listed)
     before = state(listed)
     assert before[0]["counted"] == before[0]["machine"]["counted"] + 1
@@ -246,7 +246,7 @@ def test_an_edited_export_gives_its_edits_and_no_more(
     random = np.random.default_rng(seed)
     for row in table.to_dict(orient="records"):
         at = int(np.hypot(*(PLACES - (row["x"], row["y"])).T).argmin())
-        item, edit = place_name(*PLACES[at]), random.choice(["", "gone", "other", "moved", "counted"])
+        item, edit = position_name(*PLACES[at]), random.choice(["", "gone", "other", "moved", "counted"])
         if edit in ("gone", "other"):
             expected[item] = "not"
         elif edit == "counted":
@@ -265,7 +265,7 @@ def test_an_edited_export_gives_its_edits_and_no_more(
         "label": "mitosis",
         "counted": True,
     }
-    expected[place_name(4400, 3300)] = "mitosis"
+    expected[position_name(4400, 3300)] = "mitosis"
     edited = tmp_path / f"edited{file.suffix}"
     found = DetectionSet(pd.DataFrame([*kept, extra])[[*table.columns]], ("one",))
     write_detections(found, edited, form, mpp=MPP, sources={"one": dicom})
@@ -308,13 +308,13 @@ def test_a_geojson_of_an_earlier_version_still_tells_what_counted(listed: Path, 
 def test_a_mark_over_one_that_did_not_count_is_that_one(listed: Path, tmp_path: Path) -> None:
     row = 16
     content = json.loads((listed / "detections.geojson").read_text())
-    place = {"type": "Point", "coordinates": (PLACES[row] + 3).tolist()}
-    content["features"].append({"type": "Feature", "geometry": place, "properties": {}})
+    position = {"type": "Point", "coordinates": (PLACES[row] + 3).tolist()}
+    content["features"].append({"type": "Feature", "geometry": position, "properties": {}})
     (tmp_path / "edited.geojson").write_text(json.dumps(content))
     for _ in range(2):
         import_review(load_results([listed]), tmp_path / "edited.geojson", "Anna")
         assert [(one.item, one.answer) for one in answers_of(load_result(listed))] == [
-            (place_name(*PLACES[row]), moved_to(*(PLACES[row] + 3)))
+            (position_name(*PLACES[row]), moved_to(*(PLACES[row] + 3)))
         ]
         apply_review(listed)
 
@@ -331,7 +331,7 @@ def test_a_withdrawn_review_leaves_what_was_and_stays_in_the_log(
     index = (folder.parent / "index.html").read_text()
     answer(folder, [0, 1], "not")
     with log_of(load_result(folder)) as log:
-        log.record("Anna", place_name(4500, 3500), "mitosis")
+        log.record("Anna", position_name(4500, 3500), "mitosis")
     answer(folder, [2], "not", "Ben")
     apply_reviews([folder])
     assert (folder.parent / "index.html").read_text() != index
@@ -392,7 +392,7 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     first = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
     table = load_result(tmp_path).candidates
     with log_of(load_result(tmp_path)) as log:
-        log.record("Anna", place_name(table["x"][0], table["y"][0]), "not")
+        log.record("Anna", position_name(table["x"][0], table["y"][0]), "not")
     reviewed = apply_review(tmp_path).summary
     assert reviewed["counted"] == first.summary["counted"] - 1
     kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
@@ -453,12 +453,12 @@ def test_answers_off_the_slide_do_not_count_and_a_damaged_review_stops_no_other(
     answer(folder, [0], "not")
     with AnswerLog(folder / "review.sqlite") as log:  # as an earlier version took them
         for number in range(20):
-            log.record("Eve", place_name(-5000 - number, 50), "mitosis")
-        log.record("Eve", place_name(1e8, 1e8), "mitosis")
+            log.record("Eve", position_name(-5000 - number, 50), "mitosis")
+        log.record("Eve", position_name(1e8, 1e8), "mitosis")
     (other / "review.sqlite").write_bytes(b"damaged" * 1000)
-    told: list[str] = []
-    (done,) = apply_reviews([folder.parent], told.append)
+    described: list[str] = []
+    (done,) = apply_reviews([folder.parent], described.append)
     assert done.summary["counted"] == done.machine["counted"] - 1
     assert "21 answers" in next(str(one) for one in done.warnings if one.code == "answers-left-out")
-    assert len(told) == 1
-    assert "review.sqlite" in told[0]
+    assert len(described) == 1
+    assert "review.sqlite" in described[0]

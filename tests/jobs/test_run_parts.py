@@ -109,8 +109,8 @@ def bench(reference: pd.DataFrame) -> Bench:
 def test_marks_respect_the_radius_and_places_to_ignore() -> None:
     rows = [("one", 100.0, 100.0, "mitosis"), ("one", 500.0, 500.0, "ignore"), ("two", 50.0, 50.0, "mitosis")]
     points = bench(pd.DataFrame(rows, columns=["case", "x", "y", "label"]))
-    places = {"x": [129.0, 131.0, 505.0], "y": [100.0, 100.0, 500.0], "probability": [0.9, 0.8, 0.7]}
-    marked = points.marked({"one": pd.DataFrame(places), "two": pd.DataFrame(places).iloc[:0]})
+    positions = {"x": [129.0, 131.0, 505.0], "y": [100.0, 100.0, 500.0], "probability": [0.9, 0.8, 0.7]}
+    marked = points.marked({"one": pd.DataFrame(positions), "two": pd.DataFrame(positions).iloc[:0]})
     assert marked.found.tolist() == [True, False]
     assert marked.truths.tolist() == [1, 1]
     assert points.centres() == ["a", "b"]

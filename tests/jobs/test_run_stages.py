@@ -176,9 +176,9 @@ def test_side_by_side_comes_to_the_same(tmp_path: Path) -> None:
 
 
 def test_side_by_side_a_failure_lets_the_others_end(tmp_path: Path) -> None:
-    with pytest.raises(MetaphaseError) as told:
+    with pytest.raises(MetaphaseError) as described:
         run_stages(square(tmp_path, fails="b"), tmp_path, at_once=2)
-    assert str(told.value) == f"{tmp_path}: told to fail. Do not tell."
+    assert str(described.value) == f"{tmp_path}: told to fail. Do not tell."
     assert [state.status for state in stage_states(square(tmp_path), tmp_path)] == [
         "kept", "interrupted", "kept", "waiting",
     ]  # fmt: skip

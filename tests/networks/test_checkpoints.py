@@ -137,16 +137,16 @@ def _torch_bomb(folder: Path) -> bytes:
     return (folder / "bomb.pt").read_bytes()
 
 
-@given(place=st.integers(0, 3000), value=st.integers(0, 255), kept=st.floats(0, 1))
+@given(position=st.integers(0, 3000), value=st.integers(0, 255), kept=st.floats(0, 1))
 def test_damaged_weights_never_crash(
-    tmp_path_factory: pytest.TempPathFactory, place: int, value: int, kept: float
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int, kept: float
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     if not path.with_suffix(".json").exists():
         save_model(path, build_network(SPEC), card())
         path.with_suffix(".good").write_bytes(path.read_bytes())
     data = bytearray(path.with_suffix(".good").read_bytes())
-    data[place] = value
+    data[position] = value
     path.write_bytes(data[: int(kept * len(data)) + 1])
     vouch_for(path)
     try:
@@ -188,5 +188,7 @@ def test_a_model_is_read_without_the_compiler_of_torch(model: Path) -> None:
     """Which takes seconds to load, and is needed for nothing here."""
     code = "import sys; from metaphase.networks.checkpoints import load_model; load_model(sys.argv[1])"
     code += "; print('torch._dynamo' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    described = subprocess.run(
+        [sys.executable, "-c", code, model], capture_output=True, text=True, check=True
+    )
+    assert described.stdout.strip() == "False"

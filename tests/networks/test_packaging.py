@@ -17,9 +17,9 @@ from metaphase.networks.cards import (
     ModelCard,
     TrainingData,
     bundled_model,
-    doubts_about,
     parse_card,
     read_additions,
+    warnings_about,
 )
 from metaphase.networks.checkpoints import load_model, package_model, save_model
 
@@ -146,8 +146,8 @@ def test_a_missing_model_is_told(tmp_path: Path) -> None:
         ("card.json", "[]", r"not a JSON object"),
     ],
 )
-def test_mistakes_in_a_card_are_told(tmp_path: Path, name: str, text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=rf"{name}: .*{told}"):
+def test_mistakes_in_a_card_are_told(tmp_path: Path, name: str, text: str, described: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name}: .*{described}"):
         read_additions(written(tmp_path, text, name))
 
 
@@ -164,7 +164,7 @@ def test_cards_hold_no_paths(trained: Path, tmp_path: Path) -> None:
 
 def test_a_poor_model_says_so() -> None:
     for name in ("breast", "simulated"):
-        assert doubts_about(parse_card(bundled_model(name).with_suffix(".json"))) == ()
+        assert warnings_about(parse_card(bundled_model(name).with_suffix(".json"))) == ()
     good = parse_card(bundled_model().with_suffix(".json"))
     point = good.thresholds["mitoses"]
     poor = good.model_copy(
@@ -173,8 +173,8 @@ def test_a_poor_model_says_so() -> None:
             "metrics": {"learnt from": {"mitoses": 12}},
         }
     )
-    assert [doubt.code for doubt in doubts_about(poor)] == ["poor-model", "few-patients", "few-labels"]
+    assert [warning.code for warning in warnings_about(poor)] == ["poor-model", "few-patients", "few-labels"]
     skipped = poor.model_copy(update={"thresholds": {}, "metrics": {NOT_LABELLED: ["artefacts", "mitoses"]}})
-    told = doubts_about(skipped)
-    assert told[-1].code == "rounds-skipped"
-    assert "nobody labelled artefacts and mitoses" in str(told[-1])
+    described = warnings_about(skipped)
+    assert described[-1].code == "rounds-skipped"
+    assert "nobody labelled artefacts and mitoses" in str(described[-1])

@@ -48,7 +48,7 @@ def test_a_map_says_what_a_search_says() -> None:
     peaks = PeakConfig(floor=0.6, smooth_um=1.5, suppress_um=5)
     points = find_detections(model.engine, ArraySlide(image, 0.25), peaks)
     found = model.predict(image, smooth_um=1.5)
-    rows, columns = (np.rint(place / 4).astype(int) for place in (points.y, points.x))
+    rows, columns = (np.rint(position / 4).astype(int) for position in (points.y, points.x))
     inside = (np.minimum(rows, columns) >= 0) & (rows < found.shape[0]) & (columns < found.shape[1])
     assert inside.sum() > 3
     np.testing.assert_allclose(found[rows, columns][inside], points.probability[inside], atol=2e-3)
@@ -60,10 +60,10 @@ def test_a_map_says_what_a_search_says() -> None:
 def test_a_patch_has_the_number_of_its_middle(second: bool, side: int) -> None:
     image, model = texture(240, 220), ready(second=second)
     found = model.predict(image, smooth_um=0)
-    places = [(76, 68), (84, 124), (140, 108)]  # where cells of outputs begin
+    positions = [(76, 68), (84, 124), (140, 108)]  # where cells of outputs begin
     first = 50 if side == 97 else side // 2
-    patches = [image[y - first : y - first + side, x - first : x - first + side] for x, y in places]
-    expected = [found[y // 4, x // 4] for x, y in places]
+    patches = [image[y - first : y - first + side, x - first : x - first + side] for x, y in positions]
+    expected = [found[y // 4, x // 4] for x, y in positions]
     np.testing.assert_allclose(model.predict(np.stack(patches)), expected, atol=1e-4)
     assert model.predict(np.empty((0, side, side, 3), np.uint8)).shape == (0,)
 

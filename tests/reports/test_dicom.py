@@ -169,8 +169,8 @@ class _geometry:
         self._first = np.array([*map(float, offsets), 0.0])
         self._steps = orientation * np.array(measures.PixelSpacing, float)[::-1, None]
 
-    def map_indices_to_reference(self, places: np.ndarray) -> np.ndarray:
-        return self._first + places[:, :2] @ self._steps
+    def map_indices_to_reference(self, positions: np.ndarray) -> np.ndarray:
+        return self._first + positions[:, :2] @ self._steps
 
 
 def test_wrong_use_is_told(slide: Path, tmp_path: Path) -> None:

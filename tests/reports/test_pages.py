@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.base.errors import Caution
+from metaphase.base.errors import ResultWarning
 from metaphase.evaluation.metrics import Estimate
 from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry
@@ -55,7 +55,7 @@ from tests.reports.test_slide_report_cohort import row, write_index
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*7 }}"
 PARTS = {"base.html", "tables.html", "notebook.html"}
 """Templates that no page is made of alone; a notebook's is tried with `_repr_html_`."""
-ODD = Caution(HOSTILE, HOSTILE, HOSTILE)
+ODD = ResultWarning(HOSTILE, HOSTILE, HOSTILE)
 STAGES = (StageRow("simulate", HOSTILE, "kept", 3.0, {HOSTILE: 1234}), StageRow("test", "", "waiting", None))
 TABLES = (TextTable(HOSTILE, ("network", HOSTILE), ((HOSTILE, "0.9"),), HOSTILE),)
 PANELS = {"Held out": [Line("cnn3", [[0.1, 0.5, 0.2]], [0.5])]}

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.errors import Caution, MetaphaseError, MissingResolutionError, OutputError
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, ResultWarning
 from metaphase.counting.specimen import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import slide_page, write_slide_report
@@ -81,9 +81,9 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
 
 def test_warnings_come_once_each_with_a_next_step() -> None:
     slide = noisy_slide(600, 400)
-    focus = Caution("out-of-focus", "5 fields are out of focus", "scan it again")
-    stain = Caution("not-he", "this looks like a PHH3 slide", "use the H&E slide of the same tissue")
-    sharp = Caution("out-of-focus", "the hotspot is out of focus", "scan it again")
+    focus = ResultWarning("out-of-focus", "5 fields are out of focus", "scan it again")
+    stain = ResultWarning("not-he", "this looks like a PHH3 slide", "use the H&E slide of the same tissue")
+    sharp = ResultWarning("out-of-focus", "the hotspot is out of focus", "scan it again")
     warnings = (focus, focus, stain, sharp)
     result = result_for(slide, random_points(4, slide), warnings=warnings)
     text = page_of(slide, result).text()
@@ -92,9 +92,9 @@ def test_warnings_come_once_each_with_a_next_step() -> None:
     assert "The hotspot is out of focus" in text
     assert text.count("Scan it again.") == 1, "a piece of advice stands beside the first that calls for it"
     assert "Use the H&E slide of the same tissue." in text
-    for doubt in result.score.warnings:
-        assert doubt.text[1:] in text
-        assert doubt.next_step[1:] in text
+    for warning in result.score.warnings:
+        assert warning.text[1:] in text
+        assert warning.next_step[1:] in text
 
 
 def test_hostile_names_stay_text() -> None:
@@ -109,7 +109,7 @@ def test_hostile_names_stay_text() -> None:
         random_points(5, slide),
         name=HOSTILE,
         card=card,
-        warnings=(Caution(HOSTILE, HOSTILE, HOSTILE),),
+        warnings=(ResultWarning(HOSTILE, HOSTILE, HOSTILE),),
         stain=HOSTILE,
         timings={HOSTILE: 1.0},
         versions={HOSTILE: HOSTILE},

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from metaphase.base.errors import Caution
+from metaphase.base.errors import ResultWarning
 from metaphase.jobs.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
 from tests.reports.slide_report_samples import Page, count_of
 
-FOCUS = Caution("out-of-focus", "out of focus", "scan it again")
+FOCUS = ResultWarning("out-of-focus", "out of focus", "scan it again")
 HOSTILE = "javascript:alert(1)//<b>\"'"
 KINDS = {"model": ("by the model alone", "counting range: another section; it leaves out errors")}
 
@@ -27,10 +27,10 @@ def row(
 
 
 def write_index(
-    folder: Path, rows: Sequence[Row], failed: dict[str, str] | None = None, *told: Caution
+    folder: Path, rows: Sequence[Row], failed: dict[str, str] | None = None, *described: ResultWarning
 ) -> Page:
     write_rows(folder / ROWS, {}, rows)
-    write_cohort_index(folder / "index.html", rows, failed or {}, {one.code: one for one in told}, KINDS)
+    write_cohort_index(folder / "index.html", rows, failed or {}, {one.code: one for one in described}, KINDS)
     return Page((folder / "index.html").read_text(encoding="utf-8"))
 
 
@@ -42,7 +42,9 @@ def sample(folder: Path) -> Page:
         row(HOSTILE, 0.0, 0, 2, HOSTILE, "far-stain", report=HOSTILE),
     ]
     failed = {"z": "z.svs: cannot be decoded at level 0. Copy the file again.", "y": HOSTILE}
-    return write_index(folder, rows, failed, FOCUS, Caution("far-stain", "far"), Caution(HOSTILE, HOSTILE))
+    return write_index(
+        folder, rows, failed, FOCUS, ResultWarning("far-stain", "far"), ResultWarning(HOSTILE, HOSTILE)
+    )
 
 
 def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_an_empty_cohort_and_one_of_failures(tmp_path: Path) -> None:
 def test_ten_thousand_slides_are_one_light_page_and_rows_beside_it(tmp_path: Path) -> None:
     rows = [row(f"s{number}", float(number % 40), 0, 50, "far-stain") for number in range(10_000)]
     failed = {f"f{number}": "cannot be decoded" for number in range(300)}
-    page = write_index(tmp_path, rows, failed, Caution("far-stain", "far"))
+    page = write_index(tmp_path, rows, failed, ResultWarning("far-stain", "far"))
     assert (tmp_path / "index.html").stat().st_size < 60_000
     assert len(page.of("td", class_="name")) == PAGE_ROWS
     assert len(page.of("dt")) == 20

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from metaphase.base.arrays import Box
-from metaphase.base.errors import Caution, Cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.counting.specimen import DensityMap
-from metaphase.images.inspection import Quality, inspect_slide, quality_doubts
+from metaphase.images.inspection import Quality, inspect_slide, quality_warnings
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Frame, dots_path, jpeg_uris, scale_bar
 from metaphase.reports.slide import grade_scale, notice_of
@@ -44,8 +44,8 @@ def as_points(values: list[float], threshold: float = 0.8, hotspot_every: int = 
     probability = np.sort(np.asarray(values, float))[::-1]
     counted = probability >= threshold
     inside = counted & (np.arange(len(probability)) % hotspot_every == 0)
-    place = np.arange(len(probability), dtype=float)
-    return Points(place, place, probability, counted, inside, 0)
+    position = np.arange(len(probability), dtype=float)
+    return Points(position, position, probability, counted, inside, 0)
 
 
 def pixels_of(uri: str) -> np.ndarray:
@@ -108,7 +108,7 @@ def test_crops_are_centred_on_their_detection(mpp: float) -> None:
 
 def test_dots_lie_where_the_detections_are() -> None:
     frame = Frame(Box(1000, 2000, 4000, 2000))
-    path = dots_path(frame.place([1000, 5000, 3000, 3001], [2000, 4000, 3000, 3000]))
+    path = dots_path(frame.position([1000, 5000, 3000, 3001], [2000, 4000, 3000, 3000]))
     assert set(re.findall(r"M(\S+) (\S+)h0", path)) == {("0", "0"), ("1000", "500"), ("500", "250")}
 
 
@@ -177,26 +177,26 @@ def test_the_grade_scale_orders_count_interval_and_cuts() -> None:
     assert grade_scale(SimpleNamespace(count=float("nan"), count_interval=(0, 0), config=config)) is None
 
 
-def seen_at(mpp: float, power: float) -> Cautions:
+def seen_at(mpp: float, power: float) -> ResultWarnings:
     slide = noisy_slide(300, 200, mpp)
     object.__setattr__(slide.info, "objective_power", power)
     return inspect_slide(slide).warnings
 
 
 SHARP = (0.3, 0.3, 0.3)
-DOUBTS: dict[str, tuple[Cautions, str]] = {
-    "out-of-focus": (quality_doubts(Quality(12, 1.0, SHARP)), "scan the slide again"),
-    "far-stain": (quality_doubts(Quality(12, 0.0, SHARP), (0.1, 0.1, 0.1)), "tune the threshold"),
+WARNINGS: dict[str, tuple[ResultWarnings, str]] = {
+    "out-of-focus": (quality_warnings(Quality(12, 1.0, SHARP)), "scan the slide again"),
+    "far-stain": (quality_warnings(Quality(12, 0.0, SHARP), (0.1, 0.1, 0.1)), "tune the threshold"),
     "coarse-scan": (seen_at(0.5, 20), "40x"),
     "objective-and-mpp": (seen_at(0.25, 20), "micrometres per pixel"),
     "no-tissue": (full_tissue(noisy_slide(300, 200), value=False).warnings, "--tissue"),
-    "unheard-of": ((Caution("unheard-of", "something unheard of"),), ""),
+    "unheard-of": ((ResultWarning("unheard-of", "something unheard of"),), ""),
 }
 
 
-@pytest.mark.parametrize("code", DOUBTS)
+@pytest.mark.parametrize("code", WARNINGS)
 def test_each_warning_comes_with_what_to_do(code: str) -> None:
-    warnings, advice = DOUBTS[code]
+    warnings, advice = WARNINGS[code]
     (found,) = (warning for warning in warnings if warning.code == code)
     assert advice in found.next_step
     assert bool(found.next_step) == bool(advice)

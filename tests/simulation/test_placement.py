@@ -49,8 +49,8 @@ def test_objects_stay_in_their_chunk_and_in_tissue(placement: Placement):
 def test_nuclei_keep_their_distance(placement: Placement):
     cells = placement.chunk(1, 0)
     cells = cells[cells["kind"] == Kind.TUMOUR]
-    place = np.stack([cells["x"], cells["y"]], axis=1)
-    apart = np.hypot(*(place[:, None] - place[None]).transpose(2, 0, 1)) + 1e9 * np.eye(len(cells))
+    position = np.stack([cells["x"], cells["y"]], axis=1)
+    apart = np.hypot(*(position[:, None] - position[None]).transpose(2, 0, 1)) + 1e9 * np.eye(len(cells))
     assert len(cells) > 100
     assert (apart.min(axis=1) > 0.7 * 2 * cells["radius"].min()).mean() > 0.99
 

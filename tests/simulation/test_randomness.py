@@ -15,7 +15,7 @@ from metaphase.simulation.randomness import (
     sampled,
 )
 
-places = st.integers(-3000, 100_000)
+positions = st.integers(-3000, 100_000)
 
 
 def test_seeds_of_neighbouring_places_are_unrelated():
@@ -30,7 +30,7 @@ def test_the_same_place_gives_the_same_numbers():
     assert derived_seed(5, 1, 2) != derived_seed(5, 2, 1)
 
 
-@given(x=places, y=places, dx=st.integers(0, 40), dy=st.integers(0, 30))
+@given(x=positions, y=positions, dx=st.integers(0, 40), dy=st.integers(0, 30))
 def test_a_box_of_noise_agrees_with_a_larger_one(x, y, dx, dy):
     noise = Noise(7, 33.0, 3)
     large = noise.over(Box(x, y, 90, 80))
@@ -45,7 +45,7 @@ def test_noise_has_mean_zero_and_unit_spread(octaves):
     assert field.std() == pytest.approx(1, abs=0.05)
 
 
-@given(x=places, y=places, dx=st.integers(0, 40), dy=st.integers(0, 30))
+@given(x=positions, y=positions, dx=st.integers(0, 40), dy=st.integers(0, 30))
 def test_interpolated_fields_agree_where_boxes_overlap(x, y, dx, dy):
     noise = Noise(9, 120.0)
     large = noise.smoothly_over(Box(x, y, 90, 80))
@@ -62,7 +62,7 @@ def test_points_and_pixels_see_the_same_field():
     np.testing.assert_allclose(points, pixels[row, column], atol=0.01)
 
 
-@given(x=places, y=places)
+@given(x=positions, y=positions)
 def test_a_texture_repeats_without_a_seam(x, y):
     texture = Texture(1, coarse=30, fine=4, side=64)
     cut = texture.over(Box(x, y, 150, 140))

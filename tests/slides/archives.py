@@ -134,14 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self._misbehaves():
             return
-        told: list[dict[str, Any]] = []
+        described: list[dict[str, Any]] = []
         boundary = re.search(r'boundary="?([^";\s]+)', self.headers["Content-Type"])
         for part in body.split(b"--" + boundary[1].encode())[1:-1]:  # type: ignore[index]
             data = part.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
             one = pydicom.dcmread(io.BytesIO(data))
             self.server.instances[one.SOPInstanceUID] = one
-            told.append({"00081155": {"vr": "UI", "Value": [one.SOPInstanceUID]}})
-        self._json({"00081199": {"vr": "SQ", "Value": told}})
+            described.append({"00081155": {"vr": "UI", "Value": [one.SOPInstanceUID]}})
+        self._json({"00081199": {"vr": "SQ", "Value": described}})
 
     def _frames(self, instance: str, numbers: list[int]) -> None:
         one = self.server.instances[instance]

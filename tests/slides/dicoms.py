@@ -53,14 +53,14 @@ def _tiles(image: Pixels) -> list[Pixels]:
 
 def _frame(number: int, across: int, mpp: float) -> Dataset:
     row, column = divmod(number, across)
-    place, frame, content = Dataset(), Dataset(), Dataset()
-    place.ColumnPositionInTotalImagePixelMatrix = column * TILE_PX + 1
-    place.RowPositionInTotalImagePixelMatrix = row * TILE_PX + 1
-    place.XOffsetInSlideCoordinateSystem = 10.0 - row * TILE_PX * mpp / 1000
-    place.YOffsetInSlideCoordinateSystem = 20.0 - column * TILE_PX * mpp / 1000
-    place.ZOffsetInSlideCoordinateSystem = 0.0
+    position, frame, content = Dataset(), Dataset(), Dataset()
+    position.ColumnPositionInTotalImagePixelMatrix = column * TILE_PX + 1
+    position.RowPositionInTotalImagePixelMatrix = row * TILE_PX + 1
+    position.XOffsetInSlideCoordinateSystem = 10.0 - row * TILE_PX * mpp / 1000
+    position.YOffsetInSlideCoordinateSystem = 20.0 - column * TILE_PX * mpp / 1000
+    position.ZOffsetInSlideCoordinateSystem = 0.0
     content.DimensionIndexValues = [column + 1, row + 1]
-    frame.PlanePositionSlideSequence, frame.FrameContentSequence = [place], [content]
+    frame.PlanePositionSlideSequence, frame.FrameContentSequence = [position], [content]
     return frame
 
 

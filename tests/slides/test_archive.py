@@ -74,8 +74,8 @@ def test_found_read_searched_and_results_stored(url: str, series: Path, tmp_path
     assert set(stored) == {"ANN", "SR"}
     found = read_table(results / "C1" / "detections.parquet")
     (group,) = stored["ANN"].AnnotationGroupSequence
-    places = np.frombuffer(group.DoublePointCoordinatesData).reshape(-1, 2)
-    assert np.abs(places - found[["x", "y"]]).to_numpy().max() < 1e-6
+    positions = np.frombuffer(group.DoublePointCoordinatesData).reshape(-1, 2)
+    assert np.abs(positions - found[["x", "y"]]).to_numpy().max() < 1e-6
     source = stored["ANN"].ReferencedSeriesSequence[0].SeriesInstanceUID
     assert source == row["series"]
 
@@ -119,11 +119,16 @@ def _others(url: str, study: str) -> list[pydicom.Dataset]:
     ],
 )
 def test_bad_answers_are_told_in_one_line(
-    server: SmallServer, series: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, told: str
+    server: SmallServer,
+    series: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    described: str,
 ) -> None:
     for file in series.glob("*.dcm"):
         Archive(server.url).store(file)
-    ((path, place),) = find_slides(server.url, tmp_path)
+    ((path, position),) = find_slides(server.url, tmp_path)
     slide = open_slide(path)
     server.fault = fault
     if fault == "silent":
@@ -133,12 +138,12 @@ def test_bad_answers_are_told_in_one_line(
         lambda: open_slide(path),
         lambda: slide.read(0, 0, 100, 100),
         lambda: Archive(server.url).store(next(series.glob("*.dcm"))),
-        lambda: Archive(server.url).headers(place.study, place.series),
+        lambda: Archive(server.url).headers(position.study, position.series),
     ]
     for one in asked:
         with pytest.raises(SlideError) as caught:
             one()
-        assert told in str(caught.value)
+        assert described in str(caught.value)
         assert "\n" not in str(caught.value)
     slide.close()
 

@@ -29,7 +29,9 @@ def write_czi(path: Path, pixels: Image, mpp: float = 0.25) -> Path:
     return path
 
 
-def write_zarr(path: Path, pixels: Image, version: int = 3, unit: str = "micrometer", **told: Any) -> Path:
+def write_zarr(
+    path: Path, pixels: Image, version: int = 3, unit: str = "micrometer", **described: Any
+) -> Path:
     """Two levels (t, c, z, y, x) as OME-Zarr 0.5 (Zarr 3) or 0.4 (Zarr 2) has them."""
     zarr = pytest.importorskip("zarr", reason="zarr is not installed: metaphase[zarr]")
     half = pixels[: pixels.shape[0] // 2 * 2, : pixels.shape[1] // 2 * 2].astype(np.uint16)
@@ -44,7 +46,7 @@ def write_zarr(path: Path, pixels: Image, version: int = 3, unit: str = "microme
         levels.append({"path": name, "coordinateTransformations": [{"type": "scale", "scale": scale}]})
     space = [{"name": axis, "type": "space", "unit": unit} for axis in "zyx"]
     axes = [{"name": "t", "type": "time"}, {"name": "c", "type": "channel"}, *space]
-    image = {"axes": axes, "datasets": levels, "name": "slide"} | told
+    image = {"axes": axes, "datasets": levels, "name": "slide"} | described
     group.attrs.update({"ome": {"version": "0.5", "multiscales": [image]}} if version == 3 else
                        {"multiscales": [image | {"version": "0.4"}]})  # fmt: skip
     return path
@@ -94,21 +96,21 @@ def test_ome_zarr_of_other_layouts(tmp_path: Path) -> None:
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "slide.zarr", blob_image(), version=2)
-    told = path / "0" / ".zarray"
-    stated = json.loads(told.read_text())
-    told.write_text(json.dumps(stated | {"filters": [{"id": "pickle", "protocol": 5}]}))
+    described = path / "0" / ".zarray"
+    stated = json.loads(described.read_text())
+    described.write_text(json.dumps(stated | {"filters": [{"id": "pickle", "protocol": 5}]}))
     with pytest.raises(SlideError, match="pickle"):
         open_slide(path)
-    told.write_text(json.dumps(stated | {"chunks": [1, 1, 1, 1 << 20, 1 << 20]}))
+    described.write_text(json.dumps(stated | {"chunks": [1, 1, 1, 1 << 20, 1 << 20]}))
     with pytest.raises(SlideError, match="METAPHASE_LIMITS"):
         open_slide(path)
 
 
 def test_a_level_without_pixels_is_an_error(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "slide.zarr", blob_image(), version=2)
-    told = path / "1" / ".zarray"
-    stated = json.loads(told.read_text())
-    told.write_text(json.dumps(stated | {"shape": [*stated["shape"][:-2], 0, stated["shape"][-1]]}))
+    described = path / "1" / ".zarray"
+    stated = json.loads(described.read_text())
+    described.write_text(json.dumps(stated | {"shape": [*stated["shape"][:-2], 0, stated["shape"][-1]]}))
     with pytest.raises(SlideError, match="a level without pixels"):
         open_slide(path)
 
@@ -122,8 +124,8 @@ def test_axes_that_do_not_fit_the_arrays_are_an_error(tmp_path: Path, axes: str)
 
 def test_every_level_has_bytes_as_pixels(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "slide.zarr", blob_image(), version=2)
-    told = path / "1" / ".zarray"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"dtype": "<f4"}))
+    described = path / "1" / ".zarray"
+    described.write_text(json.dumps(json.loads(described.read_text()) | {"dtype": "<f4"}))
     with pytest.raises(SlideError, match="channels of float32"):
         open_slide(path)
 

@@ -24,11 +24,11 @@ def tag(
 ) -> None:
     """Change an entry of the first directory as it stands in the file."""
     with tifffile.TiffFile(path) as tiff:
-        place = tiff.pages.first.tags[name].offset
+        position = tiff.pages.first.tags[name].offset
     data = bytearray(path.read_bytes())
     for at, form, new in ((2, "<H", kind), (4, "<I", count), (8, "<I", value)):
         if new is not None:
-            struct.pack_into(form, data, place + at, new)
+            struct.pack_into(form, data, position + at, new)
     path.write_bytes(bytes(data))
 
 
@@ -97,8 +97,8 @@ def test_a_jpeg_larger_than_its_tile_is_not_unpacked(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     with tifffile.TiffFile(path) as tiff:
         start = tiff.pages.first.dataoffsets[0]
-    place = data.find(b"\xff\xc0", start) + 5
-    struct.pack_into(">HH", data, place, 65535, 65535)
+    position = data.find(b"\xff\xc0", start) + 5
+    struct.pack_into(">HH", data, position, 65535, 65535)
     path.write_bytes(bytes(data))
     with (
         open_slide(path) as opened,
@@ -125,10 +125,10 @@ def test_directories_are_counted_before_they_are_read(tmp_path: Path) -> None:
     with tifffile.TiffFile(path) as tiff:
         first = tiff.pages.first.offset
     data = bytearray(path.read_bytes())
-    place = len(data)
+    position = len(data)
     data += struct.pack(f"<{number}I", *[first] * number)
     path.write_bytes(bytes(data))
-    tag(path, "Software", kind=4, count=number, value=place)
+    tag(path, "Software", kind=4, count=number, value=position)
     data = bytearray(path.read_bytes())
     with tifffile.TiffFile(path) as tiff:
         struct.pack_into("<H", data, tiff.pages.first.tags["Software"].offset, 330)

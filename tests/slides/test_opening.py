@@ -74,8 +74,8 @@ def test_flipped_bytes_are_pixels_or_a_clear_error(
 ) -> None:
     rng = np.random.default_rng(seed)
     data = bytearray(whole_files[seed % 4])
-    for place in rng.integers(0, len(data), 12):
-        data[place] = rng.integers(256)
+    for position in rng.integers(0, len(data), 12):
+        data[position] = rng.integers(256)
     path = tmp_path_factory.getbasetemp() / "flipped.tif"
     path.write_bytes(data)
     with contextlib.suppress(MetaphaseError), open_slide(path, mpp=0.25) as slide:

@@ -61,10 +61,10 @@ def test_the_pixel_that_holds_a_point_lies_in_the_middle(
     slide: PartSlide, x: float, y: float, side: int, mpp: float
 ) -> None:
     (corner,) = square_corners(slide, np.array([[x, y]]), side, mpp)
-    for place, first, start in zip((x, y), corner, (slide.bounds.x, slide.bounds.y), strict=True):
+    for position, first, start in zip((x, y), corner, (slide.bounds.x, slide.bounds.y), strict=True):
         scale = mpp / slide.mpp
         left, right = (start + (first + side // 2 + step) * scale for step in (0, 1))
-        assert left - 1e-5 <= place < right + 1e-5
+        assert left - 1e-5 <= position < right + 1e-5
 
 
 @given(

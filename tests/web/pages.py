@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.labels.observers.places import PlaceLog, place_name
+from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.labels.observers.project import load_project
 from metaphase.labels.observers.store import AnswerLog, AnswerStore
-from tests.web.results import spread_places, write_result, write_sparse_slide
+from tests.web.results import spread_positions, write_result, write_sparse_slide
 
 ITEMS = 400
 
@@ -77,19 +77,19 @@ def labelling(folder: Path, slide: Path) -> Page:
 def viewing(folder: Path) -> Page:
     """A slide with many figures to review."""
     width, height = 4096, 4096
-    places = spread_places(ITEMS, width, height)
-    slide = write_sparse_slide(folder / "slide.tif", width, height, places)
-    write_result(folder / "results" / "slide", slide, width, height, places)
+    positions = spread_positions(ITEMS, width, height)
+    slide = write_sparse_slide(folder / "slide.tif", width, height, positions)
+    write_result(folder / "results" / "slide", slide, width, height, positions)
 
     def items(url: str) -> list[dict[str, Any]]:
         key = post(url, "api/slides", {})["slides"][0]["key"]
-        return [{"slide": key, "x": round(x, 1), "y": round(y, 1)} for x, y in places.tolist()]
+        return [{"slide": key, "x": round(x, 1), "y": round(y, 1)} for x, y in positions.tolist()]
 
     return Page(
         "view",
         command("view", folder / "results", "--port", "0"),
         items,
         ("mitosis", "not", "unsure"),
-        lambda item: place_name(item["x"], item["y"]),
-        lambda: PlaceLog(folder / "results" / "slide", width, height),
+        lambda item: position_name(item["x"], item["y"]),
+        lambda: PositionLog(folder / "results" / "slide", width, height),
     )

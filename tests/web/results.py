@@ -24,27 +24,29 @@ from metaphase.slides import PyramidFormat, write_pyramid
 MPP = 0.25
 TILE_PX = 512
 THRESHOLD = 0.6
-Places = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.float64]
 
 
-def spread_places(count: int, width: int, height: int, seed: int = 0) -> Places:
+def spread_positions(count: int, width: int, height: int, seed: int = 0) -> Positions:
     """Places far apart from each other, the first third of them close to the middle."""
     random = np.random.default_rng(seed)
     columns = int(np.sqrt(count * width / height)) + 1
     rows = -(-count // columns)
     cells = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), -1).reshape(-1, 2)[:count]
-    places = (cells + random.uniform(0.25, 0.75, (count, 2))) * (width / columns, height / rows)
+    positions = (cells + random.uniform(0.25, 0.75, (count, 2))) * (width / columns, height / rows)
     near = count // 3
-    places[:near] = (width / 2, height / 2) + random.uniform(-0.4, 0.4, (near, 2)) * min(width, height)
-    return np.asarray(places.round(3), np.float64)
+    positions[:near] = (width / 2, height / 2) + random.uniform(-0.4, 0.4, (near, 2)) * min(width, height)
+    return np.asarray(positions.round(3), np.float64)
 
 
-def sparse_tiles(width: int, height: int, places: Places, seed: int = 0) -> Iterator[npt.NDArray[np.uint8]]:
+def sparse_tiles(
+    width: int, height: int, positions: Positions, seed: int = 0
+) -> Iterator[npt.NDArray[np.uint8]]:
     """Pink tissue with a dark figure at each place; the same tissue everywhere."""
     random = np.random.default_rng(seed)
     tissue = np.clip(random.normal((214, 160, 196), 9, (TILE_PX, TILE_PX, 3)), 0, 255).astype(np.uint8)
     by_tile: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for x, y in places.tolist():
+    for x, y in positions.tolist():
         by_tile.setdefault((int(y) // TILE_PX, int(x) // TILE_PX), []).append((x % TILE_PX, y % TILE_PX))
     for row in range(-(-height // TILE_PX)):
         for column in range(-(-width // TILE_PX)):
@@ -56,23 +58,29 @@ def sparse_tiles(width: int, height: int, places: Places, seed: int = 0) -> Iter
             yield tile[: height - row * TILE_PX, : width - column * TILE_PX]
 
 
-def write_sparse_slide(path: Path, width: int, height: int, places: Places) -> Path:
+def write_sparse_slide(path: Path, width: int, height: int, positions: Positions) -> Path:
     """A pyramid of any size in little time."""
     form = PyramidFormat(mpp=MPP, tile_px=TILE_PX, quality=80)
-    write_pyramid(path, sparse_tiles(width, height, places), width, height, form)
+    write_pyramid(path, sparse_tiles(width, height, positions), width, height, form)
     return path
 
 
 def write_result(
-    folder: Path, slide: Path, width: int, height: int, places: Places, name: str = "", *,
+    folder: Path, slide: Path, width: int, height: int, positions: Positions, name: str = "", *,
     lowest: float = THRESHOLD,
 ) -> Path:  # fmt: skip
     """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1, listed from the
     `lowest` on."""
     name = name or slide.stem
-    probability = np.linspace(1.0, 0.2, len(places)).round(4)
+    probability = np.linspace(1.0, 0.2, len(positions)).round(4)
     table = pd.DataFrame(
-        {"slide": name, "x": places[:, 0], "y": places[:, 1], "probability": probability, "label": MITOSIS}
+        {
+            "slide": name,
+            "x": positions[:, 0],
+            "y": positions[:, 1],
+            "probability": probability,
+            "label": MITOSIS,
+        }
     )
     scale = max(width, height) / 400
     mask = np.ones((int(-(-height // scale)), 400 if width >= height else int(-(-width // scale))), bool)
@@ -115,10 +123,10 @@ def write_result(
 TURNED = Transform(MPP, MPP, Similarity(1.01, 0.03, 45.0, -20.0))
 
 
-def write_registration(folder: Path, he: Path, width: int, height: int, places: Places) -> Path:
+def write_registration(folder: Path, he: Path, width: int, height: int, positions: Positions) -> Path:
     """What `metaphase register` would have left of a PHH3 slide that is turned and moved, figures and all."""
     folder.mkdir(parents=True, exist_ok=True)
-    there = TURNED.he_to_phh3(places)
+    there = TURNED.he_to_phh3(positions)
     there = there[((there > 0) & (there < (width, height))).all(axis=1)]
     phh3 = write_sparse_slide(folder / "phh3.tif", width, height, there)
     save_transform(folder / "transform.json", TURNED)
@@ -127,11 +135,11 @@ def write_registration(folder: Path, he: Path, width: int, height: int, places: 
     return folder
 
 
-def write_probability_map(folder: Path, width: int, height: int, places: Places) -> Path:
+def write_probability_map(folder: Path, width: int, height: int, positions: Positions) -> Path:
     """What `metaphase detect --probability-map` would have left: certain around each place, 0 elsewhere."""
     stride, path = 4, folder / "probability.tif"
     levels = np.zeros((-(-height // stride), -(-width // stride)), np.uint8)
-    for x, y in (places / stride).tolist():
+    for x, y in (positions / stride).tolist():
         cv2.circle(levels, (int(x), int(y)), 4, 255, -1)
     side = 512
     tiles = (levels[y : y + side, x : x + side] for y in range(0, levels.shape[0], side)

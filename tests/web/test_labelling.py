@@ -87,11 +87,11 @@ def test_nobody_learns_of_others_or_of_the_slides(
     for item in project.by_name:
         store.record("Ben", item, "artefact", 7.0)
     state = session(client)
-    told = json.dumps(state | {"answers": None})
+    described = json.dumps(state | {"answers": None})
     assert state["given"] == []
     assert state["seconds"] == 0
     for secret in ("Ben", "artefact", "secret", "patient", "i00", "0.123", "0.987", str(project.folder)):
-        assert secret not in told
+        assert secret not in described
     assert set(state) == {
         "observer", "project", "title", "question", "answers", "items", "points", "given", "seconds", "crops",
         "marks",

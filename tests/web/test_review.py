@@ -106,7 +106,7 @@ def test_the_least_sure_come_first_with_what_is_known(client: Client, review: Re
     assert all(point["accepted"] and point["case"] == "01" for point in state["points"])
 
 
-def test_each_doubt_alone_brings_a_point_forward() -> None:
+def test_each_warning_alone_brings_a_point_forward() -> None:
     good = {"confidence": 0.99, "probability": 0.99, "contrast": 3.0}
     rows = [good, good | {"confidence": 0.2}, good | {"probability": 0.3}, good | {"contrast": 0.8}]
     table = pd.DataFrame([*rows, good | {"contrast": np.nan}])
@@ -146,8 +146,8 @@ def test_decisions_reach_the_table(client: Client, review: Review, workspace: Pa
     assert sorted(out["accepted"]) == [False, True]
     assert out["reviewed"].str.startswith("20").all()
     rejected = review.by_number[first]
-    place = out.loc[~out["accepted"], ["x", "y"]].to_numpy(float)[0]
-    np.testing.assert_allclose(place, (rejected["x"], rejected["y"]))
+    position = out.loc[~out["accepted"], ["x", "y"]].to_numpy(float)[0]
+    np.testing.assert_allclose(position, (rejected["x"], rejected["y"]))
 
 
 def test_points_that_moved_are_new_and_old_decisions_stay(workspace: Path, client: Client) -> None:
@@ -182,10 +182,10 @@ def test_a_turned_crop_is_turned_about_its_middle(degrees: float) -> None:
     angle = np.radians(degrees)
     matrix = 1.02 * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     pixels = np.zeros((400, 400, 3), np.uint8)
-    place, offset_um = np.array([200.0, 180.0]), np.array([10.0, -4.0])
-    x, y = (place + offset_um / 0.5).astype(int)
+    position, offset_um = np.array([200.0, 180.0]), np.array([10.0, -4.0])
+    x, y = (position + offset_um / 0.5).astype(int)
     pixels[y - 1 : y + 1, x - 1 : x + 1] = 255
-    crop = turned_crop(ArraySlide(pixels, 0.5), place, matrix, 64.0, 256)
+    crop = turned_crop(ArraySlide(pixels, 0.5), position, matrix, 64.0, 256)
     rows, columns = np.nonzero(crop[..., 0] > 60)
     found = (np.array([columns.mean(), rows.mean()]) + 0.5) * 64 / 256 - 32
     np.testing.assert_allclose(found, matrix @ offset_um, atol=0.3)

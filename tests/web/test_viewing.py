@@ -16,7 +16,7 @@ from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.jobs.results import load_result
-from metaphase.labels.observers.places import PlaceLog, moved_to, place_name
+from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.slides import open_slide
 from metaphase.web import viewing
 from metaphase.web.access import Access, Guard
@@ -24,7 +24,7 @@ from metaphase.web.viewed import TILE_PX, TileMaker, ViewedSlide, viewed_slides
 from metaphase.web.viewing import viewing_app
 from tests.web.asgi import Client
 from tests.web.results import (
-    spread_places,
+    spread_positions,
     write_probability_map,
     write_registration,
     write_result,
@@ -33,7 +33,7 @@ from tests.web.results import (
 
 HERE = "http://127.0.0.1:8502"
 WIDTH, HEIGHT = 3000, 2200
-PLACES = spread_places(24, WIDTH, HEIGHT)
+PLACES = spread_positions(24, WIDTH, HEIGHT)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -75,8 +75,8 @@ def client(slides: list[ViewedSlide], tiles: TileMaker) -> Iterator[Client]:
         yield opened
 
 
-def verdict(slide: ViewedSlide, place: Any, answer: str | None) -> dict[str, Any]:
-    item = {"slide": slide.key, "x": round(float(place[0]), 1), "y": round(float(place[1]), 1)}
+def verdict(slide: ViewedSlide, position: Any, answer: str | None) -> dict[str, Any]:
+    item = {"slide": slide.key, "x": round(float(position[0]), 1), "y": round(float(position[1]), 1)}
     return {"uuid": str(uuid4()), "item": item, "answer": answer, "seconds": 1.0}
 
 
@@ -166,13 +166,13 @@ def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path,
     with pytest.raises(UsageError, match=r"of the H&E slide other\.tif, which is not among those to view"):
         viewed_slides([results], registrations=[other])
     summary = json.loads((other / "summary.json").read_text())
-    for change, told in (
+    for change, described in (
         ({"verdict": "failed"}, "the registration failed"),
         ({"phh3_path": "absent.tif"}, "not there any more"),
         ({"he_path": None, "phh3_path": 7}, "not there any more"),
     ):
         (other / "summary.json").write_text(json.dumps(summary | change))
-        with pytest.raises(MetaphaseError, match=told):
+        with pytest.raises(MetaphaseError, match=described):
             viewed_slides([slide_file], registrations=[other])
     (other / "summary.json").write_text("{}")
     with pytest.raises(MetaphaseError, match="holds no registration of a pair"):
@@ -324,7 +324,7 @@ def test_wrong_answers_are_refused_and_others_kept(client: Client, slides: list[
     bad = [verdict(slides[0], PLACES[1], "<script>"), verdict(slides[0], PLACES[1], "not")]
     bad[1]["item"]["slide"] = "none"
     off = (("-5000", 5), (5, HEIGHT + 1), (WIDTH + 1, 5), (1e8, 1e8))
-    bad += [verdict(slides[0], place, "mitosis") for place in off]
+    bad += [verdict(slides[0], position, "mitosis") for position in off]
     bad.append(verdict(slides[0], PLACES[1], moved_to(-1, 5)))
     assert send(client, good, *bad) == {"saved": [good["uuid"]], "refused": [one["uuid"] for one in bad]}
     for wrong in (
@@ -334,7 +334,7 @@ def test_wrong_answers_are_refused_and_others_kept(client: Client, slides: list[
         {"observer": "Anna", "answers": [good | {"uuid": "-" * 36}]},
     ):
         assert client.post("/api/answers", json=wrong).status_code in (200, 422)
-    with PlaceLog(slides[0].found.folder, WIDTH, HEIGHT) as log:
+    with PositionLog(slides[0].found.folder, WIDTH, HEIGHT) as log:
         assert log.observers() == ["Anna"]
 
 
@@ -342,9 +342,9 @@ def test_a_bad_answer_that_is_stored_keeps_nobody_from_the_others(
     client: Client, slides: list[ViewedSlide]
 ) -> None:
     before = count(client, slides[0])["count"]
-    with PlaceLog(slides[0].found.folder, 10**9, 10**9) as log:  # as an earlier version took it
-        log.record("Ben", place_name(1e8, 1e8), "mitosis")
-        log.record("Ben", place_name(5, 5), moved_to(1e8, 5))
+    with PositionLog(slides[0].found.folder, 10**9, 10**9) as log:  # as an earlier version took it
+        log.record("Ben", position_name(1e8, 1e8), "mitosis")
+        log.record("Ben", position_name(5, 5), moved_to(1e8, 5))
     rows = client.post("/api/slides", json={})
     assert rows.json()["slides"][0]["count"] == before == count(client, slides[0])["count"]
     (slides[1].found.folder / "review.sqlite").write_bytes(b"damaged" * 1000)
@@ -401,9 +401,9 @@ def test_without_openseadragon_the_next_step_is_named(
 def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path) -> None:
     summary = json.loads((results / "two" / "summary.json").read_text())
     (results / "two" / "summary.json").write_text(json.dumps(summary | {"slide": "absent.tif"}))
-    told: list[str] = []
-    (one,) = viewed_slides([results], failed=told.append)
+    described: list[str] = []
+    (one,) = viewed_slides([results], failed=described.append)
     assert one.name == "one"
-    assert "absent.tif" in told[0]
+    assert "absent.tif" in described[0]
     with pytest.raises(MetaphaseError, match=r"not there any more.*[Pp]ut it back"):
-        viewed_slides([results / "two"], failed=told.append)
+        viewed_slides([results / "two"], failed=described.append)

@@ -12,7 +12,7 @@ from metaphase.detections import read_detections
 from metaphase.jobs.results import load_result
 from metaphase.jobs.slide_review import apply_review
 from tests.web.results import (
-    spread_places,
+    spread_positions,
     write_probability_map,
     write_registration,
     write_result,
@@ -22,7 +22,7 @@ from tests.web.server import VIEW, Server
 
 PATIENCE_MS = 60_000
 WIDTH, HEIGHT = 100_000, 2048
-PLACES = spread_places(30, WIDTH, HEIGHT)
+PLACES = spread_positions(30, WIDTH, HEIGHT)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -61,8 +61,8 @@ class Tab:
 
     def counted(self) -> int:
         """Mitoses on the slide, as the page counts them."""
-        told = self.page.inner_text("#counted")
-        return int(told.split(", ")[1].split()[0])
+        described = self.page.inner_text("#counted")
+        return int(described.split(", ")[1].split()[0])
 
     def figure(self) -> int:
         """The figure on show, once all of it is there."""
@@ -103,8 +103,8 @@ def count_is(tab: Tab, expected: float) -> None:
     )
 
 
-def answered_is(tab: Tab, told: str) -> None:
-    tab.page.wait_for_function("told => document.getElementById('done').textContent === told", arg=told)
+def answered_is(tab: Tab, described: str) -> None:
+    tab.page.wait_for_function("told => document.getElementById('done').textContent === told", arg=described)
 
 
 def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
@@ -150,10 +150,10 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
 def test_the_end_of_a_review(tab: Tab, tmp_path: Path) -> None:
     """Answers after the last change nothing, the next slide is a key away, the list follows; back with ←."""
     page, side = tab.page, 1024
-    places = spread_places(4, side, side)
-    slide = write_sparse_slide(tmp_path / "small.tif", side, side, places)
+    positions = spread_positions(4, side, side)
+    slide = write_sparse_slide(tmp_path / "small.tif", side, side, positions)
     for name in ("one", "two"):
-        write_result(tmp_path / "results" / name, slide, side, side, places, name)
+        write_result(tmp_path / "results" / name, slide, side, side, positions, name)
     server = Server(tmp_path / "results", code=VIEW)
     try:
         begin(tab, server.url)
@@ -250,11 +250,11 @@ def settled(page) -> float:
 @pytest.mark.slow
 def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) -> None:
     side = 3000
-    places = spread_places(20, side, side)
-    he = write_sparse_slide(tmp_path / "he.tif", side, side, places)
-    folder = write_result(tmp_path / "results" / "he", he, side, side, places)
-    write_probability_map(folder, side, side, places)
-    write_registration(tmp_path / "pair", he, side, side, places)
+    positions = spread_positions(20, side, side)
+    he = write_sparse_slide(tmp_path / "he.tif", side, side, positions)
+    folder = write_result(tmp_path / "results" / "he", he, side, side, positions)
+    write_probability_map(folder, side, side, positions)
+    write_registration(tmp_path / "pair", he, side, side, positions)
     server, page = Server(folder.parent, code=VIEW), tab.page
     asked: list[str] = []
     page.on("request", lambda request: asked.append(urlsplit(request.url).path))

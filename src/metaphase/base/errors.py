@@ -77,7 +77,7 @@ class TrainingError(MetaphaseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Caution:
+class ResultWarning:
     """One warning."""
 
     code: str
@@ -95,14 +95,14 @@ class Caution:
         return asdict(self)
 
 
-Cautions = tuple[Caution, ...]
+ResultWarnings = tuple[ResultWarning, ...]
 
 
-def unique(cautions: Iterable[Caution]) -> Cautions:
+def unique(found: Iterable[ResultWarning]) -> ResultWarnings:
     """Each different warning once, in order."""
-    return tuple(dict.fromkeys(cautions))
+    return tuple(dict.fromkeys(found))
 
 
-def read_cautions(values: Iterable[Any]) -> Cautions:
+def read_warnings(values: Iterable[Any]) -> ResultWarnings:
     """Warnings back from their JSON form."""
-    return tuple(Caution(**value) for value in values)
+    return tuple(ResultWarning(**value) for value in values)

@@ -62,10 +62,10 @@ def parsing(
     except MetaphaseError:
         raise
     except Exception as problem:
-        raise error(f"{what} ({told(problem)})", path=path, next_step=next_step) from problem
+        raise error(f"{what} ({described(problem)})", path=path, next_step=next_step) from problem
 
 
-def told(problem: BaseException) -> str:
+def described(problem: BaseException) -> str:
     """What an exception says, in one short line."""
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror
@@ -109,7 +109,7 @@ def check_plain(
         status = Path(path).stat()
     except (OSError, ValueError) as problem:
         missing = isinstance(problem, FileNotFoundError)
-        what = "no such file, so it cannot be read" if missing else f"cannot be read ({told(problem)})"
+        what = "no such file, so it cannot be read" if missing else f"cannot be read ({described(problem)})"
         raise error(what, path=path, next_step=if_missing) from problem
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
@@ -190,7 +190,7 @@ def parse_json(data: bytes | str) -> Any:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         return json.loads(text, parse_int=_whole)
     except RecursionError as error:
-        raise ValueError(told(error)) from error
+        raise ValueError(described(error)) from error
 
 
 def read_json(

@@ -81,7 +81,7 @@ def is_there(url: str) -> bool:
 def _status(url: str, _when: int) -> RemoteStatus:
     import obstore
 
-    store, key = _place(url)
+    store, key = _store_of(url)
     found = obstore.head(store, key)
     changed = found["last_modified"].timestamp()
     return RemoteStatus(int(found["size"]), found["e_tag"] or "", int(changed * 1e9))
@@ -136,8 +136,8 @@ class RemoteFile(io.RawIOBase):
             buffer[:wanted] = self.at(offset, wanted)
         elif wanted:
             start = offset // BLOCK_BYTES * BLOCK_BYTES
-            places = range(start, offset + wanted, BLOCK_BYTES)
-            blocks = b"".join(self.at(place, min(BLOCK_BYTES, size - place)) for place in places)
+            positions = range(start, offset + wanted, BLOCK_BYTES)
+            blocks = b"".join(self.at(position, min(BLOCK_BYTES, size - position)) for position in positions)
             buffer[:wanted] = blocks[offset - start : offset - start + wanted]
         self._position += wanted
         return wanted
@@ -154,7 +154,7 @@ class RemoteFile(io.RawIOBase):
         if self.status.tag and not self.status.tag.startswith("W/"):
             options["if_match"] = self.status.tag
         with _asking(self.url, self._error):
-            store, key = _place(self.url)
+            store, key = _store_of(self.url)
             data = bytes(obstore.get(store, key, options=options).bytes())
         if len(data) != stop - start:
             raise self._error(
@@ -192,7 +192,7 @@ def remote_bytes(url: str, error: type[MetaphaseError] = MetaphaseError) -> byte
     with _asking(url, error):
         import obstore
 
-        store, key = _place(url)
+        store, key = _store_of(url)
         return bytes(obstore.get(store, key).bytes())
 
 
@@ -203,7 +203,7 @@ class _MissingError(MetaphaseError):
     """There is no such file."""
 
 
-def _place(url: str) -> tuple[Any, str]:
+def _store_of(url: str) -> tuple[Any, str]:
     """The store of a URL, and the key there."""
     scheme, _, rest = url.partition("://")
     root, _, key = rest.partition("/")

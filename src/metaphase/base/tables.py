@@ -98,8 +98,8 @@ def _read_parquet(path: Path, source: Path | BytesIO, size: int) -> pd.DataFrame
     if rows > raised(max(MOST_ROWS, size)):
         raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
     frame = pd.read_parquet(source, page_checksum_verification=True)
-    for name, told in frame.attrs.items():
-        frame.attrs[name] = Remark(told) if isinstance(told, dict) else told
+    for name, value in frame.attrs.items():
+        frame.attrs[name] = Remark(value) if isinstance(value, dict) else value
     return frame
 
 

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.errors import Caution
+from metaphase.base.errors import ResultWarning
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
@@ -157,19 +157,19 @@ def warn(*warnings: object) -> None:
         stderr.print(f"[yellow]warning[/]: {escape(_brief(str(warning)))}")
 
 
-def warn_once(told: Iterable[tuple[str, Caution]]) -> None:
+def warn_once(found: Iterable[tuple[str, ResultWarning]]) -> None:
     """A line for each kind of warning: of how many slides, which, and what it says of the first."""
     from metaphase.base.tables import named
 
-    kinds: dict[str, list[tuple[str, Caution]]] = {}
-    for name, caution in told:
-        kinds.setdefault(caution.code, []).append((name, caution))
-    for (first, caution), *others in kinds.values():
+    kinds: dict[str, list[tuple[str, ResultWarning]]] = {}
+    for name, warning in found:
+        kinds.setdefault(warning.code, []).append((name, warning))
+    for (first, warning), *others in kinds.values():
         names = dict.fromkeys([first, *(name for name, _ in others)])
         several = f"{len(names)} slides ({named(names)}): "
-        alike = all(other == caution for _, other in others)
+        alike = all(other == warning for _, other in others)
         where = f"{first}: " if len(names) == 1 else several if alike else f"{several}for example {first}: "
-        warn(f"{where}{caution}")
+        warn(f"{where}{warning}")
 
 
 def _brief(message: str) -> str:
@@ -339,8 +339,8 @@ class JsonWatch(BatchWatch):
         """An item could not be done."""
         seconds = round(self._pace.end(failure.name), 3)
         where = None if log is None else str(log)
-        told = {"message": failure.message, "foreseen": failure.foreseen, "log": where}
-        self._line("failed", failure.name, seconds=seconds, **told, **self._far())
+        facts = {"message": failure.message, "foreseen": failure.foreseen, "log": where}
+        self._line("failed", failure.name, seconds=seconds, **facts, **self._far())
 
     def taken(self, name: str, holder: Holder) -> None:
         """Somebody else works on it."""
@@ -369,7 +369,7 @@ class BarWatch(BatchWatch):
         self._bar, self._pace = bar, Pace()
         self._all: TaskID | None = None
         self._each: dict[str, TaskID] = {}
-        self._warned: list[tuple[str, Caution]] = []
+        self._warned: list[tuple[str, ResultWarning]] = []
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
         """Begin a line."""
@@ -389,7 +389,7 @@ class BarWatch(BatchWatch):
         if not stderr.is_terminal:
             tell(f"{name}: done in {seconds:.1f} s ({self._pace})")
         if not getattr(result, "resumed", False):
-            self._warned += [(name, caution) for caution in getattr(result, "warnings", ())]
+            self._warned += [(name, warning) for warning in getattr(result, "warnings", ())]
 
     def end(self) -> None:
         """All are done: what to beware of."""
@@ -399,8 +399,8 @@ class BarWatch(BatchWatch):
         """Tell what went wrong, the others go on."""
         self._end(failure.name, done=True)
         self._pace.end(failure.name)
-        told = failure.message
-        message = told if told.startswith(f"{failure.name}: ") else f"{failure.name}: {told}"
+        text = failure.message
+        message = text if text.startswith(f"{failure.name}: ") else f"{failure.name}: {text}"
         hint = "" if failure.foreseen or log is None else f". The traceback is in {log}."
         complain(message + hint)
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.errors import UsageError, read_cautions
+from metaphase.base.errors import UsageError, read_warnings
 from metaphase.cli import console
 from metaphase.cli.console import (
     COUNT_COLUMNS,
@@ -123,7 +123,7 @@ def detect(
     and index and tables cover all slides.
     """
     from metaphase.base.sharing.batch import shard_of
-    from metaphase.base.sharing.crews import hired
+    from metaphase.base.sharing.workers import dask_workers
     from metaphase.counting.sites import load_profile
     from metaphase.jobs.cohort import COUNTS, INDEX, cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
@@ -175,10 +175,10 @@ def detect(
         return
     gpus = gpu_count() if workers and device in (None, "cuda") else 0
     with (
-        hired(workers, scheduler, cluster, gpus=gpus) as crew,
+        dask_workers(workers, scheduler, cluster, gpus=gpus) as pool,
         console.batch_bar(console.AREA, log_json=log_json) as watch,
     ):
-        done = detect_cohort(chosen, output, ready, config, watch=watch, crew=crew)
+        done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool)
     for name, outcome in done.results.items():
         console.explain(outcome.states, name, shown=explained)
     outcomes = list(done.results.values())
@@ -374,8 +374,8 @@ def score(
     as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
     if stored := jobs.stored_results(detections) if as_stored else []:
         every = [jobs.count_point([one.folder]) for one in stored]
-        points = [point for place, point in enumerate(every) if point not in every[:place]]
-        counts = [(one.name, one.told) for one in stored]
+        points = [point for position, point in enumerate(every) if point not in every[:position]]
+        counts = [(one.name, one.described) for one in stored]
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
@@ -385,8 +385,8 @@ def score(
             batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
         counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
-    told = [(name, caution) for name, one in counts for caution in read_cautions(one["warnings"])]
-    warn_once(dict.fromkeys(told))
+    found = [(name, warning) for name, one in counts for warning in read_warnings(one["warnings"])]
+    warn_once(dict.fromkeys(found))
     if output is not None:
         write_table(output, jobs.stated_counts(counts, points))
     if as_json:

@@ -16,7 +16,7 @@ from metaphase.cli import console
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metaphase.base.errors import Cautions
+    from metaphase.base.errors import ResultWarnings
     from metaphase.detections.points import OperatingPoint
     from metaphase.evaluation.tuning import CountPart
 
@@ -205,7 +205,7 @@ def _floor(paper: bool) -> float:
 
 def _show(
     table: pd.DataFrame,
-    warnings: Cautions,
+    warnings: ResultWarnings,
     output: Path | None,
     as_json: bool,
     threshold: str,
@@ -237,7 +237,7 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     if as_json:
         console.print_json(values | {"delta_range": tuned.delta_range})
         return
-    console.stdout.print(", ".join(f"{name} {_told(value)}" for name, value in values.items()))
+    console.stdout.print(", ".join(f"{name} {_described(value)}" for name, value in values.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
         console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
@@ -245,7 +245,7 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
         console.warn("too few patients to tell how far delta depends on them: tune on more")
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     """A tuned number, exact enough to be typed again."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

@@ -30,21 +30,21 @@ LabOption = Annotated[
         "--lab", help="The laboratory's folder; by default the current one, or one above with lab.toml."
     ),
 ]
-TOLD_EVERY_S = 30
+REPORT_EVERY_S = 30
 COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "out of date": "yellow",
            "interrupted": "yellow", "failed": "red"}  # fmt: skip
 
 
 @lab.callback(invoke_without_command=True)
-def status(context: typer.Context, place: LabOption = None, as_json: Json = False) -> None:
+def status(context: typer.Context, position: LabOption = None, as_json: Json = False) -> None:
     """Where the laboratory's detector stands, and the one next command."""
     if context.invoked_subcommand is not None:
-        context.obj = place
+        context.obj = position
         return
     from metaphase.jobs.lab.folder import find_lab
     from metaphase.jobs.lab.running import next_command, show, standings
 
-    found = find_lab(place)
+    found = find_lab(position)
     standing = standings(found)
     show(found, [one.step for one in standing])
     command = next_command(standing)
@@ -75,7 +75,7 @@ def status(context: typer.Context, place: LabOption = None, as_json: Json = Fals
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
-    place: Annotated[
+    position: Annotated[
         Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
     ] = None,
     name: Annotated[str, typer.Option(help="Of the model; by default that of the folder.")] = "",
@@ -101,7 +101,7 @@ def init(
             return said
 
         begun = begin(
-            place or context.obj or Path(),
+            position or context.obj or Path(),
             folder,
             name=name,
             table=table,
@@ -112,10 +112,10 @@ def init(
     for note in begun.notes:
         warn(note)
     splits = begun.manifest["split"].value_counts()
-    told = ", ".join(
+    shares = ", ".join(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
-    say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {told}")
+    say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {shares}")
     tell(f"page {begun.lab.page}")
     say("next: metaphase lab next")
 
@@ -123,7 +123,7 @@ def init(
 @lab.command("next")
 def next_(
     context: typer.Context,
-    place: LabOption = None,
+    position: LabOption = None,
     device: Device = None,
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
@@ -140,14 +140,14 @@ def next_(
     from metaphase.jobs.lab.parts import say_enough
     from metaphase.jobs.lab.running import alone, go_on, measure_machine
 
-    found = find_lab(place or context.obj, device)
+    found = find_lab(position or context.obj, device)
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):
             with progress_bar("%") as bar:
                 show = _shower(bar)
                 measure_machine(found, tell)
-                asked = go_on(found, told=_tell_step, watch=show).asked
+                asked = go_on(found, say=_tell_step, watch=show).asked
             if asked is None:
                 _tell_end(found)
                 tell(f"page {found.page}")
@@ -227,7 +227,7 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
     def show(now: StepProgress) -> None:
         nonlocal told_of, told_s
         bar.update(task, description=escape(now.what), completed=now.share, left=now.seconds_left)
-        if not stderr.is_terminal and (now.step != told_of or time.monotonic() - told_s >= TOLD_EVERY_S):
+        if not stderr.is_terminal and (now.step != told_of or time.monotonic() - told_s >= REPORT_EVERY_S):
             told_of, told_s = now.step, time.monotonic()
             tell(str(now))
 
@@ -236,9 +236,9 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
 
 def _tell_step(state: StageState) -> None:
     from metaphase.jobs.lab.parts import CUT_SHARE
-    from metaphase.jobs.lab.steps import told_facts
+    from metaphase.jobs.lab.steps import fact_line
 
-    tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {told_facts(state.facts)}")
+    tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
     for case, why in state.facts.get(CUT_SHARE, {}).items():
         warn(f"{case}: {why}")
 
@@ -246,9 +246,9 @@ def _tell_step(state: StageState) -> None:
 def _tell_end(found: LabFolder) -> None:
     from metaphase.jobs.lab.running import last_words
 
-    lines, doubts = last_words(found)
-    for doubt in doubts:
-        warn(str(doubt))
+    lines, warnings = last_words(found)
+    for warning in warnings:
+        warn(str(warning))
     for line in lines:
         say(line)
 

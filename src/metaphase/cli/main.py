@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.foreign import told
+from metaphase.base.foreign import described
 from metaphase.cli.console import complain, tell, warn
 from metaphase.cli.detect import convert, data, detect, score
 from metaphase.cli.evaluate import evaluate, observers
@@ -193,7 +193,7 @@ def main() -> None:
         if error.errno not in OF_THE_MACHINE:
             _give_up(error)
         complain(
-            f"{error.filename or 'the disk'}: {told(error)}. Check the path, its permissions and the disk."
+            f"{error.filename or 'the disk'}: {described(error)}. Check the path, permissions and the disk."
         )
         sys.exit(1)
     except Exception as error:  # noqa: BLE001 -- the last resort
@@ -210,7 +210,7 @@ class _Warnings(logging.Handler):
 
 def _give_up(error: Exception) -> NoReturn:
     """Say in one line that nobody thought of this, and where more is."""
-    complain(f"unforeseen {type(error).__name__}: {told(error)}.{_logged(traceback.format_exc())}")
+    complain(f"unforeseen {type(error).__name__}: {described(error)}.{_logged(traceback.format_exc())}")
     sys.exit(FAULT)
 
 

@@ -54,13 +54,13 @@ def candidates(
     as_json: console.Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.base.sharing.crews import hired
+    from metaphase.base.sharing.workers import dask_workers
     from metaphase.jobs.phh3 import search_cohort
     from metaphase.labels.phh3.survey import BrownConfig
 
     settings = read_settings(BrownConfig, config)
-    with hired(workers, scheduler, cluster) as crew, console.batch_bar(log_json=log_json) as watch:
-        batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, crew=crew)
+    with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
+        batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, pool=pool)
     results = [
         {
             "case": one.case,
@@ -195,15 +195,15 @@ def classify(
 
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
     """
-    from metaphase.base.sharing.crews import hired
+    from metaphase.base.sharing.workers import dask_workers
     from metaphase.jobs.phh3 import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with hired(workers, scheduler, cluster) as crew, console.batch_bar(log_json=log_json) as watch:
-        batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, crew=crew)
+    with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
+        batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, pool=pool)
     results = [
         {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for one in batch.results.values()
@@ -267,7 +267,7 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.base.sharing.crews import hired
+    from metaphase.base.sharing.workers import dask_workers
     from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
@@ -275,9 +275,12 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with hired(workers, scheduler, cluster) as crew, console.batch_bar("cases", log_json=log_json) as watch:
+    with (
+        dask_workers(workers, scheduler, cluster) as pool,
+        console.batch_bar("cases", log_json=log_json) as watch,
+    ):
         built = build_cohort(
-            manifest, output, source, settings, points=points, shard=shard, watch=watch, crew=crew
+            manifest, output, source, settings, points=points, shard=shard, watch=watch, pool=pool
         )
     for one in built.cases if explained else ():
         console.tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")

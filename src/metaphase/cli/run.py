@@ -67,7 +67,7 @@ def run(
     from metaphase.jobs.training.config import read_run_config
     from metaphase.jobs.training.run import chain_of, delivered_model, run_chain, run_table
     from metaphase.jobs.training.summary import run_report
-    from metaphase.networks.cards import doubts_about, parse_card
+    from metaphase.networks.cards import parse_card, warnings_about
     from metaphase.reports.run import write_run_page
 
     settings = read_run_config(config, method, corrections or ()).with_seed(seed)
@@ -85,8 +85,8 @@ def run(
     if not status:
         say(f"page {workspace / 'index.html'}")
         model = delivered_model(chain)
-        for doubt in doubts_about(parse_card(model.with_suffix(".json"))):
-            warn(str(doubt))
+        for warning in warnings_about(parse_card(model.with_suffix(".json"))):
+            warn(str(warning))
         say(f"metaphase detect SLIDE... -o DIR --model {model}")
 
 
@@ -100,7 +100,7 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
     Without a terminal also a line where a stage begins, and one every few seconds that says how far it is.
     """
     latest: States = ()
-    told: set[str] = set()
+    printed: set[str] = set()
     last_line_s = -math.inf
     with progress_bar() as bar:
         task = bar.add_task("starting", total=1)
@@ -117,11 +117,11 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
             latest = states
             for number, state in enumerate(states, start=1):
                 begun = f"{state.stage.name} begins"
-                if state.status == "running" and not stderr.is_terminal and begun not in told:
-                    told.add(begun)
+                if state.status == "running" and not stderr.is_terminal and begun not in printed:
+                    printed.add(begun)
                     tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
-                if state.status == "done" and state.stage.name not in told:
-                    told.add(state.stage.name)
+                if state.status == "done" and state.stage.name not in printed:
+                    printed.add(state.stage.name)
                     stderr.print(f"[dim]{number}/{len(states)}[/] {_line(state)}")
 
         try:

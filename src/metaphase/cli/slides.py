@@ -42,8 +42,8 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
             failed = True
             console.complain(str(error))
     if as_json:
-        told = [report.to_dict() for report in reports]
-        console.print_json(told if several else told[0])
+        plain = [report.to_dict() for report in reports]
+        console.print_json(plain if several else plain[0])
         raise typer.Exit(int(failed))
     for report in reports:
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -168,7 +168,7 @@ def find(
 
     found = find_slides(url, output, patient=patient, study=study)
     if as_json:
-        console.print_json([{"file": str(path), **asdict(place)} for path, place in found])
+        console.print_json([{"file": str(path), **asdict(position)} for path, position in found])
         return
     for path, _ in found:
         console.say(path)
@@ -256,9 +256,9 @@ def augment(
     from metaphase.slides.opening import sources_with
 
     config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
-    place = _numbers(at, 2, "--at", "X,Y") if at else None
+    position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
-        write_gallery(opened, output, (place[0], place[1]) if place else None, config)
+        write_gallery(opened, output, (position[0], position[1]) if position else None, config)
     say(str(output))
 
 

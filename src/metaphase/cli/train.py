@@ -144,12 +144,12 @@ def _point(point: OperatingPoint) -> str:
     reached.append("" if point.kappa is None else f"kappa {point.kappa:.3f}")
     reached.append("" if point.false_per_mm2 is None else f"{point.false_per_mm2:.1f} false per mm2")
     reached.append("" if point.recall is None else f"recall {point.recall:.2f}")
-    told = ", ".join(filter(None, [*reached, point.source, *point.laboratories]))
-    return f"{numbers} ({told})" if told else numbers
+    sources = ", ".join(filter(None, [*reached, point.source, *point.laboratories]))
+    return f"{numbers} ({sources})" if sources else numbers
 
 
 def _facts(card: ModelCard) -> list[tuple[str, str]]:
-    from metaphase.networks.cards import doubts_about
+    from metaphase.networks.cards import warnings_about
 
     facts = [
         ("name", card.name),
@@ -166,7 +166,7 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
         if key != "threshold" and value is not None
     ]
     facts += [("known failure", failure) for failure in card.known_failures]
-    facts += [("beware", str(doubt)) for doubt in doubts_about(card)]
+    facts += [("beware", str(warning)) for warning in warnings_about(card)]
     return [*facts, ("made by", ", ".join(" ".join(pair) for pair in card.versions.items()))]
 
 

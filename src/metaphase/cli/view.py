@@ -210,16 +210,20 @@ def fit(
         print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
         return
     stdout.print(_profile_table(profile))
-    say(f"{profile.told()}, model {profile.model}")
+    say(f"{profile.described()}, model {profile.model}")
     say(f"metaphase detect SLIDE... -o DIR --site {output}")
 
 
 def _profile_table(profile: SiteProfile) -> Table:
     table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
     for point, delta in profile.deltas.items():
-        for name, told in (("precision", "right"), ("recall", "found"), ("false_per_mm2", "false per mm2")):
+        for name, text in (
+            ("precision", "right"),
+            ("recall", "found"),
+            ("false_per_mm2", "false per mm2"),
+        ):
             if name in profile.at[point]:
-                table.add_row(f"{told} at the point {point} ({delta:.4g})", str(profile.at[point][name]))
+                table.add_row(f"{text} at the point {point} ({delta:.4g})", str(profile.at[point][name]))
     table.add_row("share of mitoses with any detection", str(profile.found))
     table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
     return table
@@ -280,7 +284,7 @@ def apply(results: Results, as_json: Json = False) -> None:
         complain(problem)
     if as_json:
         shown = ("name", "detections", "machine", "review")
-        print_json([{**one.told, **{key: one.summary.get(key) for key in shown}} for one in done])
+        print_json([{**one.described, **{key: one.summary.get(key) for key in shown}} for one in done])
     else:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
@@ -353,5 +357,5 @@ def export_truth(
     truth = reviewed_truth(found)
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()
-    told = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
-    say(f"{output}: {told}")
+    text = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
+    say(f"{output}: {text}")

@@ -242,10 +242,10 @@ class SiteCalibration:
 
     def chance(self, slide: Specimen) -> Floats:
         """Chance of a mitosis of each detection, over all that is not known."""
-        if not len(slide.places):
+        if not len(slide.positions):
             return np.zeros(0)
         found, _ = self._placed(slide, len(self.laboratory))
-        total = np.zeros(len(slide.places))
+        total = np.zeros(len(slide.positions))
         for start in range(0, len(found.share), CHUNK):
             total += found.chance(slice(start, start + CHUNK)).sum(axis=1)
         return total / len(found.share)
@@ -258,7 +258,7 @@ class SiteCalibration:
         number of times; as that adds noise to a high percentile, it is moved back to the slide's own, as in
         `uncertainty`.
         """
-        config, points_um = slide.config, slide.places * slide.mpp
+        config, points_um = slide.config, slide.positions * slide.mpp
         if not len(points_um):
             return _nothing_found(slide, self.laboratory)
         draws = min(len(self.laboratory), max(100, MOST_WEIGHTS // len(points_um)))
@@ -298,13 +298,15 @@ class SiteCalibration:
         found = np.isfinite(slide.machine)  # the others were added by people
         known = np.tile((lab.floor, 0.0), (len(found), 1))
         known[found] = evidence(
-            slide.places[found] * slide.mpp, slide.machine[found], counted_from=self.counted_from,
+            slide.positions[found] * slide.mpp, slide.machine[found], counted_from=self.counted_from,
             area_mm2=slide.area_mm2, config=slide.config,
         )  # fmt: skip
         odds, around = known.T
         answer = self._answers(slide)
-        told = np.where(np.isnan(slide.answer), answer, slide.answer)[found]
-        cells = cells_of(odds[found], around[found], np.zeros(len(told), np.int64), 1, lab.floor, told)
+        answered = np.where(np.isnan(slide.answer), answer, slide.answer)[found]
+        cells = cells_of(
+            odds[found], around[found], np.zeros(len(answered), np.int64), 1, lab.floor, answered
+        )
         drawn = own_of(lab, cells, self.reviewer, np.random.default_rng(slide.config.seed))
         bins = bin_of(odds, lab.floor)
         first, second = (
@@ -316,9 +318,9 @@ class SiteCalibration:
 
     def _answers(self, slide: Specimen) -> Floats:
         """The answer to each detection of the slide, NaN where nobody was asked."""
-        answer = np.full(len(slide.places), np.nan)
+        answer = np.full(len(slide.positions), np.nan)
         if self.own_answers is not None and len(self.own_answers):
-            away, nearest = cKDTree(slide.places).query(self.own_answers[:, :2])
+            away, nearest = cKDTree(slide.positions).query(self.own_answers[:, :2])
             same = away <= SAME_PX
             answer[nearest[same]] = self.own_answers[same, 2]
         return answer
@@ -349,7 +351,7 @@ class _Placed:
             expit(self.share[part] + around * self.rise[part] + self.ratio[part].T[self.bin[chosen]])
         )
         asked = np.isfinite(answer)
-        chance[asked] = self.reviewer.told(chance[asked], answer[asked, None])
+        chance[asked] = self.reviewer.described(chance[asked], answer[asked, None])
         decided = self.decided[chosen, None]
         return np.where(np.isnan(decided), chance, decided)
 
@@ -366,8 +368,8 @@ def _nothing_found(slide: Specimen, laboratory: Laboratory) -> CalibratedCount:
 def _inside(slide: Specimen, hotspot: Hotspot) -> Mask:
     """Detections in the hotspot; on less tissue than it has, all."""
     if slide.is_small:
-        return np.ones(len(slide.places), bool)
-    away = np.hypot(slide.places[:, 0] - hotspot.x, slide.places[:, 1] - hotspot.y)
+        return np.ones(len(slide.positions), bool)
+    away = np.hypot(slide.positions[:, 0] - hotspot.x, slide.positions[:, 1] - hotspot.y)
     return np.asarray(away <= hotspot.radius_px * (1 + 1e-9))
 
 

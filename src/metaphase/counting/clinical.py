@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions, unique
+from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.counting.calibration import (
     CalibratedCount,
     SiteCalibration,
@@ -45,11 +45,11 @@ MORE_TISSUE = (
 )
 
 
-def doubts(slide: Specimen, hotspot: Hotspot, draws: int) -> Cautions:
+def warnings(slide: Specimen, hotspot: Hotspot, draws: int) -> ResultWarnings:
     """Warnings about a slide's score, most serious first."""
     return tuple(
-        doubt
-        for doubt in (
+        warning
+        for warning in (
             _little_tissue(slide),
             _only_area(slide),
             _off_tissue(slide),
@@ -57,21 +57,21 @@ def doubts(slide: Specimen, hotspot: Hotspot, draws: int) -> Cautions:
             _cut_at_threshold(slide),
             _fewer_draws(slide, draws),
         )
-        if doubt
+        if warning
     )
 
 
-def _little_tissue(slide: Specimen) -> Caution | None:
+def _little_tissue(slide: Specimen) -> ResultWarning | None:
     if not slide.is_small:
         return None
     text = (
         f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {slide.config.area_mm2:g} mm2 of a "
         "hotspot: the count is that of all its mitoses, and the grade may be too low"
     )
-    return Caution("little-tissue", text, MORE_TISSUE)
+    return ResultWarning("little-tissue", text, MORE_TISSUE)
 
 
-def _only_area(slide: Specimen) -> Caution | None:
+def _only_area(slide: Specimen) -> ResultWarning | None:
     """Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell."""
     if slide.tissue is not None or slide.is_small or math.isnan(slide.area_mm2):
         return None
@@ -79,29 +79,29 @@ def _only_area(slide: Specimen) -> Caution | None:
         "only the area of the tissue is known: where it is narrower than the hotspot "
         f"({2e-3 * slide.config.radius_um:.1f} mm), that holds less tissue, and the count is too low"
     )
-    return Caution("only-area", text, "give the slide (--slide), or the mask of its tissue")
+    return ResultWarning("only-area", text, "give the slide (--slide), or the mask of its tissue")
 
 
-def _off_tissue(slide: Specimen) -> Caution | None:
+def _off_tissue(slide: Specimen) -> ResultWarning | None:
     if slide.tissue is None or not len(slide.mitoses_px):
         return None
     off = int((~slide.tissue.contains(slide.mitoses_px)).sum())
     if off <= MOST_OFF_TISSUE * len(slide.mitoses_px):
         return None
     text = f"{off} of {len(slide.mitoses_px)} detections lie off the tissue: is the mask that of this slide?"
-    return Caution("off-tissue", text)
+    return ResultWarning("off-tissue", text)
 
 
-def _hotspot_off_tissue(slide: Specimen, hotspot: Hotspot) -> Caution | None:
+def _hotspot_off_tissue(slide: Specimen, hotspot: Hotspot) -> ResultWarning | None:
     if slide.is_small or not hotspot.count:
         return None
     if hotspot.tissue_mm2 >= LEAST_HOTSPOT_TISSUE * slide.config.area_mm2:
         return None
     text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
-    return Caution("hotspot-off-tissue", text, MORE_TISSUE)
+    return ResultWarning("hotspot-off-tissue", text, MORE_TISSUE)
 
 
-def _cut_at_threshold(slide: Specimen) -> Caution | None:
+def _cut_at_threshold(slide: Specimen) -> ResultWarning | None:
     """Where nothing is known below the threshold, the draws cannot go there."""
     lowest, _ = threshold_range(slide.config)
     probability = slide.machine[np.isfinite(slide.machine)]
@@ -114,16 +114,16 @@ def _cut_at_threshold(slide: Specimen) -> Caution | None:
         f"show what a slightly lower threshold ({lowest:.2f}) would add"
     )
     next_step = "nothing, if `metaphase detect` made the table; else give the detections below the threshold"
-    return Caution("cut-at-threshold", text, next_step)
+    return ResultWarning("cut-at-threshold", text, next_step)
 
 
-def _fewer_draws(slide: Specimen, draws: int) -> Caution | None:
+def _fewer_draws(slide: Specimen, draws: int) -> ResultWarning | None:
     if draws >= slide.config.draws:
         return None
     text = (
         f"the uncertainty comes from {draws} draws instead of {slide.config.draws}: there are many detections"
     )
-    return Caution("fewer-draws", text)
+    return ResultWarning("fewer-draws", text)
 
 
 # ---- the grade, where it is earned ----
@@ -147,13 +147,13 @@ class ShownGrade:
     """Why it is not a single grade."""
 
     @property
-    def caution(self) -> Caution | None:
+    def warning(self) -> ResultWarning | None:
         """The same as a warning; None where one grade is given."""
         if not self.reasons:
             return None
         what = "no grade is given" if self.withheld else f"the grade is given as {self.text}"
         advice = TUNE_THETAS if self.withheld else ""
-        return Caution("grade-withheld" if self.withheld else "grade-range",
+        return ResultWarning("grade-withheld" if self.withheld else "grade-range",
                        f"{what}, for {'; '.join(self.reasons)}", advice)  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def shown_grade(
     return ShownGrade(low, high, False, f"{low}{sure}" if low == high else f"{low} to {high}", tuple(reasons))
 
 
-def uncalibrated_doubt(count: SlideCount) -> Cautions:
+def uncalibrated_warning(count: SlideCount) -> ResultWarnings:
     """A warning that nobody has checked what the model's answers are worth in this laboratory."""
     if count.calibrated is not None or not count.unseen:
         return ()
@@ -201,7 +201,7 @@ def uncalibrated_doubt(count: SlideCount) -> Cautions:
         "false, and how many mitoses were missed, is not known for this laboratory"
     )
     advice = "answer about 100 pictures (`metaphase calibrate`), then give the profile with --site"
-    return (Caution("uncalibrated", text, advice),)
+    return (ResultWarning("uncalibrated", text, advice),)
 
 
 # ---- the counts of a slide: which one is in force, and what its interval means ----
@@ -259,13 +259,13 @@ class Count:
         return f"{self.text}{interval}, {self.kind_text}"
 
 
-def counts_in(told: Mapping[str, Any]) -> tuple[Count, ...]:
+def counts_in(facts: Mapping[str, Any]) -> tuple[Count, ...]:
     """The counts that a result as plain values holds: that in force, then those beneath it."""
-    return tuple(_count_of(one) for one in (told, *told["beneath"]))
+    return tuple(_count_of(one) for one in (facts, *facts["beneath"]))
 
 
-def _count_of(told: Mapping[str, Any]) -> Count:
-    values = {field.name: told[field.name] for field in fields(Count)}
+def _count_of(facts: Mapping[str, Any]) -> Count:
+    values = {field.name: facts[field.name] for field in fields(Count)}
     low, high = values["count_interval"] or (None, None)
     number = math.nan if values["count"] is None else values["count"]
     interval = None if low is None or high is None else (low, high)
@@ -295,13 +295,13 @@ def _counted_by(
     if calibrated is None:
         return (replace(machine, kind="reviewed", leaves_out=looked),) if slide.is_reviewed else (machine,)
     named = f"{slide.config.confidence:.0%} interval".replace("%", " %")
-    told = f"the count of this slide, by {answers} answers of its laboratory"
+    meaning = f"the count of this slide, by {answers} answers of its laboratory"
     left = "errors of those who answered, and what is unlike the slides they answered about"
-    best = Count("calibrated", calibrated.count, calibrated.count_interval, named, told, left)
+    best = Count("calibrated", calibrated.count, calibrated.count_interval, named, meaning, left)
     if not slide.is_reviewed:
         return (best, machine)
-    told = f"the count of this slide, where nobody looked by {answers} answers of its laboratory"
-    return (replace(best, kind="reviewed", interval_means=told, leaves_out=people),)
+    meaning = f"the count of this slide, where nobody looked by {answers} answers of its laboratory"
+    return (replace(best, kind="reviewed", interval_means=meaning, leaves_out=people),)
 
 
 # ---- the clinical number of a slide with its evidence ----
@@ -338,7 +338,7 @@ class SlideCount:
     """Tissue on the slide; NaN where it is not known."""
     draws: int
     """Draws behind the interval and the probabilities; 0 if none were made."""
-    warnings: Cautions
+    warnings: ResultWarnings
     config: CountConfig
     calibrated: CalibratedCount | None = None
     """What a profile of the laboratory makes of it; None where there is none."""
@@ -394,7 +394,7 @@ def count_slide(
     false = _false_per_mm2(config, slide.unseen, len(slide.mitoses_px))
     false *= slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
     uncertainty = estimate_uncertainty(
-        slide.places * mpp,
+        slide.positions * mpp,
         slide.probability,
         mitotic_count(slide),
         config,
@@ -425,8 +425,8 @@ def count_slide(
         draws=uncertainty.draws,
         warnings=(
             *(tissue.warnings if tissue is not None else ()),
-            *doubts(slide, hotspot, uncertainty.draws),
-            *((shown.caution,) if shown.caution else ()),
+            *warnings(slide, hotspot, uncertainty.draws),
+            *((shown.warning,) if shown.warning else ()),
         ),
         config=config,
         calibrated=calibrated,
@@ -438,12 +438,12 @@ def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
     return config.false_per_mm2 * (unseen / counted if counted else 1.0)
 
 
-def count_doubts(count: SlideCount) -> Cautions:
+def count_warnings(count: SlideCount) -> ResultWarnings:
     """All that speaks against a count."""
-    return unique((*background_doubt(count), *count.warnings, *uncalibrated_doubt(count)))
+    return unique((*background_warning(count), *count.warnings, *uncalibrated_warning(count)))
 
 
-def background_doubt(count: SlideCount) -> Cautions:
+def background_warning(count: SlideCount) -> ResultWarnings:
     """A warning where a count is hardly more than what the model counts where there is nothing."""
     false_per_mm2 = _false_per_mm2(count.config, count.unseen, count.counted)
     if not false_per_mm2 or not count.count or count.calibrated is not None:
@@ -458,7 +458,7 @@ def background_doubt(count: SlideCount) -> Cautions:
         f"model made {false_per_mm2:.1f} false detections per mm2 where it was tuned"
     )
     advice = "look at them, or choose a higher threshold on slides of your own (`metaphase evaluate tune`)"
-    return (Caution("mostly-false", text, advice),)
+    return (ResultWarning("mostly-false", text, advice),)
 
 
 def mitotic_count(slide: Specimen) -> float:
@@ -484,7 +484,7 @@ def find_hotspot(slide: Specimen) -> Hotspot:
 def _middle(tissue: TissueMask | None) -> tuple[float, float]:
     if tissue is None:
         return 0.0, 0.0
-    row, column = (float(np.mean(places)) + 0.5 for places in np.nonzero(tissue.mask))
+    row, column = (float(np.mean(positions)) + 0.5 for positions in np.nonzero(tissue.mask))
     return tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
 
 
@@ -497,7 +497,7 @@ def _cells(slide: Specimen) -> CellGrid:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, Caution):
+    if isinstance(value, ResultWarning):
         return value.to_dict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -516,18 +516,18 @@ COLUMNS = (
 
 def counts_table(counts: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
     """One row a case (and threshold, where a case was counted at several), from `SlideCount.to_dict`."""
-    rows = [counts_row(case, told) for case, told in counts]
+    rows = [counts_row(case, facts) for case, facts in counts]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
 
 
-def counts_row(case: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def counts_row(case: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """One of them."""
-    low, high = told["count_interval"] or (told["count"], told["count"])
-    circle = told["hotspot"]
+    low, high = facts["count_interval"] or (facts["count"], facts["count"])
+    circle = facts["hotspot"]
     values = (
-        case, told["count"], told["kind"], low, high, told["interval_name"], told["grade"],
-        told["grade_shown"]["text"], told["proliferation"], told["config"]["threshold"], told["counted"],
-        told["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], told["area_mm2"],
-        *told["grade_probabilities"],
+        case, facts["count"], facts["kind"], low, high, facts["interval_name"], facts["grade"],
+        facts["grade_shown"]["text"], facts["proliferation"], facts["config"]["threshold"], facts["counted"],
+        facts["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], facts["area_mm2"],
+        *facts["grade_probabilities"],
     )  # fmt: skip
-    return {**dict(zip(COLUMNS, values, strict=True)), **told["heterogeneity"]}
+    return {**dict(zip(COLUMNS, values, strict=True)), **facts["heterogeneity"]}

@@ -104,9 +104,9 @@ def run_ends(points_um: Points, lattice: Lattice, radius_um: float) -> sparse.cs
     """The matrix (cells, points) that turns weights of points into ends of runs; see `counts_of_weights`."""
     found = runs(points_um, lattice, radius_um)
     signs = np.repeat(np.array([1, -1], np.int32), len(found.point))
-    places = (np.concatenate([found.start, found.stop]), np.tile(found.point, 2))
+    ends_at = (np.concatenate([found.start, found.stop]), np.tile(found.point, 2))
     shape = (lattice.rows * (lattice.columns + 1), len(points_um))
-    return sparse.csr_matrix((signs, places), shape=shape)
+    return sparse.csr_matrix((signs, ends_at), shape=shape)
 
 
 def counts_of_weights(ends: sparse.csr_matrix, lattice: Lattice, weights: npt.NDArray[np.int32]) -> Integers:

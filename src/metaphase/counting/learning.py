@@ -219,19 +219,19 @@ def _chains(
     length = 0.25
     for number in range(WARM_UP + KEPT // CHAINS):
         speed = generator.standard_normal(here.shape)
-        place, there, slope_there, moving = here, value, slope, speed
+        position, there, slope_there, moving = here, value, slope, speed
         each = length * generator.uniform(0.7, 1.3)
         for _ in range(LEAPS):
             moving = moving + 0.5 * each * slope_there @ scale
-            place = place + each * moving @ scale.T
-            there, slope_there = posterior.at(place)
+            position = position + each * moving @ scale.T
+            there, slope_there = posterior.at(position)
             moving = moving + 0.5 * each * slope_there @ scale
         gain = np.nan_to_num(
             there - value + 0.5 * ((speed**2).sum(axis=1) - (moving**2).sum(axis=1)), nan=-np.inf
         )
         taken = np.log(generator.uniform(size=CHAINS)) < gain
         here, slope = (
-            np.where(taken[:, None], new, old) for new, old in ((place, here), (slope_there, slope))
+            np.where(taken[:, None], new, old) for new, old in ((position, here), (slope_there, slope))
         )
         value = np.where(taken, there, value)
         if number < WARM_UP:

@@ -63,7 +63,7 @@ class ReviewerError:
         """By how much a mitosis is called one the more often than anything else."""
         return 1 - self.missed - self.false_alarms
 
-    def told(self, chance: Floats, answer: Floats) -> Floats:
+    def described(self, chance: Floats, answer: Floats) -> Floats:
         """Chance of a mitosis once its answer is known: the answer itself where reviewers do not err."""
         right, wrong = chance * (1 - self.missed), (1 - chance) * self.false_alarms
         other, true = chance * self.missed, (1 - chance) * (1 - self.false_alarms)
@@ -101,14 +101,14 @@ def cells_of(
     groups = len(AROUND) + 1
     group = np.searchsorted(AROUND, around)
     line = slide * groups + group
-    place = line * BINS + bin_of(odds, floor)
+    position = line * BINS + bin_of(odds, floor)
     answer = np.full(len(odds), np.nan) if answer is None else answer
     in_square = np.zeros(len(odds), bool) if in_square is None else in_square
     asked = np.isfinite(answer)
 
     def counted(chosen: Mask, weights: Floats | None = None) -> Floats:
         found = np.bincount(
-            place[chosen], None if weights is None else weights[chosen], slides * groups * BINS
+            position[chosen], None if weights is None else weights[chosen], slides * groups * BINS
         )
         return np.asarray(found, np.float64).reshape(slides, groups, BINS)
 

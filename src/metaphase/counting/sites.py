@@ -239,7 +239,7 @@ def _chances(
     curve = lab.shares(own) + around[:, None] * lab.around + (mitoses - others).T[bin_of(odds, lab.floor)]
     chance, answer = np.asarray(expit(curve)), given.answer[part]
     asked = np.isfinite(answer)
-    chance[asked] = reviewer.told(chance[asked], answer[asked, None])
+    chance[asked] = reviewer.described(chance[asked], answer[asked, None])
     return chance
 
 
@@ -360,7 +360,7 @@ class SiteProfile(BaseModel):
         source = "; ".join(filter(None, (point.source, f"rates of the site {self.name}")))
         return point.model_copy(update={**rates, "source": source})
 
-    def told(self) -> str:
+    def described(self) -> str:
         """In a line."""
         return f"{self.name}, {self.answers} answers on {len(self.slides)} slides, {self.made.isoformat()}"
 

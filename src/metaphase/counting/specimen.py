@@ -152,7 +152,7 @@ SCALE_TOLERANCE = 0.02
 class Specimen:
     """Detections of any probability, and what is known of the slide. Made by `specimen`, which checks it."""
 
-    places: Points
+    positions: Points
     """All detections, in level-0 pixels."""
     probability: Floats
     """With which each counts: 0 for one that people rejected, 1 for one that they call a mitosis."""
@@ -174,7 +174,7 @@ class Specimen:
     @cached_property
     def mitoses_px(self) -> Points:
         """The detections that count, in level-0 pixels."""
-        return self.places[self.counted]
+        return self.positions[self.counted]
 
     @cached_property
     def mitoses_um(self) -> Points:
@@ -236,19 +236,19 @@ def specimen(
 def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
     require_columns(detections, ("x", "y"))
     require_numbers(detections, ("x", "y", "probability", MACHINE))
-    places = np.column_stack([numbers_of(detections[name]) for name in ("x", "y")])
-    probability = np.full(len(places), CERTAIN)
+    positions = np.column_stack([numbers_of(detections[name]) for name in ("x", "y")])
+    probability = np.full(len(positions), CERTAIN)
     if "probability" in detections.columns:
         probability = np.array(numbers_of(detections["probability"]), np.float64)
-    bad = ~(np.isfinite(places).all(axis=1) & (probability >= 0) & (probability <= 1))
+    bad = ~(np.isfinite(positions).all(axis=1) & (probability >= 0) & (probability <= 1))
     if bad.any():
         row = int(bad.argmax())
-        x, y = places[row]
+        x, y = positions[row]
         raise TableError(
             f"row {row} of the detections has x {x:g}, y {y:g} and probability {probability[row]:g}",
             next_step="give x and y in level-0 pixels and a probability from 0 to 1",
         )
-    machine, answer = probability.copy(), np.full(len(places), np.nan)
+    machine, answer = probability.copy(), np.full(len(positions), np.nan)
     if {MACHINE, REVIEWED, "label"} <= set(detections.columns):
         said = as_text(detections[REVIEWED]).to_numpy(object)
         rejected = (said != "") & (as_text(detections["label"]) == LOOKALIKE).to_numpy()
@@ -256,9 +256,9 @@ def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
         answer = np.select([said == MITOSIS, rejected], [1.0, 0.0], np.nan)
         probability[rejected] = 0.0
     ranked = np.argsort(-probability, kind="stable")
-    _, first = np.unique(places[ranked], axis=0, return_index=True)  # of copies, the most probable
+    _, first = np.unique(positions[ranked], axis=0, return_index=True)  # of copies, the most probable
     kept = np.sort(ranked[first])
-    return places[kept], probability[kept], machine[kept], answer[kept]
+    return positions[kept], probability[kept], machine[kept], answer[kept]
 
 
 def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:

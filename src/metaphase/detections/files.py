@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metaphase.base.errors import Cautions, OutputError, UsageError
+from metaphase.base.errors import OutputError, ResultWarnings, UsageError
 from metaphase.base.foreign import check_plain, parsing, plugins, read_json, readable_name
 from metaphase.base.tables import TableError, natural, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
@@ -147,7 +147,7 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
     slides = tuple(slide for part in parts for slide in part.slides)
-    return DetectionSet(table, slides, str(source), tuple(told for part in parts for told in part.warnings))
+    return DetectionSet(table, slides, str(source), tuple(one for part in parts for one in part.warnings))
 
 
 def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
@@ -273,7 +273,7 @@ class Conversion:
 
     detections: DetectionSet
     files: tuple[Path, ...]
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
     """What the inputs hold and the output does not."""
 
 

@@ -175,7 +175,7 @@ def components(x: Floats, y: Floats, probability: AnyFloats, step: float) -> tup
     graph = coo_array((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), (len(x), len(x)))
     count, group = connected_components(graph, directed=False)
     size = np.bincount(group)
-    middle = [np.bincount(group, places) / size for places in (x, y)]
+    middle = [np.bincount(group, positions) / size for positions in (x, y)]
     highest = np.zeros(count, probability.dtype)
     np.maximum.at(highest, group, probability)
     return middle[0], middle[1], highest
@@ -213,8 +213,8 @@ def _winners(cells: Integers, alive: Integers, shifts: list[int]) -> Integers:
     best = alive[first]
     wins = np.ones(len(best), bool)
     for shift in shifts:
-        place = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
-        wins &= (occupied[place] != occupied + shift) | (best[place] >= best)
+        position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
+        wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
     return best[wins]
 
 
@@ -232,9 +232,9 @@ def _survivors(
     clear = np.ones(len(alive), bool)
     for shift in shifts:
         wanted = home + shift
-        place = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
-        found = np.flatnonzero((occupied[place] == wanted) & clear)
-        point, near = alive[found], winners[place[found]]
+        position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
+        found = np.flatnonzero((occupied[position] == wanted) & clear)
+        point, near = alive[found], winners[position[found]]
         square = (x[point] - x[near]) ** 2 + (y[point] - y[near]) ** 2
         clear[found] = (square >= distance**2) & (point != near)
     return alive[clear]

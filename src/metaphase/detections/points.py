@@ -150,15 +150,17 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
     mine = {name: value for name, value in given.items() if name in point.numbers}
     if not mine:
         return point
-    told: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
+    changes: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
     if mine.keys() <= {"theta1", "theta2"}:
-        told |= {"source": f"{point.source}; {told['source']}" if point.source else told["source"]}
-        told |= {"kappa": None, "thetas_given": True}
+        changes |= {"source": f"{point.source}; {changes['source']}" if point.source else changes["source"]}
+        changes |= {"kappa": None, "thetas_given": True}
     else:
-        told |= dict.fromkeys(("false_per_mm2", "recall", "value", "kappa", "delta_range")) | {"metric": ""}
-        told |= {"thetas_given": True if "theta1" in mine and "theta2" in mine else None}
+        changes |= dict.fromkeys(("false_per_mm2", "recall", "value", "kappa", "delta_range")) | {
+            "metric": ""
+        }
+        changes |= {"thetas_given": True if "theta1" in mine and "theta2" in mine else None}
     try:
-        return OperatingPoint.model_validate(dict(point) | told)
+        return OperatingPoint.model_validate(dict(point) | changes)
     except ValidationError as error:
         what = ", ".join(f"{OPTIONS.get(name, name)} is {value:g}" for name, value in mine.items())
         raise UsageError(
@@ -209,13 +211,13 @@ def _completed(
         return untuned
     shared = {name: getattr(point, name) for point in (other, tuned) if point for name in SHARED_BY_POINTS
               if getattr(point, name) is not None}  # fmt: skip
-    told: dict[str, Any] = (
+    values: dict[str, Any] = (
         dict(untuned)
         | shared
         | {name: value for name, value in dict(stated).items() if value is not None and name != "name"}
     )
     if tuned is None:
-        told["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"
+        values["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"
     if untuned.theta1 is None:
-        told |= {"theta1": None, "theta2": None}
-    return OperatingPoint.model_validate(told)
+        values |= {"theta1": None, "theta2": None}
+    return OperatingPoint.model_validate(values)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_object_dtype
 
-from metaphase.base.errors import Caution, Cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.foreign import is_text, printable
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_columns, require_numbers
 
@@ -69,7 +69,7 @@ class DetectionSet:
     """All slides covered, those without a single point included."""
     source: str = field(default="detections", compare=False)
     """Where the points came from, for messages."""
-    warnings: Cautions = field(default=(), compare=False)
+    warnings: ResultWarnings = field(default=(), compare=False)
     """What a file held that became no point."""
 
     def with_table(self, table: pd.DataFrame) -> DetectionSet:
@@ -113,8 +113,8 @@ def detection_set(
     table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
     marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
     _check(table[~marker], source)
-    doubts = _doubts(frame[~marker], source)
-    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source), doubts)
+    warnings = _warnings(frame[~marker], source)
+    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source), warnings)
 
 
 def common_label(name: str) -> str:
@@ -141,13 +141,13 @@ def _probability(frame: pd.DataFrame) -> pd.Series[float]:
     return numbers_of(frame["probability"]).fillna(CERTAIN)
 
 
-def _doubts(frame: pd.DataFrame, source: str | Path) -> Cautions:
+def _warnings(frame: pd.DataFrame, source: str | Path) -> ResultWarnings:
     """A warning where some points state a probability and others do not."""
     missing = int(frame["probability"].isna().sum()) if "probability" in frame.columns else 0
     if missing in (0, len(frame)):
         return ()
     text = f"{Path(source).name}: {missing} of {len(frame)} points state no probability and count as certain"
-    return (Caution("no-probability", text),)
+    return (ResultWarning("no-probability", text),)
 
 
 def _labels(frame: pd.DataFrame) -> pd.Series[str]:

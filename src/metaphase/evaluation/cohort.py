@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.errors import Caution, Cautions, MetaphaseError, UsageError
+from metaphase.base.errors import MetaphaseError, ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import (
     TableError,
     named,
@@ -209,7 +209,7 @@ class Comparison:
     """Detections of mitoses only."""
     ignored: pd.DataFrame
     """Points of the truth labelled `ignore`: `slide, x, y` and where given `radius_um`."""
-    warnings: Cautions
+    warnings: ResultWarnings
 
 
 def load_truth(
@@ -246,7 +246,7 @@ def compare(
         )
     warnings = (
         [
-            Caution(
+            ResultWarning(
                 "slides-taken-as-empty",
                 f"{len(missing)} slides without predictions count as empty: {named(missing)}",
             )
@@ -258,13 +258,13 @@ def compare(
     other = int((predictions.table["label"] != MITOSIS).sum())
     if other:
         text = f"{other} predictions are not labelled as mitosis and are left out"
-        warnings.append(Caution("other-labels", text))
-    mitoses, true_doubts = _without_copies(truth.of_label(MITOSIS))
-    found, doubts = _without_copies(predictions.of_label(MITOSIS))
+        warnings.append(ResultWarning("other-labels", text))
+    mitoses, true_warnings = _without_copies(truth.of_label(MITOSIS))
+    found, of_predictions = _without_copies(predictions.of_label(MITOSIS))
     ignored = truth.table[truth.table["label"] == IGNORE].reset_index(drop=True)
-    doubts += _twin_doubts(cohort, found)
+    of_predictions += _twin_warnings(cohort, found)
     read = (*truth.warnings, *predictions.warnings)
-    return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_doubts, *doubts))
+    return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_warnings, *of_predictions))
 
 
 def _truth_files(truth: Path) -> tuple[Path, Path]:
@@ -284,7 +284,7 @@ def _within(cohort: Cohort, points: DetectionSet) -> DetectionSet:
     return replace(points, table=table, slides=tuple(slide for slide in points.slides if slide in cases))
 
 
-def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[Caution]]:
+def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[ResultWarning]]:
     """Of points at exactly the same place, the most probable one."""
     ranked = points.table.sort_values("probability", ascending=False, kind="stable")
     kept = ranked.drop_duplicates(["slide", "x", "y"]).sort_index(kind="stable").reset_index(drop=True)
@@ -292,17 +292,17 @@ def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[Caution]]:
     if not copies:
         return points, []
     text = f"{points.source}: {copies} exact duplicates were merged (the most probable of each kept)"
-    return points.with_table(kept), [Caution("duplicates", text)]
+    return points.with_table(kept), [ResultWarning("duplicates", text)]
 
 
-def _twin_doubts(cohort: Cohort, points: DetectionSet) -> list[Caution]:
+def _twin_warnings(cohort: Cohort, points: DetectionSet) -> list[ResultWarning]:
     """Detections that have another one suspiciously near."""
     mpp = cohort.mpp_by_case()
     twins = 0
     for slide, rows in points.table.groupby("slide", sort=False):
-        places = rows[["x", "y"]].to_numpy() * mpp[str(slide)]
+        positions = rows[["x", "y"]].to_numpy() * mpp[str(slide)]
         nearer = np.nextafter(TWIN_UM, 0)
-        twins += len(np.unique(cKDTree(places).query_pairs(nearer, output_type="ndarray")))
+        twins += len(np.unique(cKDTree(positions).query_pairs(nearer, output_type="ndarray")))
     if not twins:
         return []
     text = (
@@ -311,4 +311,4 @@ def _twin_doubts(cohort: Cohort, points: DetectionSet) -> list[Caution]:
     )
     command = f"metaphase convert {quote(points.source)} -o suppressed.csv --suppress-um {TWIN_UM:g}"
     next_step = f"keep the most probable of them with `{command}` and --mpp or --manifest"
-    return [Caution("close-detections", text, next_step)]
+    return [ResultWarning("close-detections", text, next_step)]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import Caution, Cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.tables import (
     TableError,
     as_text,
@@ -44,7 +44,7 @@ class ScorePairs:
     cohort: Cohort
     truth: Floats
     predicted: Floats
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
 
     @property
     def patients(self) -> list[str]:
@@ -176,7 +176,7 @@ def read_cohort(truth: str | Path) -> Cohort:
     return Cohort(read_manifest(path), str(path))
 
 
-def with_values(cohort: Cohort, column: str) -> tuple[Cohort, Cautions]:
+def with_values(cohort: Cohort, column: str) -> tuple[Cohort, ResultWarnings]:
     """The cases whose true value is known, and a warning about the others."""
     require_columns(cohort.manifest, (column,), cohort.source)
     unknown = cohort.manifest[column].isna()
@@ -188,10 +188,10 @@ def with_values(cohort: Cohort, column: str) -> tuple[Cohort, Cautions]:
     if not unknown.any():
         return kept, ()
     text = f"{int(unknown.sum())} cases have no true {column} and are left out"
-    return kept, (Caution("no-true-value", text),)
+    return kept, (ResultWarning("no-true-value", text),)
 
 
-def with_grades(cohort: Cohort) -> tuple[Cohort, Cautions]:
+def with_grades(cohort: Cohort) -> tuple[Cohort, ResultWarnings]:
     """The cases whose true grade is known; one that is not 1, 2 or 3 is an error."""
     kept, warnings = with_values(cohort, "grade")
     refuse_other_grades(kept.manifest["grade"].to_numpy(np.float64), "true", cohort.source)
@@ -200,7 +200,7 @@ def with_grades(cohort: Cohort) -> tuple[Cohort, Cautions]:
 
 def _predicted_only(
     cohort: Cohort, known: set[str], source: str, skip_missing: bool
-) -> tuple[Cohort, Cautions]:
+) -> tuple[Cohort, ResultWarnings]:
     missing = [case for case in cohort.cases if case not in known]
     if not missing:
         return cohort, ()
@@ -212,7 +212,7 @@ def _predicted_only(
         )
     kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
     warning = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
-    return Cohort(kept, cohort.source), (Caution("no-prediction", warning),)
+    return Cohort(kept, cohort.source), (ResultWarning("no-prediction", warning),)
 
 
 def refuse_other_grades(values: Floats, name: str, source: str) -> None:
@@ -295,7 +295,7 @@ class AgreementResult:
     confusion: npt.NDArray[np.int64] | None
     """True grades in rows, predicted in columns; None for scores."""
     settings: dict[str, Any]
-    warnings: Cautions
+    warnings: ResultWarnings
 
     def table(self) -> pd.DataFrame:
         """The agreement of all cases and of each group."""
@@ -398,7 +398,7 @@ def _summarise(
         ),
         confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
         settings=settings,
-        warnings=(*pairs.warnings, *_doubts(pairs, graded)),
+        warnings=(*pairs.warnings, *_warnings(pairs, graded)),
     )
 
 
@@ -422,20 +422,20 @@ def _by_group(
     }
 
 
-def _doubts(pairs: ScorePairs, graded: bool) -> list[Caution]:
-    doubts = []
+def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
+    warnings = []
     name = "kappa" if graded else "Spearman's correlation"
     one_said, one_true = (len(set(side.tolist())) == 1 for side in (pairs.predicted, pairs.truth))
     if one_said:
         said = "0 whatever the truth" if graded and not one_true else "undefined"
         text = f"all predictions are {pairs.predicted[0]:g}: {name} is {said}"
-        doubts.append(Caution("one-prediction", text))
+        warnings.append(ResultWarning("one-prediction", text))
     if one_true:
         text = f"all true values are {pairs.truth[0]:g}: agreement cannot be measured"
-        doubts.append(Caution("one-truth", text))
+        warnings.append(ResultWarning("one-truth", text))
     if few := few_patients(pairs.patients):
-        doubts.append(few)
-    return doubts
+        warnings.append(few)
+    return warnings
 
 
 def _settings(

@@ -116,14 +116,14 @@ def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
 
 
 def counts(
-    places: Points, size: tuple[float, float], region: BaseGeometry | None, border: float
+    positions: Points, size: tuple[float, float], region: BaseGeometry | None, border: float
 ) -> npt.NDArray[np.bool_]:
     """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
-    inside = np.ones(len(places), bool)
+    inside = np.ones(len(positions), bool)
     if border > 0:
-        inside &= ((places >= border) & (places < np.array(size) - border)).all(axis=1)
+        inside &= ((positions >= border) & (positions < np.array(size) - border)).all(axis=1)
     if region is not None:
-        inside &= ~shapely.intersects_xy(region, places[:, 0], places[:, 1])
+        inside &= ~shapely.intersects_xy(region, positions[:, 0], positions[:, 1])
     return inside
 
 
@@ -225,10 +225,10 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
         border = config.border_um / field.mpp
         real, _ = truth.get(field.case, _NO_POINTS)
         real = real[counts(real, size, region, border)]
-        places, probability = predictions.get(field.case, _NO_POINTS)
-        kept = counts(places, size, region, border)
+        positions, probability = predictions.get(field.case, _NO_POINTS)
+        kept = counts(positions, size, region, border)
         parts.append(
-            _mark_slide(places[kept] * field.mpp, probability[kept], real * field.mpp, index, config)
+            _mark_slide(positions[kept] * field.mpp, probability[kept], real * field.mpp, index, config)
         )
         truths.append(len(real))
     return _joined(parts, np.array(truths, np.int64), manifest, config)
@@ -236,18 +236,18 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
 
 def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:
     """Places and probabilities of each slide."""
-    places, probability = table[["x", "y"]].to_numpy(float), table["probability"].to_numpy(float)
+    positions, probability = table[["x", "y"]].to_numpy(float), table["probability"].to_numpy(float)
     groups = table.groupby("slide", sort=False).indices
-    return {str(slide): (places[rows], probability[rows]) for slide, rows in groups.items()}
+    return {str(slide): (positions[rows], probability[rows]) for slide, rows in groups.items()}
 
 
 def _mark_slide(
-    places_um: Points, probability: Floats, truth_um: Points, index: int, config: MatchingConfig
+    positions_um: Points, probability: Floats, truth_um: Points, index: int, config: MatchingConfig
 ) -> pd.DataFrame:
-    matched = match(places_um, probability, truth_um, config.radius_um, config.method)
+    matched = match(positions_um, probability, truth_um, config.radius_um, config.method)
     found = matched != NOBODY
     distance = np.full(len(matched), np.nan)
-    distance[found] = np.linalg.norm(places_um[found] - truth_um[matched[found]], axis=1)
+    distance[found] = np.linalg.norm(positions_um[found] - truth_um[matched[found]], axis=1)
     return pd.DataFrame({"probability": probability, "found": found, "distance": distance, "slide": index})
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import Caution, require
+from metaphase.base.errors import ResultWarning, require
 from metaphase.evaluation.marks import Marked
 
 # ---- settings of an evaluation, checked once when made ----
@@ -189,13 +189,13 @@ class Estimate:
         return f"{self.value:.3f}" + ("" if np.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
 
 
-def few_patients(patients: Sequence[str]) -> Caution | None:
+def few_patients(patients: Sequence[str]) -> ResultWarning | None:
     """A warning where patients are too few for intervals, or for good ones."""
     count = len(set(patients))
     if count >= FEW_PATIENTS:
         return None
     so = "no interval can be given" if count < LEAST_PATIENTS else "the intervals are rough"
-    return Caution("few-patients", f"{count} patients only: {so}")
+    return ResultWarning("few-patients", f"{count} patients only: {so}")
 
 
 def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:

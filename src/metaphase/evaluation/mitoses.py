@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Points
-from metaphase.base.errors import Caution, Cautions, UsageError
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import TableError, as_text, natural
 from metaphase.detections import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
@@ -75,7 +75,7 @@ class _Slide:
         return int(np.isfinite(near).sum())
 
 
-def check_frame(comparison: Comparison, radius_um: float) -> list[Caution]:
+def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]:
     """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
     slides = _fullest(comparison)
     total = sum(len(slide.truths) for slide in slides)
@@ -148,19 +148,19 @@ def _common_shift(slide: _Slide, radius_um: float) -> Points:
     return np.asarray(np.median(pairs[near], axis=0))
 
 
-def _outside(comparison: Comparison) -> list[Caution]:
+def _outside(comparison: Comparison) -> list[ResultWarning]:
     """Points beyond the edge of their slide, where its size is known."""
     predictions = by_slide(comparison.predictions.table)
     total, worst = 0, ""
     for field in comparison.cohort.fields():
-        places, _ = predictions.get(field.case, (np.zeros((0, 2)), None))
-        if np.isnan(field.width) or not len(places):
+        positions, _ = predictions.get(field.case, (np.zeros((0, 2)), None))
+        if np.isnan(field.width) or not len(positions):
             continue
         limits = np.array([field.width, field.height]) * EDGE_TOLERANCE
-        beyond = ((places > limits) | (places < limits * (1 - EDGE_TOLERANCE))).any(axis=1)
+        beyond = ((positions > limits) | (positions < limits * (1 - EDGE_TOLERANCE))).any(axis=1)
         if beyond.any():
             total += int(beyond.sum())
-            x, y = places[beyond][0]
+            x, y = positions[beyond][0]
             worst = f"({x:g}, {y:g}) in {field.case}, which has {field.width:g} x {field.height:g} px"
     if not total:
         return []
@@ -170,7 +170,7 @@ def _outside(comparison: Comparison) -> list[Caution]:
         raise TableError(
             message, path=comparison.predictions.source, next_step="give level-0 pixels of the same slides"
         )
-    return [Caution("outside-slide", message, "check that these are level-0 pixels of the same slides")]
+    return [ResultWarning("outside-slide", message, "check that these are level-0 pixels of the same slides")]
 
 
 CURVE_POINTS = 400
@@ -193,7 +193,7 @@ class MitosisResult:
     area_mm2: float
     threshold: float
     settings: dict[str, Any]
-    warnings: Cautions
+    warnings: ResultWarnings
 
     def table(self) -> pd.DataFrame:
         """All metrics, one row for all slides together and one a group."""
@@ -258,10 +258,10 @@ def load_marked(
     comparison = compare(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
-    doubts = check_frame(comparison, matching.radius_um)
+    warnings = check_frame(comparison, matching.radius_um)
     drawn: Regions = read_regions(ignore, cohort) if ignore is not None else {}
     discs = point_regions(comparison.ignored, cohort, matching.ignore_radius_um)
-    comparison = replace(comparison, warnings=(*comparison.warnings, *doubts))
+    comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
     return comparison, mark(comparison, merged([drawn, discs]), matching)
 
 
@@ -285,7 +285,7 @@ def summarise(
         area_mm2=float(marked.area_mm2.sum()),
         threshold=threshold,
         settings=settings,
-        warnings=(*comparison.warnings, *_doubts(marked)),
+        warnings=(*comparison.warnings, *_warnings(marked)),
     )
 
 
@@ -326,20 +326,20 @@ def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Flo
     return low, high
 
 
-def _doubts(marked: Marked) -> list[Caution]:
-    doubts = []
+def _warnings(marked: Marked) -> list[ResultWarning]:
+    warnings = []
     if not len(marked.probability):
         text = "there is not a single detection: precision is undefined, F1 is 0"
-        doubts.append(Caution("no-detections", text))
+        warnings.append(ResultWarning("no-detections", text))
     elif len(marked.probability) > 1 and marked.probability[0] == marked.probability[-1]:
         text = "all detections have the same probability: curves and average precision say nothing"
-        doubts.append(Caution("one-probability", text))
+        warnings.append(ResultWarning("one-probability", text))
     if not marked.truths.sum():
         text = "there is nothing to find: recall and average precision are undefined"
-        doubts.append(Caution("no-truth", text))
+        warnings.append(ResultWarning("no-truth", text))
     if few := few_patients(marked.patients):
-        doubts.append(few)
-    return doubts
+        warnings.append(few)
+    return warnings
 
 
 def _point(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from metaphase.base.errors import Caution, Cautions, UsageError, require
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
@@ -189,7 +189,7 @@ class ObserverStudy:
     key_path: Path
     """Not for the observer."""
     key: pd.DataFrame
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
     """What the files held that became no point."""
 
 
@@ -229,16 +229,18 @@ def export_observers(
     points = read.table
     counted = points["probability"] >= _least(detections, threshold, paper)
     others = points[~counted] if distractors is None else _distractors(distractors, cohort)
-    doubts = read.warnings
+    warnings = read.warnings
     if not len(others) and config.distractors is None:
         text = "nothing is mixed in among the detections: the observer knows what every patch is"
-        doubts += (Caution("no-distractors", text, "give candidates.parquet, --distractors, or --paper"),)
+        warnings += (
+            ResultWarning("no-distractors", text, "give candidates.parquet, --distractors, or --paper"),
+        )
     planned = plan_study(points[counted], others, config)
     _write_patches(planned, cohort, output / PATCHES, config)
     write_table(output / ANSWERS, pd.DataFrame({"item": planned["item"], "answer": ""}))
     write_text(output / "README.txt", _README)
     write_table(key_path, planned)
-    return ObserverStudy(output, key_path, planned, doubts)
+    return ObserverStudy(output, key_path, planned, warnings)
 
 
 def _least(detections: str | Path, threshold: float | None, paper: bool) -> float:

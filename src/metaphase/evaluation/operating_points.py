@@ -122,9 +122,9 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
     """
     found = {json.dumps(_stated_in(path, name), sort_keys=True) for path in tables}
     if len(found) > 1:
-        told = "; ".join(sorted(_told(json.loads(one)) for one in found))
+        described = "; ".join(sorted(_described(json.loads(one)) for one in found))
         raise UsageError(
-            f"the tables were made at different operating points ({told})",
+            f"the tables were made at different operating points ({described})",
             path=tables[0],
             next_step="take them apart, or give one --threshold for all",
         )
@@ -164,7 +164,7 @@ def summary_beside(table: Path) -> dict[str, Any]:
         return {}
 
 
-def _told(stated: dict[str, Any] | None) -> str:
+def _described(stated: dict[str, Any] | None) -> str:
     if stated is None:
         return "none stated"
     return f"{stated['point']['delta']:g} of the model {stated['model']}"

@@ -178,7 +178,7 @@ def patient_recall(part: Marked, threshold: float) -> float:
     return float((sums["found"] / sums["there"])[sums["there"] > 0].mean())
 
 
-def told(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
+def described(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
     """Figures of one group at one point."""
     figures = detection_metrics(part, threshold, BootstrapConfig(samples=samples))
     return {
@@ -249,7 +249,7 @@ def chosen_pair(
     points: dict[PointName, OperatingPoint] = {
         "mitoses": OperatingPoint(
             name="mitoses", delta=several, metric="F1", value=f1, source="validation images of metaphase run",
-            false_per_mm2=told(fields, several, 0)["false_per_mm2"],
+            false_per_mm2=described(fields, several, 0)["false_per_mm2"],
             recall=patient_recall(fields, several), **shared,
         ),
         "count": OperatingPoint(
@@ -260,7 +260,7 @@ def chosen_pair(
         ),
     }  # fmt: skip
     measured = {
-        name: {point: told(part, points[point].delta, config.samples) for point in POINTS}
+        name: {point: described(part, points[point].delta, config.samples) for point in POINTS}
         for name, part in marks.items()
     }
     metrics = {"left out": measured, "reliability": reliability(fields)}

@@ -253,13 +253,13 @@ def _graded(
         name: tuple(dict.fromkeys((*getattr(before, name), *here[name])))
         for name in ("cases", "patients", "laboratories")
     }
-    told = {
+    own = {
         "theta1": theta1,
         "theta2": theta2,
         "kappa": kappa,
         "source": "; ".join(dict.fromkeys(filter(None, (before.source, here["source"])))),
     }
-    return OperatingPoint.model_validate(dict(before) | joint | told)
+    return OperatingPoint.model_validate(dict(before) | joint | own)
 
 
 def _drawn_range(at: dict[float, Floats], scores: Floats, cohort: Cohort) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box, Floats32
-from metaphase.base.errors import Caution, Cautions, SlideError
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError
 from metaphase.images.stain.deconvolution import channel_mean, optical_density, rgb_uint8, stained_density
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides import WORKING_MPP, Slide
@@ -133,7 +133,7 @@ class SlideReport:
 
     slide: Slide
     stain: StainGuess
-    warnings: Cautions
+    warnings: ResultWarnings
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -159,7 +159,7 @@ def inspect_slide(slide: Slide) -> SlideReport:
     sample = _sample(slide)
     stain = guess_stain(white_balanced(sample, glass_colour(sample)))
     return SlideReport(
-        slide, stain, (*slide.info.warnings, *_resolution_doubts(slide), *_layout_doubts(slide, sample))
+        slide, stain, (*slide.info.warnings, *_resolution_warnings(slide), *_layout_warnings(slide, sample))
     )
 
 
@@ -174,27 +174,27 @@ def _sample(slide: Slide) -> RGB:
     return np.vstack([slide.read_level(0, Box(int(x), int(y), FIELD_PX, FIELD_PX)) for x in xs for y in ys])
 
 
-def _resolution_doubts(slide: Slide) -> list[Caution]:
+def _resolution_warnings(slide: Slide) -> list[ResultWarning]:
     resolution, power = slide.info.resolution, slide.info.objective_power
     if resolution is None:
         return []
-    doubts = []
+    warnings = []
     if resolution.mpp > COARSE_SCAN_MPP:
         text = (
             f"scanned at {resolution.mpp:.3g} um/px (a 20x scan or coarser): finer detail than that is "
             f"interpolated at the working {WORKING_MPP} um/px, expect missed and mistaken mitoses"
         )
         advice = "the count may be far off, in either direction; scan at 40x where the number matters"
-        doubts.append(Caution("coarse-scan", text, advice))
+        warnings.append(ResultWarning("coarse-scan", text, advice))
     low, high = OBJECTIVE_TIMES_MPP
     if power and not low <= power * resolution.mpp <= high:
         text = f"objective {power:g}x and {resolution.mpp:.3g} um/px do not fit together"
-        doubts.append(Caution("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}"))
-    return doubts
+        warnings.append(ResultWarning("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}"))
+    return warnings
 
 
-def _layout_doubts(slide: Slide, sample: RGB) -> list[Caution]:
-    doubts = []
+def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
+    warnings = []
     plain = np.zeros(sample.shape[:2], bool)
     for kind, box in odd_parts(sample):
         if kind == "plain area":
@@ -202,47 +202,49 @@ def _layout_doubts(slide: Slide, sample: RGB) -> list[Caution]:
     if plain.mean() > PLAIN_SHARE:
         text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
         advice = "look at it; if tissue should be there, copy or export the slide again"
-        doubts.append(Caution("plain-area", text, advice))
+        warnings.append(ResultWarning("plain-area", text, advice))
     filled = slide.bounds.area / (slide.width * slide.height)
     if filled < 1:
         text = f"the scanner filled {filled:.0%} of the canvas, from ({slide.bounds.x}, {slide.bounds.y}) on"
         advice = (
             "coordinates are those of the whole canvas, as in OpenSlide; QuPath may count from that corner"
         )
-        doubts.append(Caution("canvas-partly-filled", text, advice))
+        warnings.append(ResultWarning("canvas-partly-filled", text, advice))
     coarsest = slide.levels[-1]
     if coarsest.width * coarsest.height > MAX_THUMBNAIL_SOURCE_PX:
         text = "no small pyramid level: overviews will be slow"
-        doubts.append(Caution("no-small-level", text, "export it as a pyramid if you can"))
-    return doubts
+        warnings.append(ResultWarning("no-small-level", text, "export it as a pyramid if you can"))
+    return warnings
 
 
 # ---- what is damaged ----
 
 DAMAGED = "damaged-tiles"
-POSITION_PX, MOST_TOLD = 256, 5
+POSITION_PX, MOST_NAMED = 256, 5
 """Flaws nearer than this are told as one, and so many of a kind by their position."""
 
 
-def damage_doubts(flaws: Iterable[Flaw], mpp: float) -> Cautions:
+def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
     """What to know of parts that could not be decoded, and of parts that look like no scan."""
     by_kind: dict[str, list[Box]] = {kind: [] for kind in KINDS}
     for flaw in dict.fromkeys(flaws):
         by_kind[flaw.kind].append(flaw.box)
-    lost, doubts = by_kind.pop(UNDECODABLE), []
+    lost, warnings = by_kind.pop(UNDECODABLE), []
     if lost:
         area = sum(box.area for box in lost) * (mpp / 1000) ** 2
         text = (
             f"tiles that cannot be decoded are left out of the tissue: {len(lost)} ({area:.3g} mm2), "
             f"at {told_positions(lost)}"
         )
-        doubts.append(Caution(DAMAGED, text, "copy or export the slide again: mitoses there are not counted"))
+        warnings.append(
+            ResultWarning(DAMAGED, text, "copy or export the slide again: mitoses there are not counted")
+        )
     odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
     if any(odd.values()):
-        told = (f"{kind} at {told_positions(boxes)}" for kind, boxes in odd.items() if boxes)
+        named = (f"{kind} at {told_positions(boxes)}" for kind, boxes in odd.items() if boxes)
         advice = "look there; if the tissue is broken, copy or export the slide again and search it anew"
-        doubts.append(Caution("odd-pixels", f"the image looks damaged: {'; '.join(told)}", advice))
-    return tuple(doubts)
+        warnings.append(ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice))
+    return tuple(warnings)
 
 
 def told_positions(boxes: Sequence[Box]) -> str:
@@ -252,8 +254,8 @@ def told_positions(boxes: Sequence[Box]) -> str:
     '(3, 2), (9, 8)'
     """
     corners = sorted((box.y, box.x) for box in boxes)
-    told = ", ".join(f"({x}, {y})" for y, x in corners[:MOST_TOLD])
-    return told if len(corners) <= MOST_TOLD else f"{told} and {len(corners) - MOST_TOLD} more"
+    named = ", ".join(f"({x}, {y})" for y, x in corners[:MOST_NAMED])
+    return named if len(corners) <= MOST_NAMED else f"{named} and {len(corners) - MOST_NAMED} more"
 
 
 def _merged(boxes: Iterable[Box]) -> list[Box]:
@@ -351,23 +353,25 @@ def sharpness(image: RGB, sizes_um: tuple[float, ...] = BLUR_UM, mpp: float = WO
     return float(np.std(fine - middle)) / detail if detail > 1e-6 else 0.0
 
 
-def quality_doubts(quality: Quality, trained_on: tuple[float, float, float] | None = None) -> Cautions:
+def quality_warnings(
+    quality: Quality, trained_on: tuple[float, float, float] | None = None
+) -> ResultWarnings:
     """Warnings for the user; `trained_on` is the mean optical density of the model's training slides."""
-    doubts = []
+    warnings = []
     if quality.blurred_share > BLURRED_SHARE:
         text = (
             f"{quality.blurred_share:.0%} of {quality.fields} sampled tissue fields are out of focus: "
             "mitoses there are missed"
         )
         advice = "look at the hotspot and the gallery; scan the slide again if you can, then count again"
-        doubts.append(Caution("out-of-focus", text, advice))
+        warnings.append(ResultWarning("out-of-focus", text, advice))
     if quality.blockiness > BLOCKY:
         text = (
             f"compressed so strongly that blocks show (steps between them are {quality.blockiness:.1f} times "
             "as large as others): mitoses are missed"
         )
         advice = "export the slide again from the scanner's own file, with a JPEG quality of 80 or more"
-        doubts.append(Caution("strong-compression", text, advice))
+        warnings.append(ResultWarning("strong-compression", text, advice))
     if quality.fields and trained_on is not None:
         ratio = np.maximum(quality.optical_density, 1e-3) / np.maximum(trained_on, 1e-3)
         furthest = float(np.exp(np.abs(np.log(ratio)).max()))
@@ -380,5 +384,5 @@ def quality_doubts(quality: Quality, trained_on: tuple[float, float, float] | No
                 "look at the gallery before trusting the count: if it shows many cells that are no mitoses, "
                 "or you find mitoses without a dot, tune the threshold on slides of this laboratory first"
             )
-            doubts.append(Caution("far-stain", text, advice))
-    return tuple(doubts)
+            warnings.append(ResultWarning("far-stain", text, advice))
+    return tuple(warnings)

@@ -88,10 +88,10 @@ class _Searched:
         count = np.floor(size_um / side_um + 1e-9).astype(np.int64)
         return (size_um - count * side_um) / 2 / self.mpp, count
 
-    def cells(self, places: Floats, side_um: float) -> npt.NDArray[np.int64]:
+    def cells(self, positions: Floats, side_um: float) -> npt.NDArray[np.int64]:
         """Column and row of the square in which each place (n, 2) lies; -1, -1 outside of all."""
         origin, count = self.grid(side_um)
-        cells = np.floor((places - origin) * self.mpp / side_um).astype(np.int64)
+        cells = np.floor((positions - origin) * self.mpp / side_um).astype(np.int64)
         cells[((cells < 0) | (cells >= count)).any(axis=1)] = -1
         return cells
 
@@ -210,15 +210,15 @@ def _known(one: _Searched, number: int, counting: CountConfig, config: SampleCon
     slide = specimen(one.table, one.mpp, one.tissue, None, counting)
     spot = find_hotspot(slide)
     known = evidence(
-        slide.places * one.mpp, slide.probability, counted_from=counting.threshold,
+        slide.positions * one.mpp, slide.probability, counted_from=counting.threshold,
         area_mm2=slide.area_mm2, config=counting,
     )  # fmt: skip
-    away = np.hypot(slide.places[:, 0] - spot.x, slide.places[:, 1] - spot.y)
-    cell = one.cells(slide.places, config.square_um)
+    away = np.hypot(slide.positions[:, 0] - spot.x, slide.positions[:, 1] - spot.y)
+    cell = one.cells(slide.positions, config.square_um)
     about = {
         "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
         "index": np.arange(len(known)),
-        "x": slide.places[:, 0], "y": slide.places[:, 1], "probability": slide.probability,
+        "x": slide.positions[:, 0], "y": slide.positions[:, 1], "probability": slide.probability,
         "hot": away <= spot.radius_px, "row": cell[:, 1], "column": cell[:, 0],
     }  # fmt: skip
     return pd.DataFrame(about | dict(zip(EVIDENCE, known.T, strict=True)))
@@ -229,8 +229,8 @@ def _cells(one: _Searched, number: int, config: SampleConfig) -> pd.DataFrame:
     side_px, (origin, _) = config.square_um / one.mpp, one.grid(config.square_um)
     row, column = np.nonzero(one.tissue.mask)
     x, y = (one.tissue.x + (column + 0.5) * one.tissue.scale, one.tissue.y + (row + 0.5) * one.tissue.scale)
-    places = np.stack([x, y], axis=1).astype(np.float64)
-    cells, pixels = np.unique(one.cells(places, config.square_um), axis=0, return_counts=True)
+    positions = np.stack([x, y], axis=1).astype(np.float64)
+    cells, pixels = np.unique(one.cells(positions, config.square_um), axis=0, return_counts=True)
     tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
     kept = (cells[:, 0] >= 0) & (tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6)
     columns, rows = cells[kept].T
@@ -295,19 +295,19 @@ def fit_profile(
     folder, reviewer = Path(folder), reviewer or ReviewerError()
     sample = read_table(folder / SAMPLE)
     design: dict[str, Any] = sample.attrs[DESIGN]
-    told = _stored(folder) if answers is None else _listed(Path(answers))
+    answer_rows = _stored(folder) if answers is None else _listed(Path(answers))
     known = {*sample["item"], *(row["item"] for row in design["squares"])} - {""}
-    unknown = [item for item in told["item"] if item not in known]
+    unknown = [item for item in answer_rows["item"] if item not in known]
     if unknown:
         raise TableError(
             f"answers about items that were not drawn: {named(unknown)}",
             path=answers or folder,
             next_step="give the answers of this calibration",
         )
-    is_square = told["item"].isin([row["item"] for row in design["squares"]])
-    value = _values(told[~is_square], VALUES, answers or folder)
+    is_square = answer_rows["item"].isin([row["item"] for row in design["squares"]])
+    value = _values(answer_rows[~is_square], VALUES, answers or folder)
     seen = _values(
-        told[is_square], {name: float(often) for often, name in enumerate(NUMBERS)}, answers or folder
+        answer_rows[is_square], {name: float(often) for often, name in enumerate(NUMBERS)}, answers or folder
     )
     known_columns = sample[list(EVIDENCE)].to_numpy(np.float64)
     given = Answered(
@@ -331,7 +331,7 @@ def fit_profile(
         area_mm2=design["area_mm2"],
         answers=given.answers,
         squares=given.squares,
-        observers=tuple(sorted(set(told["observer"]))),
+        observers=tuple(sorted(set(answer_rows["observer"]))),
         design={"sample": design["sample"], "strata": design["strata"], "squares": design["squares"]},
         reviewer=asdict(reviewer),
         deltas=design["deltas"],
@@ -374,9 +374,9 @@ def _listed(path: Path) -> pd.DataFrame:
     return table.loc[table["answer"] != "", ["observer", "item", "answer"]]
 
 
-def _values(told: pd.DataFrame, meaning: Mapping[str, float], source: str | Path) -> pd.Series[float]:
+def _values(given: pd.DataFrame, meaning: Mapping[str, float], source: str | Path) -> pd.Series[float]:
     """The mean answer to each item."""
-    plain: Iterable[str] = told["answer"].astype(str).str.lower()
+    plain: Iterable[str] = given["answer"].astype(str).str.lower()
     numbers = {f"{value:g}": value for value in meaning.values()} | dict(meaning)
     odd = sorted({answer for answer in plain if answer not in numbers})
     if odd:
@@ -386,7 +386,7 @@ def _values(told: pd.DataFrame, meaning: Mapping[str, float], source: str | Path
             next_step=f"known are {', '.join(meaning)}",
         )
     values = pd.Series(
-        [numbers[answer] for answer in plain], index=told["item"].to_numpy(object), dtype=float
+        [numbers[answer] for answer in plain], index=given["item"].to_numpy(object), dtype=float
     )
     return values.groupby(level=0).mean()
 

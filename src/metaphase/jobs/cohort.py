@@ -18,7 +18,13 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions, MetaphaseError, MissingResolutionError, UsageError
+from metaphase.base.errors import (
+    MetaphaseError,
+    MissingResolutionError,
+    ResultWarning,
+    ResultWarnings,
+    UsageError,
+)
 from metaphase.base.files import write_text
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
@@ -127,7 +133,7 @@ def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolu
 
     Slides that cannot be opened are told of when their turn comes.
     """
-    told, slides = dict[str, MissingResolutionError](), list(slides)
+    unstated, slides = dict[str, MissingResolutionError](), list(slides)
     stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
     for one, mpp in zip(slides, stated, strict=True):
         if mpp is not None:
@@ -136,10 +142,10 @@ def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolu
             with one.slide.open() as slide:
                 _ = slide.mpp
         except MissingResolutionError as error:
-            told[one.name] = error
+            unstated[one.name] = error
         except MetaphaseError:
             continue
-    return told
+    return unstated
 
 
 def cohort_slides(
@@ -174,7 +180,7 @@ class Outlined:
     fraction: float
     """Of what the scanner filled."""
     files: tuple[Path, ...]
-    warnings: Cautions
+    warnings: ResultWarnings
 
 
 def outline_slides(
@@ -208,7 +214,7 @@ def write_cohort_index(
     path: Path,
     rows: Sequence[Row],
     failed: Mapping[str, str],
-    told: Mapping[str, Caution],
+    by_code: Mapping[str, ResultWarning],
     kinds: Mapping[str, tuple[str, str]],
 ) -> None:
     """Write the index of `rows`, the highest count first; `failed` tells why slides have no result.
@@ -216,7 +222,7 @@ def write_cohort_index(
     `told` has the words of the first slide with a warning, by its code; `kinds` what each kind of count is,
     and what its interval means.
     """
-    codes = {code: [row["case"] for row in rows if code in row["warnings"]] for code in told}
+    codes = {code: [row["case"] for row in rows if code in row["warnings"]] for code in by_code}
     ordered = sorted(rows, key=lambda row: -1.0 if row["count"] is None else row["count"], reverse=True)
     page = render(
         "cohort.html",
@@ -228,7 +234,7 @@ def write_cohort_index(
         failed=failed,
         warned=sum(bool(row["warnings"]) for row in rows),
         warnings=sorted(codes.items(), key=lambda one: -len(one[1])),
-        told=told,
+        by_code=by_code,
         everywhere=[code for code in codes if len(codes[code]) == len(rows)],
         kinds=kinds,
         most=NAMED_AT_MOST,
@@ -258,7 +264,7 @@ def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 # ---- all slides of a cohort ----
 
-OTHERWISE = Caution(
+OTHERWISE = ResultWarning(
     "made-otherwise",
     "searched or counted with other settings than the slides of the tables, and left out of these",
     "run all slides with the same settings, or each setting into a folder of its own",
@@ -294,7 +300,7 @@ def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) ->
             *cohort.rows,
             *({**one, "warnings": [OTHERWISE.code, *one["warnings"]]} for one in cohort.otherwise),
         ]
-        told, kinds = _words(output, rows)
+        by_code, kinds = _words(output, rows)
         write_table(output / COUNTS, _counts(rows))
         tables = {}
         for file in (DETECTIONS, CANDIDATES):
@@ -305,7 +311,7 @@ def write_cohort(output: str | Path, points: Mapping[str, Any] | None = None) ->
             else:
                 (output / file).unlink(missing_ok=True)
         write_rows(output / ROWS, {"version": [__version__, SCHEMA], "tables": tables}, rows)
-        write_cohort_index(output / INDEX, rows, cohort.failed, told, kinds)
+        write_cohort_index(output / INDEX, rows, cohort.failed, by_code, kinds)
     return cohort
 
 
@@ -372,18 +378,18 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def _words(
     output: Path, rows: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Caution], dict[str, tuple[str, str]]]:
+) -> tuple[dict[str, ResultWarning], dict[str, tuple[str, str]]]:
     """What the first slide with each warning says of it, and what each kind of count means."""
-    told, kinds = dict[str, Caution](), dict[str, tuple[str, str]]()
+    by_code, kinds = dict[str, ResultWarning](), dict[str, tuple[str, str]]()
     for row in rows:
-        new = [code for code in row["warnings"] if code not in told]
+        new = [code for code in row["warnings"] if code not in by_code]
         if new or row["kind"] not in kinds:
             with suppress(MetaphaseError):  # somebody works on it just now
                 result = load_result(output / row["folder"])
                 said = {one.code: one for one in (OTHERWISE, *result.warnings)}
-                told |= {code: said[code] for code in new if code in said}
+                by_code |= {code: said[code] for code in new if code in said}
                 kinds.setdefault(row["kind"], (result.in_force.kind_text, result.in_force.interval_note))
-    return told, kinds
+    return by_code, kinds
 
 
 def _setting(points: Mapping[str, Any]) -> str:
@@ -392,7 +398,7 @@ def _setting(points: Mapping[str, Any]) -> str:
 
 def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
     """Points of all slides as one table, in their order; where it `is_kept`, unchanged slides stay."""
-    order = {row["case"]: place for place, row in enumerate(cohort.rows)}
+    order = {row["case"]: position for position, row in enumerate(cohort.rows)}
     parts = []
     if is_kept:
         table = read_table(path)
@@ -403,7 +409,7 @@ def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
     folders = {row["case"]: path.parent / row["folder"] for row in cohort.rows}
     parts += [DetectionSet(read_table(folders[row["case"]] / path.name), (row["case"],)) for row in new]
     whole = joined(parts, path)
-    places = whole.table["slide"].map(order).to_numpy()
-    table = whole.table.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
+    positions = whole.table["slide"].map(order).to_numpy()
+    table = whole.table.iloc[np.argsort(positions, kind="stable")].reset_index(drop=True)
     table.attrs[OPERATING_POINTS] = Remark(load_result(next(iter(folders.values()))).stated)
     write_detections(DetectionSet(table, tuple(order)), path, "parquet")

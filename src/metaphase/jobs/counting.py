@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions, UsageError, unique
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
-from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_table
+from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig, at_point
 from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, joined, read_detections
@@ -40,7 +40,7 @@ class CountedCase:
     tissue: TissueSource
     """What says where that is: the mask that `metaphase detect` left beside the table, or the manifest."""
     area_mm2: float | None
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
     """What the files of its points held that became no point."""
 
 
@@ -56,8 +56,8 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
         _refuse_counted(tables)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, for the files state none"})
     model, point = stated
-    told = f"of the model {model}" + (f": {point.source}" if point.source else "")
-    return point.model_copy(update={"source": told})
+    source = f"of the model {model}" + (f": {point.source}" if point.source else "")
+    return point.model_copy(update={"source": source})
 
 
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
@@ -174,7 +174,7 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     advice = "label what counts mitosis (or 1), and what does not lookalike (or 0) or ignore"
     if others.any() and others.all():
         raise TableError(text, path=points.source, next_step=advice)
-    warnings = (*points.warnings, *((Caution("other-labels", text, advice),) if others.any() else ()))
+    warnings = (*points.warnings, *((ResultWarning("other-labels", text, advice),) if others.any() else ()))
     return replace(points.with_table(points.table[_may_count(points.table)]), warnings=warnings)
 
 
@@ -191,8 +191,8 @@ def _files_of(path: Path) -> list[Path]:
 
 def _own_results(detections: Sequence[Path]) -> dict[Path, dict[str, Any]]:
     """What `metaphase detect` said of those files that are its own."""
-    told = {file: summary_beside(file) for path in detections for file in _files_of(path)}
-    return {file: summary for file, summary in told.items() if "name" in summary and "mpp" in summary}
+    summaries = {file: summary_beside(file) for path in detections for file in _files_of(path)}
+    return {file: summary for file, summary in summaries.items() if "name" in summary and "mpp" in summary}
 
 
 def _scale(mpp: float | None, results: Mapping[Path, Mapping[str, Any]]) -> float | None:
@@ -231,7 +231,7 @@ def _lined_up(
 
 def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
     """The manifest's mask, else the one that `metaphase detect` left for this slide, else tissue is found."""
-    left = (place / f"{name}.tissue.png" for folder in folders for place in (folder, folder / name))
+    left = (position / f"{name}.tissue.png" for folder in folders for position in (folder, folder / name))
     mask = next((path for path in left if is_file(path)), None)
     return TissueSource.stated(stated) if stated or mask is None else TissueSource(mask=mask)
 
@@ -262,7 +262,7 @@ def count_cohort(
                 config=one,
                 site=None if site is None else site.calibration(case.name),
             )
-            yield replace(count, warnings=unique((*count_doubts(count), *case.warnings)))
+            yield replace(count, warnings=unique((*count_warnings(count), *case.warnings)))
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         return list(counted(case, _mask_of(case) if tissue else None))

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions, SlideError, read_cautions, spelled, unique
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, read_warnings, spelled, unique
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
-from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch
+from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
 from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting.calibration import atypical_share
-from metaphase.counting.clinical import SlideCount, count_doubts, count_slide
+from metaphase.counting.clinical import SlideCount, count_slide, count_warnings
 from metaphase.counting.sites import SiteProfile, save_profile
 from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections import DetectionSet, write_detections
@@ -42,9 +42,9 @@ from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, DETECTIONS, LI
 from metaphase.images.inspection import (
     DAMAGED,
     Quality,
-    damage_doubts,
+    damage_warnings,
     inspect_slide,
-    quality_doubts,
+    quality_warnings,
     slide_quality,
 )
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
@@ -201,7 +201,7 @@ class _SlideJob:
         """Model, operating points and how detections were taken, as tables and summary carry them."""
         peaks = self.config.peaks(self.detector)
         search = {"method": peaks.method, "floor": peaks.floor}
-        site = {} if self.config.site is None else {"site": self.config.site.told()}
+        site = {} if self.config.site is None else {"site": self.config.site.described()}
         return (
             self.detector.stated(self.points) | {"search": search, "searched_with": self.searched_with} | site
         )
@@ -309,7 +309,8 @@ class _SlideJob:
                 "tissue_mm2": tissue.area_mm2,
                 "quality": asdict(quality),
                 "warnings": [
-                    doubt.to_dict() for doubt in (*seen.warnings, *damage_doubts(slide.flaws, slide.mpp))
+                    warning.to_dict()
+                    for warning in (*seen.warnings, *damage_warnings(slide.flaws, slide.mpp))
                 ],
                 "device": str(engine.device),
                 "arithmetic": engine.arithmetic,
@@ -321,7 +322,7 @@ class _SlideJob:
         (self.folder / SITE).unlink(missing_ok=True)
         if self.config.site is not None:
             save_profile(self.folder / SITE, self.config.site)
-        content = count.to_dict() | {"warnings": [doubt.to_dict() for doubt in count_doubts(count)]}
+        content = count.to_dict() | {"warnings": [warning.to_dict() for warning in count_warnings(count)]}
         write_text(self.folder / COUNT, json.dumps(content, indent=2, allow_nan=False) + "\n")
         return {"count": count.count, "grade": count.grade}
 
@@ -357,7 +358,7 @@ class _SlideJob:
             score=count,
             card=self.detector.card,
             points=self.stated,
-            warnings=(*count_doubts(count), *self._slide_doubts(facts)),
+            warnings=(*count_warnings(count), *self._slide_warnings(facts)),
             timings=facts["seconds"],
             stain=facts["stain"],
             name=self.slide.name,
@@ -391,7 +392,7 @@ class _SlideJob:
         """Everything about a result that a program or a reviewer may ask for, as plain values."""
         facts = self._facts()
         count = read_count(self.folder)
-        doubts = unique((*read_cautions(count["warnings"]), *self._slide_doubts(facts)))
+        warnings = unique((*read_warnings(count["warnings"]), *self._slide_warnings(facts)))
         about = ("width", "height", "mpp", "mpp_source", "stain", "tissue_mm2")
         how = ("device", "arithmetic", "seconds")
         files = [name for stage in stages for name in stage.writes]
@@ -400,7 +401,7 @@ class _SlideJob:
             "name": self.slide.name,
             "slide": spelled(self.slide.slide.path),
             **count,
-            "warnings": [doubt.to_dict() for doubt in doubts],
+            "warnings": [warning.to_dict() for warning in warnings],
             "threshold": self.counting.threshold,
             "detections": int((self._detections()["probability"] >= self.points.mitoses.delta).sum()),
             "detection_threshold": self.points.mitoses.delta,
@@ -436,12 +437,12 @@ class _SlideJob:
         """Once the search is done."""
         return load_tissue(self.folder / self.tissue_files[0])
 
-    def _slide_doubts(self, facts: Facts) -> Cautions:
+    def _slide_warnings(self, facts: Facts) -> ResultWarnings:
         """What the slide itself, its stain and its focus say against the result, given this model."""
         quality = Quality(**facts["quality"])
-        stain = () if facts["stain"] != "DAB" else (Caution("not-he", _other_stain(facts), USE_HE),)
-        doubts = quality_doubts(quality, self.detector.optical_density)
-        return (*self.detector.doubts, *read_cautions(facts["warnings"]), *stain, *doubts)
+        stain = () if facts["stain"] != "DAB" else (ResultWarning("not-he", _other_stain(facts), USE_HE),)
+        warnings = quality_warnings(quality, self.detector.optical_density)
+        return (*self.detector.warnings, *read_warnings(facts["warnings"]), *stain, *warnings)
 
     def _refuse_without_dicom(self) -> None:
         """Refuse DICOM results of another slide before it is searched."""
@@ -455,9 +456,9 @@ class _SlideJob:
 
     def _refuse_damage(self, facts: Facts) -> None:
         """Refuse a result that was made without parts of the slide, unless these may be left out."""
-        told = [doubt.text for doubt in read_cautions(facts["warnings"]) if doubt.code == DAMAGED]
-        if told and not self.config.allow_damage:
-            raise SlideError(told[0], path=self.slide.slide.path, next_step="give --allow-damage")
+        damaged = [warning.text for warning in read_warnings(facts["warnings"]) if warning.code == DAMAGED]
+        if damaged and not self.config.allow_damage:
+            raise SlideError(damaged[0], path=self.slide.slide.path, next_step="give --allow-damage")
 
     def _refuse_other_stain(self, facts: Facts) -> None:
         """Refuse a slide that is surely not H&E, unless it is wanted all the same."""
@@ -495,7 +496,7 @@ def detect_cohort(
     config: DetectionConfig | None = None,
     *,
     watch: BatchWatch | None = None,
-    crew: Hands | None = None,
+    pool: Workers | None = None,
 ) -> Batch[SlideOutcome]:
     """Detect slides into folders of their names; one that fails is recorded and the others go on.
 
@@ -507,7 +508,7 @@ def detect_cohort(
     def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
         return detect_slide(slide, output / slide.name, model, config, progress=progress)
 
-    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch, crew)
+    batch = run_batch({slide.name: slide for slide in slides}, work, output, watch, pool)
     if batch.outcomes:
         points = next((one.summary[OPERATING_POINTS] for one in batch.results.values()), None)
         cohort = write_cohort(output, points)

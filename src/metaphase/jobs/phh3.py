@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaphase.base.errors import Cautions, UsageError
-from metaphase.base.sharing.batch import Batch, BatchWatch, Hands, Progress, run_batch, shard_of
+from metaphase.base.errors import ResultWarnings, UsageError
+from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch, shard_of
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
 from metaphase.labels.phh3.cases import search_case
 from metaphase.labels.phh3.networks import Classifier, classify_case
@@ -36,7 +36,7 @@ class Phh3Searched:
     case: str
     candidates: int
     picture: Path
-    warnings: Cautions
+    warnings: ResultWarnings
     reason: str
     """Why it was searched; empty where an earlier run had done it."""
 
@@ -65,7 +65,7 @@ def search_cohort(
     force: bool = False,
     shard: str = "",
     watch: BatchWatch | None = None,
-    crew: Hands | None = None,
+    pool: Workers | None = None,
 ) -> Batch[Phh3Searched]:
     """Find every brown object of the PHH3 slides; finished slides are skipped, bad ones recorded."""
 
@@ -80,7 +80,7 @@ def search_cohort(
         )
         return Phh3Searched(case.name, len(found.table), found.picture, found.warnings, found.reason)
 
-    return _each_case(manifest, workspace, search, shard, watch, crew)
+    return _each_case(manifest, workspace, search, shard, watch, pool)
 
 
 def classify_cohort(
@@ -90,7 +90,7 @@ def classify_cohort(
     *,
     shard: str = "",
     watch: BatchWatch | None = None,
-    crew: Hands | None = None,
+    pool: Workers | None = None,
 ) -> Batch[Phh3Classified]:
     """Ask the networks about every candidate; with CNN2, write each slide's mitoses."""
 
@@ -109,7 +109,7 @@ def classify_cohort(
         }
         return Phh3Classified(case.name, len(answers.table), counts, not fresh)
 
-    return _each_case(manifest, workspace, classify, shard, watch, crew)
+    return _each_case(manifest, workspace, classify, shard, watch, pool)
 
 
 def _each_case(
@@ -118,14 +118,14 @@ def _each_case(
     work: Callable[[Phh3Case, Progress], Result],
     shard: str,
     watch: BatchWatch | None,
-    crew: Hands | None,
+    pool: Workers | None,
 ) -> Batch[Result]:
     table = read_manifest(manifest)
     rows = table[table["phh3"] != ""].to_dict("records")
     if not rows:
         raise UsageError("no case has a PHH3 slide", path=manifest, next_step="fill the column phh3")
     cases = {str(row["case"]): _case(row, Path(workspace)) for row in rows}
-    return run_batch(shard_of(cases, shard), work, Path(workspace), watch, crew)
+    return run_batch(shard_of(cases, shard), work, Path(workspace), watch, pool)
 
 
 def _case(row: Mapping[Any, Any], workspace: Path) -> Phh3Case:

@@ -29,7 +29,7 @@ from metaphase.base.provenance import FileContent, Ingredients, facts_of
 from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
-    Hands,
+    Workers,
     known_failures,
     one_at_a_time,
     run_batch,
@@ -161,7 +161,7 @@ def build_cohort(
     points: str | Path | None = None,
     shard: str = "",
     watch: BatchWatch | None = None,
-    crew: Hands | None = None,
+    pool: Workers | None = None,
 ) -> Built:
     """Build the reference standard of every pair in a manifest; a bad pair is noted and the others go on.
 
@@ -176,7 +176,7 @@ def build_cohort(
         lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
         workspace,
         watch,
-        crew,
+        pool,
     ).outcomes
     built = {
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
@@ -243,7 +243,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
     there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
     again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
     if again:
-        _place(pair, folder, found, config, record)
+        _position(pair, folder, found, config, record)
     placed = facts_of(folder / PLACED_NOTE)
     table = decide(read_table(folder / PLACED), placed["he_mpp"], config.reference)
     write_reference(folder, table, shapes=True)
@@ -253,7 +253,9 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
     return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), again)
 
 
-def _place(pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced) -> None:
+def _position(
+    pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced
+) -> None:
     """Register the pair and write what came out, the note last."""
     with record.he.open() as he, record.phh3.open() as phh3:
         placement: PlacedPoints = place_points(

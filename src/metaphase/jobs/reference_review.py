@@ -155,8 +155,8 @@ def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None
         )
     with AnswerStore(load_project(folder)) as store:
         given = [(one.item, one.answer, one.observer, one.time) for one in store.current()]
-    places = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
-    found = pd.DataFrame(given, columns=["item", "decision", "reviewer", "time"]).join(places, on="item")
+    positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
+    found = pd.DataFrame(given, columns=["item", "decision", "reviewer", "time"]).join(positions, on="item")
     decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
     write_decisions(workspace / DECISIONS, decisions)
     return decisions

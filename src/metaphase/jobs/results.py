@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from metaphase.base.errors import Cautions, MetaphaseError, SlideError, UsageError, read_cautions
+from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError, read_warnings
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.remote import url_of
@@ -32,7 +32,7 @@ from metaphase.detections import known_formats
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue.finding import TissueMask, load_tissue
-from metaphase.labels.observers.places import Share
+from metaphase.labels.observers.positions import Share
 from metaphase.reports.pages import jpeg_uris, render
 from metaphase.slides import SlideSource, is_slide_there
 
@@ -79,7 +79,7 @@ class _Stated(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class _Caution(_Stated):
+class _Warning(_Stated):
     model_config = ConfigDict(extra="forbid")
 
     code: str
@@ -149,7 +149,7 @@ class _Count(_OneCount):
     """Proliferation score: the count."""
     hotspot: _Circle
     """The busiest circle of 2 mm²."""
-    warnings: list[_Caution]
+    warnings: list[_Warning]
     """What to know before relying on the result."""
     config: CountConfig
     """Settings of the count."""
@@ -206,7 +206,7 @@ class _Machine(_Stated):
     """Detections listed without the review."""
     counted: int
     """Detections counted without the review."""
-    warnings: list[_Caution]
+    warnings: list[_Warning]
     """Warnings without the review."""
 
 
@@ -308,8 +308,8 @@ def found_from(folder: Path, stated: str) -> Path:
     path = Path(stated)
     if url_of(path):
         return path
-    places = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
-    return next((place for place in places if is_slide_there(place)), path)
+    positions = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
+    return next((position for position in positions if is_slide_there(position)), path)
 
 
 # ---- one slide ----
@@ -374,9 +374,9 @@ class SlideResult:
         return str(self.summary["grade_shown"]["text"])
 
     @property
-    def warnings(self) -> Cautions:
+    def warnings(self) -> ResultWarnings:
         """What to beware of."""
-        return read_cautions(self.summary["warnings"])
+        return read_warnings(self.summary["warnings"])
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -405,7 +405,7 @@ class SlideResult:
         return read_count(self.folder)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What is in force, as `SlideCount.to_dict` has it."""
         return {key: value for key, value in self.summary.items() if key in self.machine}
 

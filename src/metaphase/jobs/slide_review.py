@@ -14,11 +14,18 @@ import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
-from metaphase.base.errors import Caution, Cautions, MetaphaseError, UsageError, read_cautions, unique
+from metaphase.base.errors import (
+    MetaphaseError,
+    ResultWarning,
+    ResultWarnings,
+    UsageError,
+    read_warnings,
+    unique,
+)
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import fingerprint_of
 from metaphase.base.tables import Remark, named, read_table, write_table
-from metaphase.counting.clinical import SlideCount, count_doubts, count_slide, counts_in
+from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_in
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
@@ -50,16 +57,16 @@ from metaphase.jobs.results import (
     load_results,
     write_summary,
 )
-from metaphase.labels.observers.places import (
+from metaphase.labels.observers.positions import (
     REVIEW as ANSWERS,
 )
-from metaphase.labels.observers.places import (
+from metaphase.labels.observers.positions import (
     SAME_UM,
-    PlaceLog,
+    PositionLog,
     Reviewed,
     Share,
     moved_to,
-    place_name,
+    position_name,
     reviewed_detections,
 )
 from metaphase.labels.observers.project import NOT
@@ -77,19 +84,19 @@ NEAR_MISS = 0.5
 def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig, mpp: float) -> list[int]:
     """Rows of the detections in the order of review: what the hotspot counts, what it nearly counts, then all
     else by its influence on the count; within each the most doubtful first."""
-    places, probability = candidates[["x", "y"]].to_numpy(float), candidates["probability"].to_numpy(float)
-    if not len(places):
+    positions, probability = candidates[["x", "y"]].to_numpy(float), candidates["probability"].to_numpy(float)
+    if not len(positions):
         return []
-    inside = np.hypot(*(places - (hotspot.x, hotspot.y)).T) <= hotspot.radius_px * (1 + 1e-9)
+    inside = np.hypot(*(positions - (hotspot.x, hotspot.y)).T) <= hotspot.radius_px * (1 + 1e-9)
     counted = probability >= config.threshold
     near = ~counted & (probability >= NEAR_MISS * config.threshold)
     group = np.select([inside & counted, inside & near], [0, 1], 2)
-    influence = np.where(group == 2, _company(places, counted, config.radius_um / mpp), 1.0)
-    weight = influence * _doubt(probability, config.threshold)
+    influence = np.where(group == 2, _company(positions, counted, config.radius_um / mpp), 1.0)
+    weight = influence * _warning(probability, config.threshold)
     return [int(row) for row in np.lexsort((-probability, -weight, group))]
 
 
-def _doubt(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.float64]:
+def _warning(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.float64]:
     """1 at the threshold, falling with the odds on either side."""
     low, high = 1e-6, 1 - 1e-6
     away = logit(probability.clip(low, high)) - logit(np.clip(threshold, low, high))
@@ -97,12 +104,14 @@ def _doubt(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDArra
 
 
 def _company(
-    places: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], radius_px: float
+    positions: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], radius_px: float
 ) -> npt.NDArray[np.float64]:
     """Counted detections within a hotspot's radius of each place, as a share of the most."""
     if not counted.any():
-        return np.ones(len(places))
-    near = cKDTree(places[counted]).query_ball_point(places, radius_px, return_length=True).astype(float)
+        return np.ones(len(positions))
+    near = (
+        cKDTree(positions[counted]).query_ball_point(positions, radius_px, return_length=True).astype(float)
+    )
     return np.asarray(near / max(1.0, near.max()))
 
 
@@ -136,8 +145,8 @@ def answers_key(given: Sequence[Given]) -> str:
 def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
     """The busiest circle of what lies outside the hotspot; None where there is nothing."""
     config, first = count.config, count.hotspot
-    places = mitoses.loc[mitoses["probability"] >= config.threshold, ["x", "y"]].to_numpy(float)
-    outside = places[np.hypot(*(places - (first.x, first.y)).T) > first.radius_px * (1 + 1e-9)]
+    positions = mitoses.loc[mitoses["probability"] >= config.threshold, ["x", "y"]].to_numpy(float)
+    outside = positions[np.hypot(*(positions - (first.x, first.y)).T) > first.radius_px * (1 + 1e-9)]
     if not len(outside):
         return None
     x_um, y_um, inside = busiest_circle(outside * mpp, config.radius_um)
@@ -157,9 +166,9 @@ def answers_of(result: SlideResult) -> list[Given]:
         return log.current()
 
 
-def log_of(result: SlideResult) -> PlaceLog:
+def log_of(result: SlideResult) -> PositionLog:
     """The answers about a slide."""
-    return PlaceLog(result.folder, int(result.summary["width"]), int(result.summary["height"]))
+    return PositionLog(result.folder, int(result.summary["width"]), int(result.summary["height"]))
 
 
 def apply_review(folder: str | Path) -> SlideResult:
@@ -179,11 +188,11 @@ def apply_review(folder: str | Path) -> SlideResult:
     with parsing(result.folder, DO_NOT_FIT, next_step="run metaphase detect again, into the same folder"):
         reviewed = reviewed_result(result, given)
         count = reviewed_count(result, reviewed)
-        doubts = (*_doubts(result, reviewed, count), *_left_out(result))
-        summary = _summary(result, reviewed, count, doubts)
+        warnings = (*_warnings(result, reviewed, count), *_left_out(result))
+        summary = _summary(result, reviewed, count, warnings)
         summary |= {ANSWERED: answers_key(given)} if reviewed.shares else {}
         _write_tables(result, reviewed)
-        _write_report(result, reviewed, count, doubts)
+        _write_report(result, reviewed, count, warnings)
         write_summary(result.folder, summary)
     return SlideResult(result.folder, summary)
 
@@ -223,14 +232,14 @@ def apply_reviews(
     return done
 
 
-def _left_out(result: SlideResult) -> Cautions:
+def _left_out(result: SlideResult) -> ResultWarnings:
     """A warning where answers stand that are about no position of the slide."""
     if not (result.folder / ANSWERS).is_file():
         return ()
     with log_of(result) as log:
         number = log.left_out()
     text = f"{number} answers are about positions off the slide, or cannot be understood, and do not count"
-    return (Caution("answers-left-out", text, "see review.sqlite for who gave them"),) if number else ()
+    return (ResultWarning("answers-left-out", text, "see review.sqlite for who gave them"),) if number else ()
 
 
 def withdraw_review(paths: Sequence[str | Path], observer: str) -> dict[str, int]:
@@ -283,14 +292,16 @@ def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
         write_detections(detections, target, form, mpp=result.mpp, sizes=sizes, sources=sources)
 
 
-def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> None:
+def _write_report(
+    result: SlideResult, reviewed: Reviewed, count: SlideCount, warnings: ResultWarnings
+) -> None:
     content = ReportInput(
         tissue=result.tissue,
         detections=reviewed.mitoses,
         score=count,
         card=result.summary["model"],
         points=result.points,
-        warnings=doubts,
+        warnings=warnings,
         timings=result.summary["seconds"],
         stain=result.summary["stain"],
         versions=result.summary["versions"],
@@ -304,21 +315,23 @@ def _write_report(result: SlideResult, reviewed: Reviewed, count: SlideCount, do
         write_count(path, result.source.path, count.to_dict(), dict(result.points))
 
 
-def _doubts(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Cautions:
+def _warnings(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> ResultWarnings:
     """What slide and new count say against the number; the machine's own doubts are gone."""
     facts = result.summary.get(MACHINE, result.summary)
     if not reviewed.shares:
-        return read_cautions(facts["warnings"])
-    own = read_cautions(result.machine["warnings"])
-    of_slide = [doubt for doubt in read_cautions(facts["warnings"]) if doubt not in own]
-    return unique((*count_doubts(count), *of_slide))
+        return read_warnings(facts["warnings"])
+    own = read_warnings(result.machine["warnings"])
+    of_slide = [warning for warning in read_warnings(facts["warnings"]) if warning not in own]
+    return unique((*count_warnings(count), *of_slide))
 
 
 PEOPLE = (REVIEW, MACHINE, ANSWERED)
 """Parts of a summary that only a review has."""
 
 
-def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts: Cautions) -> dict[str, Any]:
+def _summary(
+    result: SlideResult, reviewed: Reviewed, count: SlideCount, warnings: ResultWarnings
+) -> dict[str, Any]:
     before = result.summary.get(MACHINE, result.summary)
     machine = {key: before[key] for key in ("detections", "counted", "warnings")}
     if not reviewed.shares:
@@ -329,7 +342,7 @@ def _summary(result: SlideResult, reviewed: Reviewed, count: SlideCount, doubts:
         **result.summary,
         **count.to_dict(),
         "detections": int(listed.sum()),
-        "warnings": [doubt.to_dict() for doubt in doubts],
+        "warnings": [warning.to_dict() for warning in warnings],
         REVIEW: [asdict(share) for share in reviewed.shares],
         MACHINE: machine,
     }
@@ -395,21 +408,21 @@ def import_review(
 def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bool) -> Taken:
     """Answers of one slide: points are matched with what was exported, what counts first, nearest first."""
     known = read_table(result.folder / CANDIDATES)
-    places, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
+    positions, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
     mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
     counted = mitosis & (probability >= result.points["count"]["delta"])
     labels = points["label"].to_numpy(object)
     counts = (labels == MITOSIS) & (points[COUNTED].ne(False).to_numpy() if COUNTED in points else True)
-    partner = match(found, counts.astype(float), places, SAME_UM / result.mpp)
-    first = [*result.candidates[["x", "y"]].to_numpy(float), *places[len(result.candidates) :]]
-    items, now = [place_name(*at) for at in first], [place_name(*at) for at in places]
+    partner = match(found, counts.astype(float), positions, SAME_UM / result.mpp)
+    first = [*result.candidates[["x", "y"]].to_numpy(float), *positions[len(result.candidates) :]]
+    items, now = [position_name(*at) for at in first], [position_name(*at) for at in positions]
     gone = mitosis & (probability >= result.lowest) & ~np.isin(np.arange(len(known)), partner)
     answers = {items[row]: NOT for row in np.flatnonzero(gone)}
     for label, own, counting, at in zip(labels, found, counts, partner, strict=True):
         if at < 0:
-            answers |= {place_name(*own): MITOSIS} if counting else {}
+            answers |= {position_name(*own): MITOSIS} if counting else {}
         elif counting:
-            moved = np.hypot(*(own - places[at])) > MOVED_PX
+            moved = np.hypot(*(own - positions[at])) > MOVED_PX
             if complete or moved or not counted[at]:
                 answers[items[at]] = moved_to(*own) if moved or items[at] != now[at] else MITOSIS
         elif counted[at] if label == MITOSIS else label == LOOKALIKE and mitosis[at]:

@@ -261,17 +261,17 @@ def contrast(crop: RGB, config: VisibilityConfig | None = None) -> float:
 def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConfig | None = None) -> Floats:
     """Contrast of each level-0 place (n, 2) of an H&E slide; NaN where there is no place or no slide."""
     config = config or VisibilityConfig()
-    places = np.asarray(points, np.float64).reshape(-1, 2)
-    inside = ((places >= 0) & (places < (slide.width, slide.height))).all(axis=1)
+    positions = np.asarray(points, np.float64).reshape(-1, 2)
+    inside = ((positions >= 0) & (positions < (slide.width, slide.height))).all(axis=1)
 
-    def measured(place: Points) -> float:
+    def measured(position: Points) -> float:
         return contrast(
-            cut_square(slide, float(place[0]), float(place[1]), config.side_px, config.mpp), config
+            cut_square(slide, float(position[0]), float(position[1]), config.side_px, config.mpp), config
         )
 
-    found = np.full(len(places), np.nan)
+    found = np.full(len(positions), np.nan)
     threads = available_cores()
-    found[inside] = list(ordered_map(measured, places[inside], threads=threads, ahead=2 * threads))
+    found[inside] = list(ordered_map(measured, positions[inside], threads=threads, ahead=2 * threads))
     return found
 
 
@@ -319,16 +319,16 @@ def place_points(
     """
     registered = register_pair(he, phh3, registration)
     found = register_points(registered, points.table[["x", "y"]].to_numpy())
-    places = _places(registered, found)
+    positions = _positions(registered, found)
     verdict = registered.verdict
     problem = found["reason"].astype(object)
     if verdict.status == FAILED:
         problem[:] = f"the registration failed: {'; '.join(verdict.reasons)}"
     table = found.assign(
         case=case,
-        x=places[:, 0],
-        y=places[:, 1],
-        contrast=measure_contrast(he, places, visibility),
+        x=positions[:, 0],
+        y=positions[:, 1],
+        contrast=measure_contrast(he, positions, visibility),
         probability=points.table["probability"].to_numpy(float),
         registration=verdict.status,
         candidate=_names(points.table),
@@ -337,17 +337,17 @@ def place_points(
     return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
 
 
-def _places(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _positions(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:
     """H&E level-0 pixels (n, 2); NaN where not even a guess can be made."""
-    places = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
+    positions = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
     rejected = (found["method"] == REJECTED).to_numpy()
     if registered.verdict.status == FAILED or not rejected.any():
-        return places
+        return positions
     guess = registered.transform.phh3_to_he(found[["x_phh3", "y_phh3"]].to_numpy())
     he = registered.pair.he.slide
     inside = ((guess >= 0) & (guess < (he.width, he.height))).all(axis=1)
-    places[rejected & inside] = guess[rejected & inside]
-    return places
+    positions[rejected & inside] = guess[rejected & inside]
+    return positions
 
 
 def _names(points: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.config import blamed, read_toml, refuse_unknown
-from metaphase.base.errors import Caution, Cautions, ModelError, UsageError, is_url
+from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
@@ -280,31 +280,33 @@ LEARNT_FROM, NOT_LABELLED = "learnt from", "not labelled"
 """Entries of a card's metrics, as `KnownMetrics` has them."""
 
 
-def doubts_about(card: ModelCard) -> Cautions:
+def warnings_about(card: ModelCard) -> ResultWarnings:
     """What a model's card says against it: for the end of its training, and for every report by it."""
-    doubts = []
+    warnings = []
     point = card.thresholds.get("mitoses")
     if point is not None and point.metric == "F1" and point.value is not None and point.value < GOOD_F1:
         text = f"the model is poor: F1 {point.value:.2f} on the very slides that chose its threshold"
-        doubts.append(
-            Caution("poor-model", text, "label more slides and train again before counting with it")
+        warnings.append(
+            ResultWarning("poor-model", text, "label more slides and train again before counting with it")
         )
     if point is not None and 0 < len(point.patients) < ENOUGH_PATIENTS:
         text = f"the slides of {len(point.patients)} patients chose the model's threshold"
-        doubts.append(
-            Caution("few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs")
+        warnings.append(
+            ResultWarning(
+                "few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs"
+            )
         )
     learnt, skipped = card.known_metrics.learnt, card.known_metrics.not_labelled
     stated = [data.positives for data in card.data if data.positives is not None]
     mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from {mitoses} mitoses only"
-        doubts.append(Caution("few-labels", text, "add slides with mitoses and train again"))
+        warnings.append(ResultWarning("few-labels", text, "add slides with mitoses and train again"))
     if skipped:
         text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: networks of simulated ones did"
         next_step = "answer the rounds (round1 and round2 in lab.toml) and train again"
-        doubts.append(Caution("rounds-skipped", text, next_step))
-    return tuple(doubts)
+        warnings.append(ResultWarning("rounds-skipped", text, next_step))
+    return tuple(warnings)
 
 
 class CardAdditions(BaseModel):

@@ -47,8 +47,8 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     with parsing(path, "not a safetensors file", next_step="fetch the model again", error=ModelError):
         tensors = load(data)
     with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
-        described = build_network(card.spec).state_dict()
-    if {name: one.shape for name, one in described.items()} != {name: t.shape for name, t in tensors.items()}:
+        expected = build_network(card.spec).state_dict()
+    if {name: one.shape for name, one in expected.items()} != {name: t.shape for name, t in tensors.items()}:
         raise ModelError(
             f"the weights do not fit the {card.family} with gamma {card.gamma:g} that the card describes",
             path=path,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.base.errors import Cautions, ModelError, UsageError, unique
+from metaphase.base.errors import ModelError, ResultWarnings, UsageError, unique
 from metaphase.base.parallel import available_cores
 from metaphase.detections.points import UsedPoints, plain_point, points_of
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
@@ -27,9 +27,9 @@ from metaphase.networks.cards import (
     ModelCard,
     bundled_model,
     current_versions,
-    doubts_about,
     named_model,
     vouched_card,
+    warnings_about,
 )
 from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine, whole_map
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
@@ -88,9 +88,9 @@ class Detector:
         return self.cards[0].optical_density
 
     @property
-    def doubts(self) -> Cautions:
+    def warnings(self) -> ResultWarnings:
         """What the cards themselves say against it."""
-        return unique(doubt for card in self.cards for doubt in doubts_about(card))
+        return unique(warning for card in self.cards for warning in warnings_about(card))
 
     @property
     def identities(self) -> tuple[Identity, ...]:

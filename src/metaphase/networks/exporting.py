@@ -33,7 +33,7 @@ from metaphase.networks.cards import (
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.engine.layers import fold_logits
 from metaphase.networks.engine.onnx import LOGIT, PIXELS, PROBABILITY, OnnxNetwork, Quick, quick_path, run_all
-from metaphase.networks.engine.places import smoothed, smoothing_reach
+from metaphase.networks.engine.positions import smoothed, smoothing_reach
 
 OPSET, IR_VERSION = 17, 8
 """Of 2022: what runtimes of the last years read."""
@@ -353,9 +353,9 @@ class _Graph:
         graph = _message(*nodes, (2, "detector"), *constants, (11, pixels), *ends)
         about = {"name": card.name, "mpp": f"{card.mpp:g}", "intended_use": card.intended_use}
         about |= {"weights_sha256": card.weights_sha256}
-        told = [(14, _message((1, name), (2, text))) for name, text in about.items()]
+        properties = [(14, _message((1, name), (2, text))) for name, text in about.items()]
         opset = _message((1, ""), (2, OPSET))
-        return _message((1, IR_VERSION), (8, opset), (2, "metaphase"), (7, graph), *told)
+        return _message((1, IR_VERSION), (8, opset), (2, "metaphase"), (7, graph), *properties)
 
 
 def _whole_bias(bias: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:

@@ -114,8 +114,8 @@ def _kappa_table(merged: Merged) -> TextTable:
     names = list(merged.sheet.columns)
     pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
     values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
-    told = dict(zip(map(frozenset, pairs), (told_kappa(*each) for each in values), strict=True))
-    rows = [(one, *("·" if one == two else told[frozenset((one, two))] for two in names)) for one in names]
+    kappas = dict(zip(map(frozenset, pairs), (told_kappa(*each) for each in values), strict=True))
+    rows = [(one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names]
     return TextTable("Cohen's kappa, pair by pair, with its 95 % interval", ("", *names), rows)
 
 

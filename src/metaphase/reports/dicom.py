@@ -164,5 +164,5 @@ def _position(source: Any, mpp: float) -> Any:
     between_rows, between_columns = (float(side) for side in _measures(source).PixelSpacing)
     across, down = np.array(source.ImageOrientationSlide, float).reshape(2, 3)
     first = np.array([origin.XOffsetInSlideCoordinateSystem, origin.YOffsetInSlideCoordinateSystem, 0], float)
-    place = first + across * (mpp / 1000 - between_columns) / 2 + down * (mpp / 1000 - between_rows) / 2
-    return highdicom.PlanePositionSequence("SLIDE", tuple(place), (1, 1))
+    position = first + across * (mpp / 1000 - between_columns) / 2 + down * (mpp / 1000 - between_rows) / 2
+    return highdicom.PlanePositionSequence("SLIDE", tuple(position), (1, 1))

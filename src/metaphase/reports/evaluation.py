@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import Cautions
+from metaphase.base.errors import ResultWarnings
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
@@ -51,7 +51,7 @@ class Report:
     tables: tuple[TextTable, ...]
     figures: tuple[Figure, ...]
     settings: Mapping[str, Any]
-    warnings: Cautions
+    warnings: ResultWarnings
 
 
 def write_report(folder: Path, report: Report, data: Mapping[str, pd.DataFrame], record: Any) -> None:

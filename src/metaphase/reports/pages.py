@@ -183,7 +183,7 @@ class Frame:
         """Height in units."""
         return self.box.height * self.units_per_px
 
-    def place(self, x: npt.ArrayLike, y: npt.ArrayLike) -> Floats:
+    def position(self, x: npt.ArrayLike, y: npt.ArrayLike) -> Floats:
         """Level-0 positions in units of the drawing, (..., 2)."""
         corner = (self.box.x, self.box.y)
         return (np.stack([np.asarray(x, float), np.asarray(y, float)], axis=-1) - corner) * self.units_per_px
@@ -212,9 +212,9 @@ def scale_bar(frame: Frame, mpp: float) -> ScaleBar:
     return ScaleBar(length_um / mpp * frame.units_per_px, label)
 
 
-def dots_path(places: Floats) -> str:
+def dots_path(positions: Floats) -> str:
     """SVG path data with a zero-length stroke at each place (n, 2), places that coincide once."""
-    cells = np.unique(np.rint(places).astype(int), axis=0)
+    cells = np.unique(np.rint(positions).astype(int), axis=0)
     return "".join(f"M{x} {y}h0" for x, y in cells)
 
 

@@ -89,10 +89,10 @@ def froc_line(curve: Curve, area_mm2: float) -> tuple[Floats, Floats, float, flo
 def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:
     """A dot and its interval for each group, the first on top."""
     figure, axes = _figure(label, "", title, height=max(1.6, 0.32 * len(values) + 1.1))
-    for place, (_, value) in enumerate(reversed(values.items())):
+    for position, (_, value) in enumerate(reversed(values.items())):
         if not np.isnan(value.low):
-            axes.plot([value.low, value.high], [place, place], color=MAIN, linewidth=1.6)
-        axes.plot(value.value, place, "o", color=MAIN, markersize=6)
+            axes.plot([value.low, value.high], [position, position], color=MAIN, linewidth=1.6)
+        axes.plot(value.value, position, "o", color=MAIN, markersize=6)
     axes.set_yticks(range(len(values)), [name[:34] for name in reversed(values)])
     axes.set_ylim(-0.6, len(values) - 0.4)
     return _png(figure)

@@ -177,7 +177,7 @@ class LabPage:
     rounds: Sequence[Round]
     model: Sequence[str]
     """What there is of the finished model, a line each."""
-    doubts: Sequence[str]
+    warnings: Sequence[str]
     """What speaks against it."""
     refresh_s: int = 0
     """Seconds after which a browser shows the page anew, while a step is worked on."""

@@ -157,10 +157,10 @@ def _granules(rng: np.random.Generator, side: int, n: int, reach: float) -> Floa
     x, y = plane(side)
     centres = rng.normal(0, 0.35 * reach, (3, 2))
     for _ in range(n):
-        place = centres[rng.integers(0, 3)] + rng.normal(0, 0.25 * reach, 2)
+        position = centres[rng.integers(0, 3)] + rng.normal(0, 0.25 * reach, 2)
         size = np.exp(rng.normal(0.45, 0.35))
         heap = np.maximum(
-            heap, softstep(size - np.hypot(x - place[0], y - place[1]), 1.8) * rng.uniform(0.5, 1)
+            heap, softstep(size - np.hypot(x - position[0], y - position[1]), 1.8) * rng.uniform(0.5, 1)
         )
     return blurred(heap, rng.uniform(0, 0.9))
 

@@ -280,20 +280,20 @@ def _missed_share(phases: Array, config: SimulationConfig) -> Array:
     return np.select(cases, [late, late / 5, 0.25], 0.01)
 
 
-def _within(chunk: Box, place: Array) -> Array:
+def _within(chunk: Box, position: Array) -> Array:
     """Points (n, 2) given from the chunk's corner, moved inside the chunk, in the plane."""
-    return np.asarray(np.clip(place, 0, CHUNK_PX - 1e-3) + np.array([chunk.x, chunk.y]))
+    return np.asarray(np.clip(position, 0, CHUNK_PX - 1e-3) + np.array([chunk.x, chunk.y]))
 
 
 def _smothered(cells: Array) -> Array:
     """Cells that would lie mostly on top of another one."""
-    place = np.stack([cells["x"], cells["y"]], axis=1)
+    position = np.stack([cells["x"], cells["y"]], axis=1)
     lost = np.zeros(len(cells), bool)
     if len(cells) < 2:
         return lost
-    pairs = cKDTree(place).query_pairs(2 * float(cells["radius"].max()), output_type="ndarray")
+    pairs = cKDTree(position).query_pairs(2 * float(cells["radius"].max()), output_type="ndarray")
     first, second = pairs[:, 0], pairs[:, 1]
-    between = place[second] - place[first]
+    between = position[second] - position[first]
     near = np.hypot(between[:, 0], between[:, 1]) < 0.78 * (cells["radius"][first] + cells["radius"][second])
     lost[second[near]] = True
     return lost
@@ -301,14 +301,14 @@ def _smothered(cells: Array) -> Array:
 
 def _spread_apart(cells: Array, chunk: Box, reach: float) -> None:
     """Push the cells of a chunk that are closer than twice `reach` away from each other, as crowding does."""
-    place = np.stack([cells["x"], cells["y"]], axis=1)
+    position = np.stack([cells["x"], cells["y"]], axis=1)
     for _ in range(4):
-        pairs = cKDTree(place).query_pairs(2 * reach, output_type="ndarray")
+        pairs = cKDTree(position).query_pairs(2 * reach, output_type="ndarray")
         first, second = pairs[:, 0], pairs[:, 1]
-        between = place[second] - place[first]
+        between = position[second] - position[first]
         distance = np.maximum(np.hypot(between[:, 0], between[:, 1]), 1e-3)
         push = (0.25 * np.clip(2 * reach - distance, 0, 12) / distance)[:, None] * between
-        np.add.at(place, first, -push)
-        np.add.at(place, second, push)
-        place = _within(chunk, place - (chunk.x, chunk.y))
-    cells["x"], cells["y"] = place[:, 0], place[:, 1]
+        np.add.at(position, first, -push)
+        np.add.at(position, second, push)
+        position = _within(chunk, position - (chunk.x, chunk.y))
+    cells["x"], cells["y"] = position[:, 0], position[:, 1]

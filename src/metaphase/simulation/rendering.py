@@ -390,7 +390,7 @@ def object_patches(case: Case, objects: pd.DataFrame, frame: Frame, side_px: int
     """
     renderer = case_renderer(case)
     pictures = np.empty((len(objects), side_px, side_px, 3), np.uint8)
-    places = objects[[f"x_{frame}", f"y_{frame}"]].to_numpy() - side_px / 2
-    for picture, (x, y) in zip(pictures, places, strict=True):
+    positions = objects[[f"x_{frame}", f"y_{frame}"]].to_numpy() - side_px / 2
+    for picture, (x, y) in zip(pictures, positions, strict=True):
         picture[:] = renderer.box(frame, Box(round(x), round(y), side_px, side_px))
     return pictures

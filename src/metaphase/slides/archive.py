@@ -19,7 +19,7 @@ from typing import Any
 
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, printable, raised, read_json, told
+from metaphase.base.foreign import RAISE_LIMITS, described, is_file, parsing, printable, raised, read_json
 from metaphase.base.remote import waiting
 from metaphase.slides import dicom
 from metaphase.slides.contract import Slide
@@ -71,12 +71,12 @@ def read_remote(path: Path) -> RemoteSlide:
 
 def open_remote(path: Path, mpp: float | None) -> Slide:
     """The slide that a file names, read tile by tile from its server."""
-    place = read_remote(path)
-    archive = Archive(place.url)
+    position = read_remote(path)
+    archive = Archive(position.url)
     wsidicom = _needed("wsidicom")
-    with archive.asking(f"the slide of series {place.series}"):
+    with archive.asking(f"the slide of series {position.series}"):
         handle = wsidicom.WsiDicom.open_web(
-            archive.tiles(), place.study, place.series, requested_transfer_syntax=_syntaxes()
+            archive.tiles(), position.study, position.series, requested_transfer_syntax=_syntaxes()
         )
     return dicom.DicomSlide(handle, mpp, path)
 
@@ -85,8 +85,8 @@ def source_image(path: Path) -> Any:
     """Header of a slide's finest level, to which results refer: from its files or from its server."""
     if not is_remote(path):
         return dicom.source_image(path)
-    place = read_remote(path)
-    return dicom.finest(Archive(place.url).headers(place.study, place.series), path)
+    position = read_remote(path)
+    return dicom.finest(Archive(position.url).headers(position.study, position.series), path)
 
 
 def find_slides(
@@ -97,36 +97,38 @@ def find_slides(
     Series of microscopy without a pyramid (single fields, labels) are passed over.
     """
     archive = Archive(url)
-    places = [(place, archive.name_of(place)) for place in archive.slides(patient=patient, study=study)]
-    names = [name for _, name in places]
+    positions = [
+        (position, archive.name_of(position)) for position in archive.slides(patient=patient, study=study)
+    ]
+    names = [name for _, name in positions]
     found = []
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for place, name in places:
+    for position, name in positions:
         if name is None:
             continue
-        path = folder / f"{name if names.count(name) == 1 else f'{name}-{place.series}'}{SUFFIX}"
-        write_text(path, json.dumps(asdict(place), indent=2) + "\n")
-        found.append((path, place))
+        path = folder / f"{name if names.count(name) == 1 else f'{name}-{position.series}'}{SUFFIX}"
+        write_text(path, json.dumps(asdict(position), indent=2) + "\n")
+        found.append((path, position))
     return found
 
 
 def store_results(url: str, results: Iterable[Path]) -> list[Path]:
     """Store DICOM results at a server, files or those of folders of results; the files that were stored."""
-    files = [file for place in results for file in _results(place)]
+    files = [file for position in results for file in _results(position)]
     archive = Archive(url)
     for file in files:
         archive.store(file)
     return files
 
 
-def _results(place: Path) -> list[Path]:
-    if not place.is_dir():
-        return [place]
-    found = sorted({*place.glob("*.dcm"), *place.glob("*/*.dcm")})
+def _results(position: Path) -> list[Path]:
+    if not position.is_dir():
+        return [position]
+    found = sorted({*position.glob("*.dcm"), *position.glob("*/*.dcm")})
     if not found:
         raise UsageError(
-            f"{place} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
+            f"{position} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
         )
     return found
 
@@ -162,7 +164,9 @@ class Archive:
             raise self._fault("cannot be reached", what, "check its address and the network") from error
         except Exception as error:
             step = "check that the address is that of a DICOMweb service"
-            raise self._fault(f"gave an answer that cannot be used ({told(error)})", what, step) from error
+            raise self._fault(
+                f"gave an answer that cannot be used ({described(error)})", what, step
+            ) from error
 
     def _refused(self, response: Any, what: str) -> SlideError:
         status = f"{response.status_code} {response.reason}"
@@ -188,24 +192,24 @@ class Archive:
                     RemoteSlide(self.url, *(one[tag]["Value"][0] for tag in _STUDY_AND_SERIES))
                     for one in page
                 ]
-                if all(place.series in found for place in more):
+                if all(position.series in found for position in more):
                     return list(found.values())
-                found |= {place.series: place for place in more}
+                found |= {position.series: position for position in more}
 
     def headers(self, study: str, series: str) -> list[Any]:
         """What the instances of a series say of themselves."""
         with self.asking(f"the headers of series {series}"):
             return [header_of(one) for one in self._client.retrieve_series_metadata(study, series)]
 
-    def name_of(self, place: RemoteSlide) -> str | None:
+    def name_of(self, position: RemoteSlide) -> str | None:
         """What is written on the glass, or the series where nothing is stated; None for what is no slide."""
-        headers = self.headers(place.study, place.series)
+        headers = self.headers(position.study, position.series)
         try:
-            header = dicom.finest(headers, Path(place.series))
+            header = dicom.finest(headers, Path(position.series))
         except SlideError:
             return None
         stated = re.sub(r"[^\w.-]+", "_", str(header.get("ContainerIdentifier") or ""))
-        return stated.strip("._")[:80] or place.series
+        return stated.strip("._")[:80] or position.series
 
     def tiles(self) -> Any:
         """What wsidicom asks for tiles."""
@@ -236,9 +240,9 @@ class Archive:
     ) -> tuple[str, list[bytes]]:
         """Frames, counted from 1, and the transfer syntax that they are in."""
         listed = ",".join(map(str, numbers))
-        place = f"{self.url}/studies/{study}/series/{series}/instances/{instance}/frames/{listed}"
+        position = f"{self.url}/studies/{study}/series/{series}/instances/{instance}/frames/{listed}"
         with self.asking(f"tiles of instance {instance}"):
-            answer = self._session.get(place, headers={"Accept": AS_STORED})
+            answer = self._session.get(position, headers={"Accept": AS_STORED})
             answer.raise_for_status()
             syntax, found = parts_of(answer.headers.get("Content-Type", ""), answer.content)
             if len(found) != len(numbers):
@@ -297,8 +301,8 @@ def _session(url: str) -> Any:
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, Bounded(max_retries=retry))
-    place, _, says = os.environ.get(AUTHORISATION, "").strip().partition(" ")
-    if says and (url + "/").startswith(place.rstrip("/") + "/"):
+    position, _, says = os.environ.get(AUTHORISATION, "").strip().partition(" ")
+    if says and (url + "/").startswith(position.rstrip("/") + "/"):
         session.headers["Authorization"] = says.strip()
     return session
 

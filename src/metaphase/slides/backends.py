@@ -13,7 +13,7 @@ import numpy as np
 import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
-from metaphase.base.errors import Caution, Cautions, SlideError, UsageError
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
 from metaphase.base.foreign import parsing
 from metaphase.slides.contract import (
     DamagedPixelsError,
@@ -36,18 +36,18 @@ _PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, c
 
 def choose_resolution(
     stated: tuple[float, float] | None, flag: float | None, path: Path | None
-) -> tuple[Resolution | None, Cautions]:
+) -> tuple[Resolution | None, ResultWarnings]:
     """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
     believed = stated if stated and all(_believable(value) for value in stated) else None
     own = sum(believed) / 2 if believed else None
     if flag is None:
-        return (Resolution(own, "metadata") if own else None), _doubts(stated)
+        return (Resolution(own, "metadata") if own else None), _warnings(stated)
     check_flag(flag, path)
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
     text = f"the given {flag:g} um/px overrides the {own:.4g} of the file"
-    return given, (Caution("mpp-overridden", text, CHECK_MPP),)
+    return given, (ResultWarning("mpp-overridden", text, CHECK_MPP),)
 
 
 def check_flag(mpp: float, path: Path | None) -> None:
@@ -127,16 +127,16 @@ def _believable(mpp: float) -> bool:
     return math.isfinite(mpp) and low <= mpp <= high
 
 
-def _doubts(stated: tuple[float, float] | None) -> Cautions:
+def _warnings(stated: tuple[float, float] | None) -> ResultWarnings:
     if stated is None:
-        return (Caution("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
+        return (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
     x, y = stated
     if not (_believable(x) and _believable(y)):
         text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
-        return (Caution("odd-mpp", text, GIVE_MPP),)
+        return (ResultWarning("odd-mpp", text, GIVE_MPP),)
     if abs(x / y - 1) > SQUARE_TOLERANCE:
         text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
-        return (Caution("oblong-pixels", text, "lengths and areas use the mean"),)
+        return (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
     return ()
 
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.base.errors import Cautions, MissingResolutionError, RegionError, SlideError
+from metaphase.base.errors import MissingResolutionError, RegionError, ResultWarnings, SlideError
 
 # ---- what every slide can do, whatever file it comes from ----
 
@@ -64,7 +64,7 @@ class SlideInfo:
     bounds: Box
     objective_power: float | None = None
     path: Path | None = None
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     decoding: str = ""
     """How samples become pixels, where an earlier version did it otherwise: results made then do not hold."""
@@ -126,8 +126,8 @@ class Slide(ABC):
             return self._sound(level, box)
         out = blank(box)
         if inside.area:
-            place = inside.moved(-box.x, -box.y)
-            out[place.y : place.bottom, place.x : place.right] = self._sound(level, inside)
+            position = inside.moved(-box.x, -box.y)
+            out[position.y : position.bottom, position.x : position.right] = self._sound(level, inside)
         return out
 
     def _sound(self, level: int, box: Box) -> RGB:

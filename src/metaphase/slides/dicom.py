@@ -177,7 +177,7 @@ class DicomSlide(Slide):
             )
         spacing = pyramid.mpp
         stated = (float(spacing.width), float(spacing.height))
-        resolution, doubts = choose_resolution(stated, mpp, path)
+        resolution, warnings = choose_resolution(stated, mpp, path)
         sizes = [(level.size.width, level.size.height) for level in pyramid.levels]
         return SlideInfo(
             levels=make_levels(sizes),
@@ -186,7 +186,7 @@ class DicomSlide(Slide):
             backend="dicom",
             bounds=Box(0, 0, *sizes[0]),
             path=path,
-            warnings=doubts,
+            warnings=warnings,
         )
 
     @cached_property

@@ -34,7 +34,7 @@ def _library(module: str, extra: str, path: Path) -> Any:
 
 
 def _info(path: Path, name: str, sizes: list[tuple[int, int]], stated: Any, mpp: float | None) -> SlideInfo:
-    resolution, doubts = choose_resolution(stated, mpp, path)
+    resolution, warnings = choose_resolution(stated, mpp, path)
     return SlideInfo(
         levels=make_levels(sizes),
         resolution=resolution,
@@ -42,7 +42,7 @@ def _info(path: Path, name: str, sizes: list[tuple[int, int]], stated: Any, mpp:
         backend=name,
         bounds=Box(0, 0, *sizes[0]),
         path=path,
-        warnings=doubts,
+        warnings=warnings,
     )
 
 
@@ -77,8 +77,8 @@ class CziSlide(Slide):
         step = round(self.levels[level].downsample)
         x, y = self._corner[0] + box.x * step, self._corner[1] + box.y * step
         region = (x, y, box.width * step, box.height * step)
-        told = f"level {level} cannot be decoded at ({x}, {y})"
-        reading = parsing(self.info.path, told, next_step="copy it again", error=DamagedPixelsError)
+        what = f"level {level} cannot be decoded at ({x}, {y})"
+        reading = parsing(self.info.path, what, next_step="copy it again", error=DamagedPixelsError)
         with self._lock, reading:
             pixels = self._file.read(
                 roi=region, plane={"C": 0}, zoom=1 / step, background_pixel=(1.0, 1.0, 1.0)
@@ -142,10 +142,10 @@ class OmeZarrSlide(Slide):
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
-        place = tuple(wanted.get(axis, 0) for axis in self._axes)
-        told = f"level {level} cannot be decoded at ({box.x}, {box.y})"
-        with parsing(self.info.path or "", told, next_step="copy it again", error=DamagedPixelsError):
-            pixels = np.asarray(self._arrays[level][place])
+        position = tuple(wanted.get(axis, 0) for axis in self._axes)
+        what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
+        with parsing(self.info.path or "", what, next_step="copy it again", error=DamagedPixelsError):
+            pixels = np.asarray(self._arrays[level][position])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:
             return as_rgb(pixels.transpose(left.index("y"), left.index("x"))[..., None])
@@ -172,8 +172,8 @@ def _refuse_risky(array: Any, path: Path) -> None:
     whole = getattr(array, "shards", None) or array.chunks
     if math.prod(whole) > raised(MOST_CHUNK_PX):
         raise SlideError(f"chunks of {whole}", path=path, next_step=RAISE_LIMITS)
-    told = array.metadata.to_dict()
-    for name in _codecs([told.get("codecs"), told.get("filters"), told.get("compressor")]):
+    stated = array.metadata.to_dict()
+    for name in _codecs([stated.get("codecs"), stated.get("filters"), stated.get("compressor")]):
         if name.removeprefix("numcodecs.") not in CODECS:
             raise SlideError(f"its chunks are packed by {name!r}", path=path, next_step=EXPORT)
 

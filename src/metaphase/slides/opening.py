@@ -281,7 +281,7 @@ def _tiff_slide(
     mpp: float | None,
 ) -> Slide:
     full = layout.pages[0]
-    resolution, doubts = choose_resolution(stated, mpp, path)
+    resolution, found = choose_resolution(stated, mpp, path)
     info = SlideInfo(
         levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
         resolution=resolution,
@@ -290,7 +290,7 @@ def _tiff_slide(
         bounds=Box(0, 0, full.imagewidth, full.imagelength),
         objective_power=objective_power(properties),
         path=path,
-        warnings=doubts,
+        warnings=found,
         properties=properties,
         decoding="associated alpha" if is_premultiplied(full) else "",
     )

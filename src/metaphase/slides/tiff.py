@@ -78,12 +78,12 @@ class Chunks:
     @cached_property
     def shared(self) -> frozenset[int]:
         """Offsets at which several chunks lie: fit for blank ones only."""
-        told = zip(self.page.dataoffsets, self.page.databytecounts, strict=True)
+        tiles = zip(self.page.dataoffsets, self.page.databytecounts, strict=True)
         return frozenset(
-            offset for offset, times in Counter(at for at, size in told if size).items() if times > 1
+            offset for offset, times in Counter(at for at, size in tiles if size).items() if times > 1
         )
 
-    def place(self, index: int) -> Box:
+    def position(self, index: int) -> Box:
         """The box of a chunk in the plane of its level."""
         row, column = divmod(index, self.across)
         return Box(column * self.width, row * self.height, self.width, self.height)
@@ -270,9 +270,9 @@ class TiffSlide(Slide):
     def _paste(self, level: int, indices: list[int], box: Box, out: RGB) -> None:
         """Decode the chunks and write their part of `box` into `out`."""
         for index in indices:
-            place = self._levels[level].place(index)
-            part = place.intersection(box)
-            target, source = part.moved(-box.x, -box.y), part.moved(-place.x, -place.y)
+            position = self._levels[level].position(index)
+            part = position.intersection(box)
+            target, source = part.moved(-box.x, -box.y), part.moved(-position.x, -position.y)
             pixels = self._chunk(level, index)
             out[target.y : target.bottom, target.x : target.right] = pixels[
                 source.y : source.bottom, source.x : source.right
@@ -280,13 +280,13 @@ class TiffSlide(Slide):
 
     def _chunk(self, level: int, index: int) -> RGB:
         chunks = self._levels[level]
-        place = chunks.place(index)
+        position = chunks.position(index)
         if chunks.page.databytecounts[index] == 0:  # the scanner left this tile out
-            return blank(place)
+            return blank(position)
         try:
             with parsing(
                 self.info.path,
-                f"level {level} cannot be decoded at ({place.x}, {place.y})",
+                f"level {level} cannot be decoded at ({position.x}, {position.y})",
                 next_step="the file is damaged: copy or export it again",
                 error=DamagedPixelsError,
             ):
@@ -294,8 +294,8 @@ class TiffSlide(Slide):
         except DamagedPixelsError:
             if self.flaws is None:
                 raise
-            self.note_undecodable(level, place)
-            return blank(place)
+            self.note_undecodable(level, position)
+            return blank(position)
 
     def _decoded(self, chunks: Chunks, index: int) -> RGB:
         """The pixels of a chunk; whatever speaks against them is an error."""
@@ -303,8 +303,8 @@ class TiffSlide(Slide):
         if offset < HEADER_BYTES:
             raise ValueError("it would begin in the header of the file")
         data = self._bytes(offset, page.databytecounts[index])
-        place = chunks.place(index)
-        needed = place.intersection(Box(0, 0, page.imagewidth, page.imagelength))
+        position = chunks.position(index)
+        needed = position.intersection(Box(0, 0, page.imagewidth, page.imagelength))
         if page.compression == COMPRESSION.JPEG:
             frame = jpeg_frame(data)
             if frame.width > chunks.width or frame.height > chunks.height:
@@ -313,7 +313,7 @@ class TiffSlide(Slide):
         if self.flaws is not None:
             if page.compression == COMPRESSION.JPEG:
                 check_jpeg(data, page.jpegtables)
-            shape = place if page.is_tiled else needed
+            shape = position if page.is_tiled else needed
             check_packed(data, page.compression, shape.area * page.samplesperpixel)
         pixels = page.decode(data, index, jpegtables=page.jpegtables)[0]
         if pixels is None:

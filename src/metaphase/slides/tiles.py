@@ -213,8 +213,8 @@ def cut_squares(
         x, y = start + first * scale
         pixels = slide.read(float(x), float(y), int(width), int(height), mpp)
         views = np.lib.stride_tricks.sliding_window_view(pixels, (side_px, side_px), axis=(0, 1))
-        places = corners[rows] - first
-        return rows, np.ascontiguousarray(views[places[:, 1], places[:, 0]].transpose(0, 2, 3, 1))
+        positions = corners[rows] - first
+        return rows, np.ascontiguousarray(views[positions[:, 1], positions[:, 0]].transpose(0, 2, 3, 1))
 
     return ordered_map(cut, _grouped(corners, block_px), threads=workers, ahead=workers)
 

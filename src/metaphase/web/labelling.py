@@ -159,11 +159,11 @@ class ReviewCrops(Crops):
         case = str(row["case"])
         pair = self._review.pairs[case]
         names = ("x", "y") if view == "he" else ("x_phh3", "y_phh3")
-        place = np.array([row[name] for name in names], float)
+        position = np.array([row[name] for name in names], float)
         path, mpp = (pair.he, pair.he_mpp) if view == "he" else (pair.phh3, pair.phh3_mpp)
         with self._slides.open(path, mpp) as slide:
             matrix = np.eye(2) if view == "he" else self._matrix(case)
-            return encode_jpeg(turned_crop(slide, place, matrix, CLOSE_UM, SIDE_PX))
+            return encode_jpeg(turned_crop(slide, position, matrix, CLOSE_UM, SIDE_PX))
 
     def _matrix(self, case: str) -> npt.NDArray[np.float64]:
         transform: Transform = self._transform(self._review.workspace / Path(case) / TRANSFORM)
@@ -172,7 +172,7 @@ class ReviewCrops(Crops):
 
 def turned_crop(
     slide: Slide,
-    place: npt.NDArray[np.float64],
+    position: npt.NDArray[np.float64],
     matrix: npt.NDArray[np.float64],
     side_um: float,
     side_px: int,
@@ -181,7 +181,7 @@ def turned_crop(
     mpp = side_um / side_px
     back = np.linalg.inv(matrix)
     reach_px = math.ceil(float(np.abs(back).sum(axis=1).max()) * side_px / 2) + 2
-    left, top = (place - reach_px * mpp / slide.mpp).tolist()
+    left, top = (position - reach_px * mpp / slide.mpp).tolist()
     source = slide.read(left, top, 2 * reach_px, 2 * reach_px, mpp)
     middle = np.full(2, (side_px - 1) / 2)
     offset = np.full(2, reach_px - 0.5) - back @ middle

@@ -30,8 +30,8 @@ from metaphase.jobs.reference import SUMMARY as REGISTERED
 from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
 from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
-from metaphase.labels.observers.places import REVIEW as ANSWERS
-from metaphase.labels.observers.places import PlaceLog, Reviewed
+from metaphase.labels.observers.positions import REVIEW as ANSWERS
+from metaphase.labels.observers.positions import PositionLog, Reviewed
 from metaphase.labels.observers.store import Given
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import encode_jpeg
@@ -55,8 +55,8 @@ class ViewedSlide:
         with source.open() as slide:
             self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
         self.name = result.name if result else source.path.stem
-        place = result.folder if result else source.path
-        self.key = _digest(str(place.resolve()))
+        position = result.folder if result else source.path
+        self.key = _digest(str(position.resolve()))
         """What the browser calls it, the same whenever it is viewed."""
         stat = source.path.stat()
         self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
@@ -73,9 +73,9 @@ class ViewedSlide:
             yield ProbabilityLayer(SlideSource(self.result.folder / PROBABILITIES), self.mpp)
 
     @cached_property
-    def log(self) -> PlaceLog:
+    def log(self) -> PositionLog:
         """The answers about it."""
-        return PlaceLog(self.found.folder, self.width, self.height)
+        return PositionLog(self.found.folder, self.width, self.height)
 
     @property
     def found(self) -> SlideResult:

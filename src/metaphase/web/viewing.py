@@ -28,7 +28,7 @@ from metaphase.counting.clinical import Count, SlideCount, counts_in
 from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import DensityMap
 from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
-from metaphase.labels.observers.places import Reviewed, Share, place_name, place_of
+from metaphase.labels.observers.positions import Reviewed, Share, position_name, position_of
 from metaphase.labels.observers.store import Entry, Given
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
 from metaphase.web.access import Access, is_loopback, new_token, own_token
@@ -177,7 +177,7 @@ class CountView(Shown):
     """The line of the list as it is now; None of a quick count, or at another threshold."""
 
 
-class Place(Message):
+class Position(Message):
     """A place on a slide."""
 
     slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
@@ -320,11 +320,11 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         drawn = _density(slide, counted.density)
         if drawn is not None:
             densities.put(drawn[0].address, drawn[1])
-        told = stored or counted.to_dict()
-        view = _count_view(slide, reviewed, counted, told, drawn[0] if drawn else None, blind)
+        facts = stored or counted.to_dict()
+        view = _count_view(slide, reviewed, counted, facts, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        return view.model_copy(update={"row": _line(slide, reviewed.shares, told, asked.observer)})
+        return view.model_copy(update={"row": _line(slide, reviewed.shares, facts, asked.observer)})
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -339,9 +339,9 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         log = named(key).log
         observer = log.known(hello.observer)
         standing = [
-            StandingAnswer(x=place[0], y=place[1], answer=one.answer, own=one.observer == observer)
+            StandingAnswer(x=position[0], y=position[1], answer=one.answer, own=one.observer == observer)
             for one in named(key).answers(observer, blind=blind)
-            if (place := place_of(one.item))
+            if (position := position_of(one.item))
         ]
         return ReviewView(observer=observer, standing=standing)
 
@@ -362,11 +362,11 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         return AppliedView(count=done.count, text=str(done.in_force))
 
     @app.post("/api/answers")
-    def answers(sent: SentAnswers[Place]) -> Receipt:
+    def answers(sent: SentAnswers[Position]) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for one in sent.answers:
-            item = place_name(one.item.x, one.item.y)
+            item = position_name(one.item.x, one.item.y)
             try:
                 named(one.item.slide).log.record_many(
                     [Entry(sent.observer, item, one.answer, one.seconds, uuid=str(one.uuid))]
@@ -386,12 +386,12 @@ def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
         given = slide.answers(observer, blind=blind)
     except MetaphaseError as error:  # the list is for all slides
         _log.warning("%s is listed without its answers: %s", slide.name, error)
-    told = slide.stored(given) or slide.counted(given)[1].to_dict()
+    facts = slide.stored(given) or slide.counted(given)[1].to_dict()
     shares = reviewed_result(slide.result, given).shares if given else ()
-    return _line(slide, shares, told, observer)
+    return _line(slide, shares, facts, observer)
 
 
-def _line(slide: ViewedSlide, shares: Sequence[Share], told: Mapping[str, Any], observer: str) -> SlideRow:
+def _line(slide: ViewedSlide, shares: Sequence[Share], facts: Mapping[str, Any], observer: str) -> SlideRow:
     own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
     looked = () if observer and not own else own or shares
     answered = max((one.counted + one.below for one in looked), default=0)
@@ -400,9 +400,9 @@ def _line(slide: ViewedSlide, shares: Sequence[Share], told: Mapping[str, Any], 
         key=slide.key,
         name=slide.name,
         counted=True,
-        **_shown(counts_in(told)[0]),
-        grade=told["grade_shown"]["text"],
-        doubt=1 - max(told["grade_probabilities"]),
+        **_shown(counts_in(facts)[0]),
+        grade=facts["grade_shown"]["text"],
+        doubt=1 - max(facts["grade_probabilities"]),
         answered=answered,
         candidates=candidates,
         progress=answered / candidates if candidates else 1.0,
@@ -413,8 +413,14 @@ def _shown(count: Count) -> dict[str, Any]:
     """A count as the page shows it."""
     low, high = count.count_interval or (None, None)
     number = count.count if math.isfinite(count.count) else None
-    told = {"count": number, "low": low, "high": high, "text": count.text, "interval": count.interval_text}
-    return told | {"kind": count.kind}
+    facts = {
+        "count": number,
+        "low": low,
+        "high": high,
+        "text": count.text,
+        "interval": count.interval_text,
+    }
+    return facts | {"kind": count.kind}
 
 
 def _view(slide: ViewedSlide) -> SlideView:
@@ -463,22 +469,22 @@ def _count_view(
     slide: ViewedSlide,
     reviewed: Reviewed,
     count: SlideCount,
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     density: Density | None,
     blind: bool,
 ) -> CountView:
     """The result `told` as plain values, and what is drawn of `count`."""
     second = runner_up(reviewed.mitoses, count, slide.mpp)
-    best, *beneath = counts_in(told)
+    best, *beneath = counts_in(facts)
     own = count.config.threshold == slide.found.counting.threshold
-    waits = own and not told["draws"] and slide.found.site is not None
+    waits = own and not facts["draws"] and slide.found.site is not None
     return CountView(
         **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
         name=best.interval_name,
         note=f"{best.kind_text}; {best.interval_note}",
         beneath=[str(one) for one in beneath],
-        grade=told["grade_shown"]["text"],
-        grades=_grades(told),
+        grade=facts["grade_shown"]["text"],
+        grades=_grades(facts),
         counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
@@ -487,11 +493,11 @@ def _count_view(
     )
 
 
-def _grades(told: Mapping[str, Any]) -> list[float] | None:
+def _grades(facts: Mapping[str, Any]) -> list[float] | None:
     """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not told["draws"]:
+    if not facts["draws"]:
         return None
-    return [] if told["grade_shown"]["withheld"] else told["grade_probabilities"]
+    return [] if facts["grade_shown"]["withheld"] else facts["grade_probabilities"]
 
 
 def _circle(hotspot: Hotspot) -> CircleView:

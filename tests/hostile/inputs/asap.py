@@ -18,9 +18,9 @@ def make(random: Random, folder: Path) -> Attempt:
     judge: Judge = right
     if random.random() < 0.6:
         odd = any_of(random, "nan", "inf", "-inf", "", "x", "1e999", "9" * 6000, "1_0", "0x5", "１", "1e300")
-        place = random.randrange(3)
-        values[place] = odd
-        judge = must_refuse if place and odd in ("nan", "inf", "-inf", "1e999", "x", "") else right
+        position = random.randrange(3)
+        values[position] = odd
+        judge = must_refuse if position and odd in ("nan", "inf", "-inf", "1e999", "x", "") else right
     kind = any_of(
         random, "Dot", "Dot", "Polygon", "PointSet", "Spline", "Rectangle", "Measurement", "", "\x01"
     )

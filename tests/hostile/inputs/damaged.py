@@ -128,12 +128,12 @@ def _no_end(random: Random, data: bytearray, first: int) -> None:
 
 
 def _shifted(random: Random, data: bytearray, first: int) -> None:
-    place = random.randrange(first, len(data))
+    position = random.randrange(first, len(data))
     if random.random() < 0.5:
-        data.insert(place, random.randrange(256))
+        data.insert(position, random.randrange(256))
         del data[-1]
     else:
-        del data[place]
+        del data[position]
         data.append(0)
 
 

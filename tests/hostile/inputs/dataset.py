@@ -22,12 +22,12 @@ def make(random: Random, folder: Path) -> Attempt:
     )  # fmt: skip
     home = folder / "set"
     files, images = _sound(random, name)
-    for place in images:
-        (home / place).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (64, 48), (200, 150, 180)).save(home / place)
-    for place, data in files.items():
-        (home / place).parent.mkdir(parents=True, exist_ok=True)
-        (home / place).write_bytes(data)
+    for position in images:
+        (home / position).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 48), (200, 150, 180)).save(home / position)
+    for position, data in files.items():
+        (home / position).parent.mkdir(parents=True, exist_ok=True)
+        (home / position).write_bytes(data)
     if random.random() < 0.3:
         victim = any_of(random, *sorted(path for path in home.rglob("*") if path.is_file()))
         victim.write_bytes(bytes_changed(random, victim.read_bytes()))
@@ -63,12 +63,14 @@ def _sound(random: Random, name: str) -> tuple[dict[str, bytes], tuple[str, ...]
         "midesec": {"mitoses.csv": [["image", "x", "y", "label"], ["a", "1", "2", "mitosis"]]},
         "points": {"points.csv": [["image", "x", "y", "label"], ["a.tif", "1", "2", "mitosis"]]},
     }
-    places = {
+    positions = {
         "tupac-aux": ("mitoses_image_data_part_1/01/01.tif",),
         "icpr2012": ("A00_01.bmp",),
         "mitos-atypia14": ("frames/x40/A03_00Aa.tiff",),
     }
-    return {place: _csv(random, rows) for place, rows in tables[name].items()}, places.get(name, image)
+    return {position: _csv(random, rows) for position, rows in tables[name].items()}, positions.get(
+        name, image
+    )
 
 
 def _csv(random: Random, rows: list[list[str]]) -> bytes:

@@ -27,8 +27,8 @@ def make(random: Random, folder: Path) -> Attempt:
         tile = (ASSETS / f"zeros{any_of(random, *ZEROS)}.zlib").read_bytes()
     elif kind == 2:
         header = bytearray(imagecodecs.jpeg8_encode(picture(64, 64)))
-        place = header.find(b"\xff\xc0") + 5
-        header[place : place + 4] = struct.pack(
+        position = header.find(b"\xff\xc0") + 5
+        header[position : position + 4] = struct.pack(
             ">HH", any_of(random, 1, 65535, 20000), any_of(random, 1, 65535, 30000)
         )
         tile = bytes(header)

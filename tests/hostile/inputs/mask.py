@@ -19,8 +19,8 @@ def make(random: Random, folder: Path) -> Attempt:
     import numpy as np
     from PIL import Image, PngImagePlugin
 
-    place: Any = {"mpp": 1.0, "x": 0, "y": 0, "scale": 4.0}
-    changed, path, value = tree_changed(random, place)
+    position: Any = {"mpp": 1.0, "x": 0, "y": 0, "scale": 4.0}
+    changed, path, value = tree_changed(random, position)
     judge: Judge = right
     if path and unsound(path, value, ("mpp", "x", "y", "scale")):
         judge = must_refuse

@@ -56,11 +56,11 @@ def changed(random: Random, data: bytes) -> bytes:
         constant = any_of(random, *graph.initializer)
         constant.raw_data = any_of(random, b"", b"\xff" * len(constant.raw_data), constant.raw_data[:5])
     elif how == 5:
-        place = any_of(random, *graph.input, *graph.output)
-        place.type.tensor_type.elem_type = any_of(random, 0, 1, 2, 7, 8, 99)
+        position = any_of(random, *graph.input, *graph.output)
+        position.type.tensor_type.elem_type = any_of(random, 0, 1, 2, 7, 8, 99)
     elif how == 6:
-        place = any_of(random, *graph.input, *graph.output)
-        place.name = any_of(random, "", "x", "pixels", "\u202e")
+        position = any_of(random, *graph.input, *graph.output)
+        position.name = any_of(random, "", "x", "pixels", "\u202e")
     else:
         model.opset_import[0].version = any_of(random, 0, 1, 99, 2**40)
     return bytes(model.SerializeToString())

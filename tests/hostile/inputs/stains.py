@@ -23,14 +23,14 @@ def make(random: Random, folder: Path) -> Attempt:
     }
     (folder / "saved.json").write_bytes(json_bytes(random, tree_changed(random, tree)[0]))
     sound = str(ASSETS / "slide.tif")
-    places = any_of(
+    positions = any_of(
         random, "0,0,64,64", "-5,0,10,10", "0,0,0,0", "1e9,0,5,5", "0,0,1e9,1e9", "1,2", *ODD_TEXTS[:20]
     )
     commands = (
         ("stain", "deconvolve", "slide.tif", "-o", "out"),
-        ("stain", "deconvolve", sound, "-o", "out", "--region", places),
+        ("stain", "deconvolve", sound, "-o", "out", "--region", positions),
         ("stain", "augment", "slide.tif", "-o", "out.png", "--mpp", "0.25", "--rows", "1"),
-        ("stain", "augment", sound, "-o", "out.png", "--rows", "1", "--at", places),
+        ("stain", "augment", sound, "-o", "out.png", "--rows", "1", "--at", positions),
         ("stain", "standardise", "slide.tif", "-o", "out.png", "--mpp", "0.25"),
         (
             "stain",

@@ -57,19 +57,19 @@ def _change_tag(random: Random, data: bytearray) -> None:
                 value = any_of(random, offset, len(data), 2**31, start)
                 struct.pack_into(offset_form, data, start + number * entry, value)
                 return
-        place = start + random.randrange(max(1, number)) * entry
+        position = start + random.randrange(max(1, number)) * entry
         how = random.randrange(5)
         if how == 0:
-            struct.pack_into("<H", data, place, any_of(random, *_TAGS))
+            struct.pack_into("<H", data, position, any_of(random, *_TAGS))
         elif how == 1:
-            struct.pack_into("<H", data, place + 2, any_of(random, *range(20), 65535))
+            struct.pack_into("<H", data, position + 2, any_of(random, *range(20), 65535))
         elif how == 2:
             size = any_of(random, 0, 1, 2, 3, 5, 1000, 2**31 - 1, 2**32 - 1)
-            struct.pack_into("<Q" if big else "<I", data, place + 4, size)
+            struct.pack_into("<Q" if big else "<I", data, position + 4, size)
         else:
             value = any_of(
                 random, 0, 1, 2, 3, 5, 6, 7, 8, 16, 17, 255, 4096, 65535, 300_000, 2**31 - 1, 2**32 - 1
             )
-            struct.pack_into("<I", data, place + entry - inline, value)
+            struct.pack_into("<I", data, position + entry - inline, value)
     except struct.error:
         data[:] = bytes_changed(random, bytes(data))

@@ -33,7 +33,10 @@ def test_aperio_slide(real_data: Path) -> None:
     with open_slide(real_data / "wsi" / "CMU-1-Small-Region.svs") as slide:
         tissue = find_tissue(slide)
     assert 0.60 < tissue.area_mm2 < 0.75
-    at = {place: tissue.mask[int(y / tissue.scale), int(x / tissue.scale)] for place, x, y in APERIO_PLACES}
+    at = {
+        position: tissue.mask[int(y / tissue.scale), int(x / tissue.scale)]
+        for position, x, y in APERIO_PLACES
+    }
     assert at == {"dermis": True, "epidermis": True, "strand": True, "glass": False, "debris": False}
 
 

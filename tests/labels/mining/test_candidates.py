@@ -86,8 +86,8 @@ def test_dots_on_a_file_are_found_where_they_are(tmp_path: Path) -> None:
     with open_slide(path) as slide:
         mask = TissueMask(np.ones((1, 1), np.bool_), MPP, 0, 0, 400.0)
         table = find_candidates(slide, mask, CandidateConfig()).table
-    places = table.loc[table["intensity"] < 0.2, ["x", "y"]].to_numpy()
-    assert sorted(map(tuple, (places - 0.5).astype(int).tolist())) == sorted(dots)
+    positions = table.loc[table["intensity"] < 0.2, ["x", "y"]].to_numpy()
+    assert sorted(map(tuple, (positions - 0.5).astype(int).tolist())) == sorted(dots)
 
 
 def test_coarser_slides_are_brought_to_the_working_resolution() -> None:

@@ -126,7 +126,7 @@ def test_items_have_the_resolution_of_the_phh3_slide(tmp_path: Path) -> None:
     assert known["patient"].to_dict() == {"a": "P", "b": "P", "c": "Q"}
 
 
-def test_the_first_round_asks_what_cnn1_doubts_and_tells_nobody(tmp_path: Path) -> None:
+def test_the_first_round_asks_what_cnn1_warnings_and_tells_nobody(tmp_path: Path) -> None:
     """Of a case that it has seen; one that it has not gives random items only."""
     found = pd.DataFrame({"candidate": range(40), "x": 1.0, "y": np.arange(40.0)})
     for case in "ab":

@@ -50,9 +50,9 @@ def drawn_pair(seed: int = 1, mitoses: int = 8) -> DrawnPair:
     return DrawnPair(he_slide(tissue), phh3_slide(moved(tissue, TO_HE)), here, there)
 
 
-def detections(places: npt.ArrayLike, case: str = "one") -> DetectionSet:
+def detections(positions: npt.ArrayLike, case: str = "one") -> DetectionSet:
     """Points of a PHH3 slide."""
-    points = pd.DataFrame(np.asarray(places, float).reshape(-1, 2), columns=["x", "y"])
+    points = pd.DataFrame(np.asarray(positions, float).reshape(-1, 2), columns=["x", "y"])
     return detection_set(points.assign(slide=case, probability=0.9), (case,))
 
 

@@ -42,9 +42,9 @@ def test_a_doubtful_pair_is_taken_only_on_demand(workspace: Path) -> None:
     placed, record = workspace / "01" / PLACED, workspace / "01" / PLACED_NOTE
     before = placed.read_bytes(), record.read_bytes()
     pd.read_parquet(placed).assign(registration="doubtful").to_parquet(placed, index=False)
-    told = json.loads(record.read_text())
-    told["facts"]["verdict"] |= {"status": "doubtful", "reasons": ["the tissue corresponds in part"]}
-    write_note(record, told["made_from"], told["facts"])
+    described = json.loads(record.read_text())
+    described["facts"]["verdict"] |= {"status": "doubtful", "reasons": ["the tissue corresponds in part"]}
+    write_note(record, described["made_from"], described["facts"])
     built = rebuilt(workspace)
     assert [(one.status, one.reason) for one in built.failures] == [
         ("doubtful", "the tissue corresponds in part")

@@ -27,8 +27,8 @@ def table() -> pd.DataFrame:
 
 
 def decision(row: int, what: str, when: str = "2026-01-01T10:00", **changes: object) -> dict[str, object]:
-    places = {"case": "one", "x": 1000.0 * row, "y": 100.0, "x_phh3": 90.0, "y_phh3": 95.0}
-    return {**places, "decision": what, "reviewer": "Anna", "time": when, **changes}
+    positions = {"case": "one", "x": 1000.0 * row, "y": 100.0, "x_phh3": 90.0, "y_phh3": 95.0}
+    return {**positions, "decision": what, "reviewer": "Anna", "time": when, **changes}
 
 
 def test_decisions_change_what_is_accepted_and_say_who(table: pd.DataFrame) -> None:

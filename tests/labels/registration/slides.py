@@ -45,18 +45,18 @@ def moved(haematoxylin: Image, to_he: Similarity, bend_um: float = 0.0, mpp: flo
     """The tissue as it lies on the PHH3 slide: its place p shows what lies at `true_places(p)` in H&E."""
     height, width = haematoxylin.shape
     y, x = np.indices((height, width)).astype(np.float64)
-    places = (np.stack([x.ravel(), y.ravel()], axis=1) + 0.5) * mpp
-    there = (true_places(places, to_he, bend_um) / mpp - 0.5).astype(np.float32).reshape(height, width, 2)
+    positions = (np.stack([x.ravel(), y.ravel()], axis=1) + 0.5) * mpp
+    there = (true_places(positions, to_he, bend_um) / mpp - 0.5).astype(np.float32).reshape(height, width, 2)
     maps = (np.ascontiguousarray(there[..., k]) for k in (0, 1))
     return np.asarray(cv2.remap(haematoxylin, *maps, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT))
 
 
 def true_places(
-    places_um: npt.NDArray[np.float64], to_he: Similarity, bend_um: float
+    positions_um: npt.NDArray[np.float64], to_he: Similarity, bend_um: float
 ) -> npt.NDArray[np.float64]:
     """H&E um of PHH3 um."""
-    bend = bend_um * np.sin(places_um[:, ::-1] / 80.0)
-    return to_he.apply(places_um) + bend
+    bend = bend_um * np.sin(positions_um[:, ::-1] / 80.0)
+    return to_he.apply(positions_um) + bend
 
 
 def _pixels(unit: npt.NDArray[np.float32], seed: int) -> RGB:

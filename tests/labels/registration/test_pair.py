@@ -17,7 +17,7 @@ from metaphase.labels.registration.files import Annotations, draw_registration, 
 from metaphase.labels.registration.pair import Registration, Verdict, gather_evidence, judge, register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
-from metaphase.labels.registration.tiles import tissue_places
+from metaphase.labels.registration.tiles import tissue_positions
 from metaphase.slides import ArraySlide, Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
 
@@ -39,21 +39,21 @@ def registration(tissue: Image) -> Registration:
 
 
 @pytest.fixture(scope="module")
-def places_um() -> np.ndarray:
+def positions_um() -> np.ndarray:
     return np.random.default_rng(0).uniform(80, 300, (40, 2))
 
 
-def test_right_pair_is_reliable_and_precise(registration: Registration, places_um: np.ndarray) -> None:
+def test_right_pair_is_reliable_and_precise(registration: Registration, positions_um: np.ndarray) -> None:
     assert registration.verdict.status == "reliable", registration.verdict
-    table = register_points(registration, places_um / MPP)
+    table = register_points(registration, positions_um / MPP)
     there = table[["x_he", "y_he"]].to_numpy() * MPP
-    miss = np.linalg.norm(there - true_places(places_um, TRUE, BEND_UM), axis=1)
+    miss = np.linalg.norm(there - true_places(positions_um, TRUE, BEND_UM), axis=1)
     assert table["accepted"].all()
     assert np.median(miss) < 0.4
     assert miss.max() < 1.5
     assert table["confidence"].min() > 0.9
-    field = registration.transform.phh3_to_he(places_um / MPP) * MPP
-    assert np.median(np.linalg.norm(field - true_places(places_um, TRUE, BEND_UM), axis=1)) < 0.8
+    field = registration.transform.phh3_to_he(positions_um / MPP) * MPP
+    assert np.median(np.linalg.norm(field - true_places(positions_um, TRUE, BEND_UM), axis=1)) < 0.8
 
 
 def test_numbers_say_what_was_found(registration: Registration) -> None:
@@ -88,15 +88,15 @@ def test_points_outside_are_rejected_with_the_reason(registration: Registration)
 
 
 def test_spoilt_tissue_takes_the_shift_of_its_neighbours(
-    registration: Registration, tissue: Image, places_um: np.ndarray
+    registration: Registration, tissue: Image, positions_um: np.ndarray
 ) -> None:
     """Where other tissue lies under some points, these are still right, and trusted less."""
     spoilt = tissue.copy()
     spoilt[200:500, 250:550] = nuclei(9, 300, 300)
     pair = registration.pair
     damaged = replace(registration, pair=replace(pair, he=replace(pair.he, slide=he_slide(spoilt))))
-    table = register_points(damaged, places_um / MPP)
-    true = true_places(places_um, TRUE, BEND_UM)
+    table = register_points(damaged, positions_um / MPP)
+    true = true_places(positions_um, TRUE, BEND_UM)
     inside = ((true / MPP > (270, 220)) & (true / MPP < (530, 480))).all(axis=1)
     assert inside.sum() > 3
     lent = (table["method"] == "consensus").to_numpy()
@@ -160,8 +160,8 @@ def test_section_turned_and_strongly_warped_is_followed_everywhere(tissue: Image
     """Up to 14 um of warp over 500 um, upside down: more than single tiles bear that are not bent along."""
     turned = Similarity(1.0, np.pi - 0.05, SIZE[0] * MPP, SIZE[1] * MPP)
     registration = register_pair(he_slide(tissue), phh3_slide(moved(tissue, turned, 10.0)), QUICK)
-    places = np.random.default_rng(1).uniform(40, 310, (400, 2))
-    there, true = registration.transform.apply(places), true_places(places, turned, 10.0)
+    positions = np.random.default_rng(1).uniform(40, 310, (400, 2))
+    there, true = registration.transform.apply(positions), true_places(positions, turned, 10.0)
     inside = ((true > 0) & (true < np.array(SIZE) * MPP)).all(axis=1)
     assert registration.verdict.status == "reliable", registration.verdict
     assert np.percentile(np.linalg.norm(there - true, axis=1)[inside], 95) < 2
@@ -228,16 +228,16 @@ def test_same_stain_is_doubtful_unless_allowed(tissue: Image) -> None:
 
 def test_places_are_apart_and_on_tissue(registration: Registration) -> None:
     rng = np.random.default_rng(0)
-    places = tissue_places(registration.pair, registration.transform, 64.0, 12, rng, 30.0)
-    apart = np.linalg.norm(places[:, None] - places[None], axis=2) + 1e9 * np.eye(len(places))
-    assert len(places) == 12
+    positions = tissue_positions(registration.pair, registration.transform, 64.0, 12, rng, 30.0)
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2) + 1e9 * np.eye(len(positions))
+    assert len(positions) == 12
     assert apart.min() >= 30
-    assert (places >= 0).all()
-    assert (places <= np.array(SIZE) * MPP).all()
+    assert (positions >= 0).all()
+    assert (positions <= np.array(SIZE) * MPP).all()
 
 
-def test_picture_is_a_png(registration: Registration, places_um: np.ndarray) -> None:
-    table = register_points(registration, np.vstack([places_um[:3] / MPP, [[-9, -9]]]))
+def test_picture_is_a_png(registration: Registration, positions_um: np.ndarray) -> None:
+    table = register_points(registration, np.vstack([positions_um[:3] / MPP, [[-9, -9]]]))
     assert draw_registration(registration, table).startswith(b"\x89PNG")
 
 

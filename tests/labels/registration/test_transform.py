@@ -154,14 +154,14 @@ def test_field_is_the_b_spline_of_scipy() -> None:
 @given(st.integers(0, 50))
 def test_fitted_fields_follow_smooth_motion_and_not_outliers(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    places = rng.uniform(0, 2000, (200, 2))
-    motion = 3 * np.stack([np.sin(places[:, 1] / 300), np.cos(places[:, 0] / 400)], axis=1)
+    positions = rng.uniform(0, 2000, (200, 2))
+    motion = 3 * np.stack([np.sin(positions[:, 1] / 300), np.cos(positions[:, 0] / 400)], axis=1)
     measured = motion + rng.normal(0, 0.2, motion.shape)
     wrong = rng.permutation(200)[:10]
     measured[wrong] += rng.uniform(8, 18, (10, 2))
-    field = fit_field(places, measured, np.ones(200), 150.0, 4.0)
+    field = fit_field(positions, measured, np.ones(200), 150.0, 4.0)
     assert field.stretch <= MAX_STRETCH
-    assert np.median(np.linalg.norm(field.at(places) - motion, axis=1)) < 0.4
+    assert np.median(np.linalg.norm(field.at(positions) - motion, axis=1)) < 0.4
 
 
 def test_wild_measurements_still_give_a_field_that_does_not_fold() -> None:

@@ -26,7 +26,7 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import ModelCard, bundled_model
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections, peaks, places
+from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections, peaks, positions
 from metaphase.networks.engine import onnx as onnx_engine
 from metaphase.networks.engine.onnx import OnnxEngine, computed, load_onnx
 from metaphase.networks.engine.settings import DeviceError
@@ -290,14 +290,14 @@ MAPS = arrays(
 def test_arrays_and_tensors_have_the_same_places(
     logits: np.ndarray, sigma: float, floor: float, maxima: bool
 ) -> None:
-    smooth = places.smoothed(logits, sigma)
+    smooth = positions.smoothed(logits, sigma)
     tensor = peaks.smoothed(torch.from_numpy(logits), sigma)
     np.testing.assert_allclose(smooth, tensor.numpy(), atol=1e-3, rtol=1e-4)
     same = tensor.numpy()
-    chosen = (places.is_peak if maxima else places.reaches)(same, floor)
+    chosen = (positions.is_peak if maxima else positions.reaches)(same, floor)
     expected = (peaks.is_peak if maxima else peaks.reaches)(tensor, floor)
     np.testing.assert_array_equal(chosen, expected.numpy())
-    found = places.collect(same, chosen, between=maxima)
+    found = positions.collect(same, chosen, between=maxima)
     wanted = peaks.collect(tensor, expected, between=maxima)
     np.testing.assert_array_equal(found.output, wanted.output)
     for name in ("row", "column", "probability"):

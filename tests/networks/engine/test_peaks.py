@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.stats import norm
 
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
-from metaphase.networks.engine.places import smoothing_reach
+from metaphase.networks.engine.positions import smoothing_reach
 
 MAPS = arrays(
     np.float32,

@@ -23,7 +23,7 @@ from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
-from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import (
     ANSWER_PX,
     ANSWER_REACH,
@@ -35,7 +35,7 @@ from metaphase.networks.engine.second import (
     Windows,
     answered,
     cut,
-    look_again,
+    re_check,
     view_logits,
 )
 from metaphase.networks.engine.settings import Calibration, Second
@@ -118,10 +118,10 @@ SIGMA, FLOOR = 1.75, 0.2
 REACH, INNER = smoothing_reach(SIGMA), slice(MARGIN, -MARGIN)
 
 
-def hills(places: list[tuple[int, int]], height: float, base: float = -6.0) -> Floats32:
+def hills(positions: list[tuple[int, int]], height: float, base: float = -6.0) -> Floats32:
     """Logits of 80 x 80 outputs with a hill at each place."""
     rows, columns = np.mgrid[:80, :80]
-    tops = [np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / 50) for row, column in places]
+    tops = [np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / 50) for row, column in positions]
     return (base + (height - base) * np.max(tops, axis=0)).astype(np.float32)
 
 
@@ -129,7 +129,7 @@ def looked(one: Floats32, other: Floats32) -> tuple[Peaks, Asked]:
     """What becomes of the first network's places."""
     own = smoothed(one[None, INNER, INNER], SIGMA)
     asked = Asked(one, other)
-    return look_again(collect(own, is_peak(own, 0.3)), asked, SIGMA, FLOOR, Calibration()), asked
+    return re_check(collect(own, is_peak(own, 0.3)), asked, SIGMA, FLOOR, Calibration()), asked
 
 
 def whole(one: Floats32, other: Floats32) -> Floats32:
@@ -159,7 +159,7 @@ def test_wide_smoothing_is_not_judged_by_the_place_itself() -> None:
     asked = Asked(one, one)
     sigma = 2 * NARROW_OUTPUTS
     own = smoothed(one[None, INNER, INNER], sigma)
-    look_again(collect(own, is_peak(own, 0.1)), asked, sigma, 0.05, Calibration())
+    re_check(collect(own, is_peak(own, 0.1)), asked, sigma, 0.05, Calibration())
     assert list(asked.windows) == [2 * (smoothing_reach(sigma) + NEAR + BORDER) + 1]
 
 

@@ -18,6 +18,6 @@ def write_store(folder: Path, slides: list[str], count: int = 24, *, seed: int =
             patch = rng.integers(150, 220, (128, 128, 3), dtype=np.uint8)
             if label:
                 patch[52:76, 52:76] = 40
-            place = {"x": 10.0 * number, "y": 5.0, "slide": slides[number // 2 % len(slides)]}
-            writer.add(patch, label=label, source="test", **place, **columns)
+            position = {"x": 10.0 * number, "y": 5.0, "slide": slides[number // 2 % len(slides)]}
+            writer.add(patch, label=label, source="test", **position, **columns)
     return folder

@@ -46,7 +46,7 @@ def an_image(
     """Grey tissue with dark spots at its points."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(150, 230, (side, side, 3)).astype(np.uint8)
-    arrays = {label: np.array(places, np.float64).reshape(-1, 2) for label, places in points.items()}
+    arrays = {label: np.array(positions, np.float64).reshape(-1, 2) for label, positions in points.items()}
     for x, y in arrays.get(MITOSIS, np.empty((0, 2))):
         pixels[max(0, int(y) - 14) : int(y) + 14, max(0, int(x) - 14) : int(x) + 14] = 40
     flags = np.full(len(arrays.get(MITOSIS, ())), np.nan)

@@ -409,7 +409,7 @@ def test_training_starts_from_the_weights_of_a_model(
 
 
 def test_a_rate_is_told_only_where_one_is_known(trained: tuple[Path, list[Update]]) -> None:
-    told = trained[1]
-    assert all(update.patches_per_s > 0 for update in told)
-    assert "patches/s" in str(told[0])
-    assert "patches/s" not in str(replace(told[0], patches_per_s=0.0))
+    described = trained[1]
+    assert all(update.patches_per_s > 0 for update in described)
+    assert "patches/s" in str(described[0])
+    assert "patches/s" not in str(replace(described[0], patches_per_s=0.0))

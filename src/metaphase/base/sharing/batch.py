@@ -121,7 +121,7 @@ class Batch(Generic[Result]):
 Work = Callable[[Item, Progress], Result]
 
 
-class Hands:
+class Workers:
     """Who does the work: this process, one item after the other, each at once; or a crew (`crews.Crew`)."""
 
     def __init__(self) -> None:
@@ -160,25 +160,25 @@ def run_batch(
     work: Work[Item, Result],
     folder: Path | None = None,
     watch: BatchWatch | None = None,
-    crew: Hands | None = None,
+    pool: Workers | None = None,
 ) -> Batch[Result]:
     """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
 
     Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
     does it in this one's place.
     """
-    watch, queue, hands = watch or BatchWatch(), Queue(list(items)), crew or Hands()
+    watch, queue, pool = watch or BatchWatch(), Queue(list(items)), pool or Workers()
     log = None if folder is None else output_folder(folder) / ERRORS
     outcomes: dict[str, Result | Failure] = {}
 
     def begin(name: str) -> Progress:
         return watch.started(name, len(outcomes), len(items))
 
-    with hands.at(work):
-        while queue or hands.is_busy:
-            while hands.has_room and (name := queue.next(wait=not hands.is_busy)) is not None:
-                hands.hand_out(Attempt(name, items[name], folder, queue.lapsed(name)), partial(begin, name))
-            done = hands.next_done(LOOK_AGAIN_S if queue else None)
+    with pool.at(work):
+        while queue or pool.is_busy:
+            while pool.has_room and (name := queue.next(wait=not pool.is_busy)) is not None:
+                pool.hand_out(Attempt(name, items[name], folder, queue.lapsed(name)), partial(begin, name))
+            done = pool.next_done(LOOK_AGAIN_S if queue else None)
             if done is None:
                 continue
             name, outcome = done

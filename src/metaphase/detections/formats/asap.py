@@ -81,15 +81,15 @@ def _rows(
 ) -> Iterator[Row]:
     kind = drawing.get("Type", "")
     corners = sorted(drawing.iterfind("Coordinates/Coordinate"), key=lambda one: int(one.get("Order", 0)))
-    places = np.array([_place(corner) for corner in corners])
+    positions = np.array([_position(corner) for corner in corners])
     if kind not in POINTS + OUTLINES:
         left_out[f"annotations of the type {kind or 'None'}"] += 1
-    elif not len(places):
+    elif not len(positions):
         left_out["annotations without coordinates"] += 1
     else:
         label = _label(drawing.get("PartOfGroup", ""), parents)
         probability = noted_probability(drawing.get("Name"))
-        for x, y in [_centroid(places)] if kind in OUTLINES else places.tolist():
+        for x, y in [_centroid(positions)] if kind in OUTLINES else positions.tolist():
             yield slide, x, y, probability, label
 
 
@@ -102,16 +102,16 @@ def _label(group: str, parents: Mapping[str, str]) -> str:
     return next(known, chain[0] if chain else MITOSIS)
 
 
-def _place(corner: ET.Element) -> tuple[float, float]:
+def _position(corner: ET.Element) -> tuple[float, float]:
     x, y = corner.get("X"), corner.get("Y")
     if x is None or y is None:
         raise ValueError("a coordinate without X and Y")
     return finite(x), finite(y)
 
 
-def _centroid(places: Points) -> tuple[float, float]:
+def _centroid(positions: Points) -> tuple[float, float]:
     """Of the area enclosed; of the line or point where there is none."""
-    outline = shapely.Polygon(places) if len(places) > 2 else shapely.MultiPoint(places)
+    outline = shapely.Polygon(positions) if len(positions) > 2 else shapely.MultiPoint(positions)
     return outline.centroid.x, outline.centroid.y
 
 
@@ -125,8 +125,8 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
         name = f"{name_of(label)} {number} {probability_note(probability)}"
         dot = {"Name": name, "Type": "Dot", "PartOfGroup": name_of(label), "Color": hex_colour(label)}
         coordinates = ET.SubElement(ET.SubElement(dots, "Annotation", dot), "Coordinates")
-        place = {"X": f"{x:.{PLACE_DECIMALS}f}", "Y": f"{y:.{PLACE_DECIMALS}f}"}
-        ET.SubElement(coordinates, "Coordinate", {"Order": "0"} | place)
+        position = {"X": f"{x:.{PLACE_DECIMALS}f}", "Y": f"{y:.{PLACE_DECIMALS}f}"}
+        ET.SubElement(coordinates, "Coordinate", {"Order": "0"} | position)
     for label in table["label"].unique():
         group = {"Name": name_of(label), "PartOfGroup": NO_GROUP[0], "Color": hex_colour(label)}
         ET.SubElement(ET.SubElement(groups, "Group", group), "Attributes")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from metaphase.base.errors import Caution, OutputError
+from metaphase.base.errors import OutputError, ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
 from metaphase.base.tables import TableError, as_text, slide_names
@@ -174,12 +174,12 @@ def never(_: Any) -> bool:
 
 def leaving_out(detections: DetectionSet, path: Path, left_out: Mapping[str, int]) -> DetectionSet:
     """The set with a caution for each kind of thing in the file that became no point, and their number."""
-    cautions = (
-        Caution("objects-left-out", f"{path.name}: {count} {kind} left out")
+    warnings = (
+        ResultWarning("objects-left-out", f"{path.name}: {count} {kind} left out")
         for kind, count in left_out.items()
         if count
     )
-    return replace(detections, warnings=(*detections.warnings, *cautions))
+    return replace(detections, warnings=(*detections.warnings, *warnings))
 
 
 NO_CLASS = "unclassified"

@@ -82,14 +82,14 @@ def equipment() -> dict[str, Any]:
 
 def source_of(context: WriteContext, slide: str, path: Path) -> Any:
     """Header of the DICOM slide that a file refers to."""
-    place = context.sources.get(slide)
-    if place is None:
+    position = context.sources.get(slide)
+    if position is None:
         raise OutputError(
             f"the DICOM file of slide {slide} is not known, to which annotations refer",
             path=path,
             next_step="give the slide's file or folder with --slide, or in the column he of --manifest",
         )
-    return source_image(place)
+    return source_image(position)
 
 
 def algorithm(stated: dict[str, Any]) -> Any:
@@ -148,10 +148,10 @@ def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: d
     import highdicom
     from pydicom.sr.codedict import codes
 
-    places = points[["x", "y"]].to_numpy(np.float64)
+    positions = points[["x", "y"]].to_numpy(np.float64)
     about = {
         "number": number,
-        "uid": uid_of(source.SOPInstanceUID, label, places.tobytes().hex()),
+        "uid": uid_of(source.SOPInstanceUID, label, positions.tobytes().hex()),
         "label": written(label),
         "annotated_property_category": codes.SCT.MorphologicallyAbnormalStructure,
         "annotated_property_type": kind_of(label),
@@ -163,8 +163,8 @@ def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: d
     probability = highdicom.ann.Measurements(
         codes.DCM.Probability, points["probability"].to_numpy(np.float64), codes.UCUM.NoUnits
     )
-    if len(places):
-        rows = [place[None] for place in places]
+    if len(positions):
+        rows = [position[None] for position in positions]
         return highdicom.ann.AnnotationGroup(graphic_data=rows, measurements=[probability], **about)
     empty = highdicom.ann.AnnotationGroup(graphic_data=[np.zeros((1, 2))], **about)
     empty.NumberOfAnnotations, empty.DoublePointCoordinatesData = 0, b""
@@ -193,17 +193,17 @@ def _rows(group: Any, slide: str) -> list[tuple[str, float, float, float | None,
     count = int(group.NumberOfAnnotations)
     if not count:
         return []
-    places = [(shape.min(0) + shape.max(0)) / 2 for shape in group.get_graphic_data("2D")]
-    if len(places) != count:
-        raise ValueError(f"{len(places):,} places of {count:,} annotations")
+    positions = [(shape.min(0) + shape.max(0)) / 2 for shape in group.get_graphic_data("2D")]
+    if len(positions) != count:
+        raise ValueError(f"{len(positions):,} places of {count:,} annotations")
     names, values, _ = group.get_measurements()
-    told = [index for index, name in enumerate(names) if name.value == "122157"]
-    given = values[:, told[0]] if told else np.full(count, np.nan)
+    columns = [index for index, name in enumerate(names) if name.value == "122157"]
+    given = values[:, columns[0]] if columns else np.full(count, np.nan)
     known = [None if np.isnan(value) else round(float(value), 7) for value in given]
     label = unquote(str(group.annotated_property_type.meaning))
     if group.annotated_property_type.scheme_designator != SCHEME:
         label = f"{group.AnnotationGroupLabel} {label}"
-    return [(slide, float(x), float(y), value, label) for (x, y), value in zip(places, known, strict=True)]
+    return [(slide, float(x), float(y), value, label) for (x, y), value in zip(positions, known, strict=True)]
 
 
 def holds_annotations(path: Path) -> bool:
@@ -212,8 +212,8 @@ def holds_annotations(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         start = file.read(_START)
-    place = start.find(ANNOTATIONS.encode())
-    return place > 0 and start[place + len(ANNOTATIONS) :][:1] not in DIGITS
+    position = start.find(ANNOTATIONS.encode())
+    return position > 0 and start[position + len(ANNOTATIONS) :][:1] not in DIGITS
 
 
 def _highdicom(path: Path) -> Any:

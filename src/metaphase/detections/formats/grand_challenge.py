@@ -45,10 +45,10 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     table = detections.table
     (slide,) = detections.slides
     scale = context.mpp_of(slide, path, "a format in millimetres") / UM_PER_MM if len(table) else 0.0
-    places = (table[["x", "y"]].to_numpy() * scale).round(MM_DECIMALS).tolist()
+    positions = (table[["x", "y"]].to_numpy() * scale).round(MM_DECIMALS).tolist()
     points = [
-        {"name": name_of(label), "point": [*place, 0], "probability": probability}
-        for place, label, probability in zip(places, table["label"], table["probability"], strict=True)
+        {"name": name_of(label), "point": [*position, 0], "probability": probability}
+        for position, label, probability in zip(positions, table["label"], table["probability"], strict=True)
     ]
     version = {"major": 1, "minor": 0}
     save_json(path, {"type": "Multiple points", "name": "detections", "points": points, "version": version})

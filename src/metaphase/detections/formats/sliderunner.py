@@ -64,9 +64,9 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- t
         corners = _rows(connection, "Annotations_coordinates", "annoId coordinateX coordinateY")
         classes = _rows(connection, "Classes", "uid name").set_index("uid")["name"]
     require_numbers(corners, ("coordinateX", "coordinateY"), path)
-    places = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"})
-    places = places.assign(x=numbers_of(places["x"]), y=numbers_of(places["y"]))
-    by_annotation = places.groupby("annoId")[["x", "y"]]
+    positions = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"})
+    positions = positions.assign(x=numbers_of(positions["x"]), y=numbers_of(positions["y"]))
+    by_annotation = positions.groupby("annoId")[["x", "y"]]
     centres = (by_annotation.min() + by_annotation.max()) / 2
     drawn = drawn[drawn["deleted"].fillna(0) == 0].set_index("uid").sort_index()
     table = drawn.join(centres.dropna()).assign(
@@ -201,7 +201,7 @@ def _named_tables(detections: DetectionSet, context: WriteContext) -> dict[str, 
     """Slides and classes; SlideRunner fills in sizes and folders when it opens the slides."""
     sizes = [context.sizes.get(slide, (None, None)) for slide in detections.slides]
     slides = pd.DataFrame(sizes, columns=["width", "height"], dtype=object)
-    slides[["directory", "filename"]] = _places(detections.slides)
+    slides[["directory", "filename"]] = _positions(detections.slides)
     slides = slides.assign(uid=range(1, len(slides) + 1))
     labels = _class_ids(detections)
     classes = pd.DataFrame(
@@ -214,17 +214,17 @@ def _named_tables(detections: DetectionSet, context: WriteContext) -> dict[str, 
     return {"Slides": slides, "Classes": classes}
 
 
-def _places(slides: Sequence[str]) -> list[tuple[str, str]]:
+def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:
     """Directory and file of each slide, where they read back as its name; else the name is the file."""
     together: dict[str, list[str]] = defaultdict(list)
     for slide in slides:
         together[slide.rpartition("/")[2]].append(slide)
-    places = {slide: ("", slide) for slide in slides}
+    positions = {slide: ("", slide) for slide in slides}
     for file, names in together.items():
         directories = [name.rpartition("/")[0] for name in names]
         if _names([file] * len(names), directories) == names:
-            places |= {name: (folder, file) for name, folder in zip(names, directories, strict=True)}
-    return [places[slide] for slide in slides]
+            positions |= {name: (folder, file) for name, folder in zip(names, directories, strict=True)}
+    return [positions[slide] for slide in slides]
 
 
 def _spot_tables(detections: DetectionSet) -> dict[str, pd.DataFrame]:
@@ -236,11 +236,11 @@ def _spot_tables(detections: DetectionSet) -> dict[str, pd.DataFrame]:
     notes = [probability_note(value) for value in table["probability"]]
     x, y = (table[name].round().astype(int) for name in ("x", "y"))
     spots = {"uid": uid, "slide": slide, "type": SPOT, "agreedClass": agreed}
-    places = {"annoId": uid, "slide": slide, "coordinateX": x, "coordinateY": y, "orderIdx": 1}
+    positions = {"annoId": uid, "slide": slide, "coordinateX": x, "coordinateY": y, "orderIdx": 1}
     labels = pd.DataFrame({"annoId": uid, "person": PERSON, "class": agreed})
     return {
         "Annotations": pd.DataFrame(spots | {"guid": identities(table), "description": notes}),
-        "Annotations_coordinates": pd.DataFrame(places),
+        "Annotations_coordinates": pd.DataFrame(positions),
         "Annotations_label": labels[labels["class"] > 0],
     }
 

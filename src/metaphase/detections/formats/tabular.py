@@ -41,11 +41,11 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
 def _refuse_no_probability(frame: pd.DataFrame, path: Path) -> None:
     if not {"x", "y", "probability"} <= set(frame.columns):
         return
-    places = frame["x"].notna() | frame["y"].notna()
-    bad = (places & frame["probability"].isna()).to_numpy()
+    positions = frame["x"].notna() | frame["y"].notna()
+    bad = (positions & frame["probability"].isna()).to_numpy()
     if bad.any():
         raise TableError(
-            f"{bad.sum()} of {places.sum()} points have no probability, first in row {bad.argmax() + 1}",
+            f"{bad.sum()} of {positions.sum()} points have no probability, first in row {bad.argmax() + 1}",
             path=path,
             next_step="fill the cells, or leave the column probability out where nothing is known",
         )

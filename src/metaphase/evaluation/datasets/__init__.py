@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions, UsageError
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
@@ -76,7 +76,7 @@ class ImportedDataset:
     truth_path: Path
     labels: dict[str, int]
     """Points of each label."""
-    warnings: Cautions
+    warnings: ResultWarnings
 
 
 def import_dataset(
@@ -87,8 +87,8 @@ def import_dataset(
     `mpp` is used for images whose resolution neither the data set nor the file states.
     """
     dataset = read_dataset(name, folder)
-    manifest, doubts = _with_geometry(dataset.manifest, mpp, folder)
-    dataset = replace(dataset, manifest=manifest, warnings=(*dataset.warnings, *doubts))
+    manifest, warnings = _with_geometry(dataset.manifest, mpp, folder)
+    dataset = replace(dataset, manifest=manifest, warnings=(*dataset.warnings, *warnings))
     output = Path(output)
     labels = {str(label): int(count) for label, count in dataset.truth.table["label"].value_counts().items()}
     write_table(output / "truth.csv", _with_empty_images(dataset))
@@ -114,7 +114,7 @@ def read_dataset(name: str, folder: str | Path) -> Dataset:
 
 def _with_geometry(
     manifest: pd.DataFrame, mpp: float | None, source: str | Path
-) -> tuple[pd.DataFrame, list[Caution]]:
+) -> tuple[pd.DataFrame, list[ResultWarning]]:
     """Complete size and resolution from the image files; what stays unknown is reported."""
     manifest = fill_geometry(manifest, source)
     if mpp is not None:
@@ -123,7 +123,7 @@ def _with_geometry(
     if not len(unknown):
         return manifest, []
     text = f"the resolution of {named(unknown)} is not stated"
-    return manifest, [Caution("no-mpp", text, "give --mpp here or when evaluating")]
+    return manifest, [ResultWarning("no-mpp", text, "give --mpp here or when evaluating")]
 
 
 def _with_empty_images(dataset: Dataset) -> pd.DataFrame:

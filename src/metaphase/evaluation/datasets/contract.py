@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import Caution, Cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.tables import (
     IDENTIFIERS,
     MANIFEST_COLUMNS,
@@ -38,7 +38,7 @@ class Dataset:
     """One row an image, as in the cohort manifest."""
     truth: DetectionSet
     """Points under the case of their image; images without points are covered too."""
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Collector:
     """Put before every patient; the prefix, unless other data sets show the same patients."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     points: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[Caution] = field(default_factory=list)
+    warnings: list[ResultWarning] = field(default_factory=list)
 
     def image(self, name: str, path: Path | None, *, patient: str | None = None, **facts: Any) -> None:
         """Note an image; a later call for the same name changes nothing."""
@@ -188,10 +188,12 @@ def _read(folder: Path, collector: Collector, **facts: str) -> Dataset:
     note_points(collector, path, names)
     if not images:
         text = "no slide was found beside the database"
-        collector.warnings.append(Caution("no-slides", text, "give --mpp"))
+        collector.warnings.append(ResultWarning("no-slides", text, "give --mpp"))
     if doubtful:
         text = f"several files may be {named(doubtful)}, and none was taken"
-        collector.warnings.append(Caution("doubtful-slides", text, "keep one of them beside the database"))
+        collector.warnings.append(
+            ResultWarning("doubtful-slides", text, "keep one of them beside the database")
+        )
     return collector.dataset(path)
 
 

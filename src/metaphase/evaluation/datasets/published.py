@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import Caution
+from metaphase.base.errors import ResultWarning
 from metaphase.base.tables import TableError, named, without_suffix
 from metaphase.detections import LOOKALIKE, MITOSIS, common_label
 from metaphase.detections.formats.contract import load_json
@@ -53,7 +53,9 @@ def read_auxiliary(folder: Path) -> Dataset:
     _note_images(collector, folder)
     if not collector.rows:
         collector.warnings.append(
-            Caution("no-region-images", "no region images were found: regions without mitoses are not known")
+            ResultWarning(
+                "no-region-images", "no region images were found: regions without mitoses are not known"
+            )
         )
     _note_files(collector, folder)
     return collector.dataset(folder)
@@ -70,7 +72,7 @@ def read_paper_auxiliary(folder: Path) -> Dataset:
     missing = sorted(patients - set(manifest["patient"]))
     if missing:
         text = f"{len(missing)} of the paper's {len(patients)} cases are not there: {named(missing)}"
-        warnings.append(Caution("cases-missing", text, "unpack the other parts too"))
+        warnings.append(ResultWarning("cases-missing", text, "unpack the other parts too"))
     table = whole.truth.table
     kept = table[table["slide"].isin(manifest["case"])].reset_index(drop=True)
     truth = replace(whole.truth, table=kept, slides=tuple(manifest["case"]))
@@ -122,8 +124,8 @@ def _read_region_database(collector: Collector, folder: Path) -> Dataset:
     """Regions `NN/MM.tif` by directory and file, or all regions of a case stitched to `NN_stitched1.tif`."""
     path = only_database(folder)
     images: dict[str, Path] = {}
-    for place, image in images_below(beside(folder)).items():
-        images.setdefault(_region_name(place) or place, image)
+    for position, image in images_below(beside(folder)).items():
+        images.setdefault(_region_name(position) or position, image)
     slides = listed_slides(path)
     names: dict[str, str] = {}
     for row in slides.to_dict("records"):
@@ -198,12 +200,14 @@ def read_slides(folder: Path) -> Dataset:
     absent = len(number_rows(tables[0])) - len(collector.rows)
     if absent:
         collector.warnings.append(
-            Caution(
+            ResultWarning(
                 "slides-left-out", f"{absent} slides of the ground truth are not on disk and are left out"
             )
         )
     if not slides:
-        collector.warnings.append(Caution("no-slides", "no slide was found: the manifest names cases only"))
+        collector.warnings.append(
+            ResultWarning("no-slides", "no slide was found: the manifest names cases only")
+        )
     return collector.dataset(folder)
 
 
@@ -265,10 +269,10 @@ def read_midog(folder: Path) -> Dataset:
 def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -> Dataset:
     if unlabelled:
         text = f"{unlabelled} images published without labels are left out"
-        collector.warnings.append(Caution("unlabelled-images", text))
+        collector.warnings.append(ResultWarning("unlabelled-images", text))
     if skipped:
         text = f"{skipped} annotations of images left out are left out too"
-        collector.warnings.append(Caution("annotations-left-out", text))
+        collector.warnings.append(ResultWarning("annotations-left-out", text))
     return collector.dataset(path)
 
 
@@ -350,8 +354,8 @@ def read_midesec(folder: Path) -> Dataset:
     """
     dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "centre": "MiDeSeC"})
     text = "fields count as patients of their own, since nothing tells them apart: intervals are too narrow"
-    doubt = Caution("fields-as-patients", text)
-    return replace(dataset, warnings=(*dataset.warnings, doubt))
+    warning = ResultWarning("fields-as-patients", text)
+    return replace(dataset, warnings=(*dataset.warnings, warning))
 
 
 def read_points(folder: Path) -> Dataset:
@@ -438,10 +442,10 @@ def _atypia_label(stem: str) -> tuple[str, str]:
 
 def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> None:
     try:
-        for name, places in load_json(path).items():
+        for name, positions in load_json(path).items():
             label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
-            for place in places:
-                x, y = (place["x"], place["y"]) if isinstance(place, dict) else place[:2]
+            for position in positions:
+                x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
                 if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
                     raise ValueError(f"{x}, {y} are no shares of the image")
                 collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)

@@ -363,20 +363,20 @@ def displacement(nodes: Tensor, spread: Tensor, alpha_px: float) -> Tensor:
 # ---- rotation, mirroring, scaling, deformation, shift and crop as one resampling ----
 
 
-def pixel_places(size_px: int) -> Tensor:
+def pixel_positions(size_px: int) -> Tensor:
     """(2, size, size): x and y of each pixel of a patch, from the patch's centre."""
     axis = torch.arange(size_px, dtype=torch.float32) - (size_px - 1) / 2
     return torch.stack([axis.expand(size_px, size_px), axis[:, None].expand(size_px, size_px)])
 
 
-def resample(batch: Tensor, places: Tensor, drawn: Draw) -> Tensor:
+def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
     """Sample (n, 3, h, w) at `places` (n or 1, 2, size, size), turned and shifted as drawn.
 
     Bilinear; beyond its edges a patch continues as its mirror image.
     """
     height, width = batch.shape[-2:]
-    size = places.shape[-1]
-    flat = places.flatten(2).expand(len(batch), 2, size * size)
+    size = positions.shape[-1]
+    flat = positions.flatten(2).expand(len(batch), 2, size * size)
     x, y = torch.baddbmm(drawn.shift_px[..., None], _turns(drawn), flat).unbind(1)
     grid = torch.stack([_normalised(x, width, size), _normalised(y, height, size)], dim=-1)
     return functional.grid_sample(
@@ -395,12 +395,12 @@ def _turns(drawn: Draw) -> Tensor:
     return rotation * drawn.flip[:, None] / drawn.scale[:, None, None]
 
 
-def _normalised(place: Tensor, side: int, size: int) -> Tensor:
+def _normalised(position: Tensor, side: int, size: int) -> Tensor:
     """Pixels from the centre to the -1 ... 1 of `grid_sample`.
 
     Where an odd number of pixels is cut off, the crop's centre is half a pixel up and left.
     """
-    return (place - 0.5 * ((side - size) % 2)) * (2 / side)
+    return (position - 0.5 * ((side - size) % 2)) * (2 / side)
 
 
 # ---- a recipe: draw the random numbers, resample once, then colour, blur and noise ----
@@ -427,7 +427,7 @@ class Augmentation(nn.Module):
         self.letters = parse_recipe(letters)
         self.config = config.only(letters)
         constants = {
-            "pixels": pixel_places(config.size_px)[None],
+            "pixels": pixel_positions(config.size_px)[None],
             "spread": node_spread(config.size_px, config.elastic_sigma_px),
             "stains": torch.from_numpy(config.stain_matrix.array).float(),
             "separation": torch.from_numpy(config.stain_matrix.inverse).float(),
@@ -462,10 +462,10 @@ class Augmentation(nn.Module):
     @torch.no_grad()
     def apply_draw(self, batch: Tensor, drawn: Draw) -> Tensor:
         """Augment with given random numbers; nothing random happens here, so it may be compiled."""
-        config, places = self.config, self.pixels
+        config, positions = self.config, self.pixels
         if drawn.nodes is not None:
-            places = places + displacement(drawn.nodes, self.spread, config.elastic_alpha_px)
-        patches = resample(_as_float_planes(batch), places, drawn)
+            positions = positions + displacement(drawn.nodes, self.spread, config.elastic_alpha_px)
+        patches = resample(_as_float_planes(batch), positions, drawn)
         if "C" in self.letters:
             amounts = drawn.stain_factor, drawn.stain_bias
             patches = vary_stains(patches, *amounts, self.stains, self.separation, config.stain_epsilon)

@@ -243,18 +243,18 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
             next_step="check that this is a stained slide",
         )
     scale = slide.bounds.width / overview.shape[1], slide.bounds.height / overview.shape[0]
-    places = np.column_stack([columns + 0.5, rows + 0.5]) * scale
-    fields = [_read(slide, box, config.mpp).reshape(-1, 3) for box in _choose(slide, places, config, seed)]
+    positions = np.column_stack([columns + 0.5, rows + 0.5]) * scale
+    fields = [_read(slide, box, config.mpp).reshape(-1, 3) for box in _choose(slide, positions, config, seed)]
     glass = overview[density.mean(axis=-1) < GLASS_DENSITY]
     return np.concatenate([*fields, glass])
 
 
-def _choose(slide: Slide, places: npt.NDArray[np.float64], config: SamplingConfig, seed: int) -> list[Box]:
+def _choose(slide: Slide, positions: npt.NDArray[np.float64], config: SamplingConfig, seed: int) -> list[Box]:
     """Some level-0 boxes of a grid, hence without overlap, that hold `places` (x, y within the bounds)."""
     bounds = slide.bounds
     side = max(1, round(config.field_px * _zoom(slide, config.mpp)))
     columns = bounds.width // side + 1
-    column, row = (places // side).astype(int).T
+    column, row = (positions // side).astype(int).T
     cells = np.random.default_rng(seed).permutation(np.unique(row * columns + column))[: config.fields]
     boxes = (
         Box(bounds.x + int(cell % columns) * side, bounds.y + int(cell // columns) * side, side, side)

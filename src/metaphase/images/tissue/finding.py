@@ -23,7 +23,7 @@ import shapely
 from PIL import Image, PngImagePlugin
 
 from metaphase.base.arrays import RGB, Box, Mask
-from metaphase.base.errors import Caution, Cautions, SlideError, UsageError, require
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError, require
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.base.provenance import FileContent
@@ -99,13 +99,13 @@ class TissueMask:
         return float(np.count_nonzero(self.mask)) * self.mpp**2 / 1e6
 
     @property
-    def warnings(self) -> Cautions:
+    def warnings(self) -> ResultWarnings:
         """What a user should know before relying on the mask."""
         if not self.is_empty:
             return ()
-        doubt = "no tissue found: is the slide blank, or its stain very pale?"
+        warning = "no tissue found: is the slide blank, or its stain very pale?"
         advice = "look at the slide; if it does hold tissue, give a mask of your own with --tissue"
-        return (Caution("no-tissue", doubt, advice),)
+        return (ResultWarning("no-tissue", warning, advice),)
 
     def contains(self, points: npt.NDArray[np.float64]) -> Mask:
         """Whether each level-0 point (n, 2) lies on tissue."""
@@ -147,9 +147,9 @@ class TissueMask:
 
     def to_png(self) -> bytes:
         """A grey PNG, 255 on tissue and 0 elsewhere, that carries its place on the slide as text."""
-        place = {"mpp": self.mpp, "x": self.x, "y": self.y, "scale": self.scale}
+        position = {"mpp": self.mpp, "x": self.x, "y": self.y, "scale": self.scale}
         text = PngImagePlugin.PngInfo()
-        text.add_text(PNG_KEY, json.dumps(place))
+        text.add_text(PNG_KEY, json.dumps(position))
         data = io.BytesIO()
         Image.fromarray(self.mask.astype(np.uint8) * np.uint8(255)).save(data, "PNG", pnginfo=text)
         return data.getvalue()
@@ -164,8 +164,8 @@ def load_tissue(path: str | Path) -> TissueMask:
         Image.open(path, formats=["PNG"]) as image,
     ):
         check_png(Path(path))
-        place = parse_json(image.info[PNG_KEY])
-        numbers = {name: finite(place[name]) for name in ("mpp", "x", "y", "scale")}
+        position = parse_json(image.info[PNG_KEY])
+        numbers = {name: finite(position[name]) for name in ("mpp", "x", "y", "scale")}
         return TissueMask(np.asarray(image) > 0, **numbers)
 
 

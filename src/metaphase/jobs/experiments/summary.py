@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from metaphase.base.errors import Caution, Cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.files import write_text
 from metaphase.evaluation import BootstrapConfig, Estimate
 from metaphase.evaluation.metrics import estimate
@@ -77,14 +77,14 @@ class Summary:
     held_out: tuple[str, ...]
     slides: int
     mitoses: int
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
 
 
 ENOUGH_PATCHES = 100_000
 """Networks that saw fewer have not learnt enough for a comparison; the paper's saw 8.4 million."""
 
 
-def few_patches(config: RunConfig) -> Cautions:
+def few_patches(config: RunConfig) -> ResultWarnings:
     """What stands beside the tables where the networks hardly learnt."""
     learning = config.training
     seen = learning.epochs * (learning.samples_per_epoch or config.mining.sets.hard_negatives)
@@ -92,7 +92,7 @@ def few_patches(config: RunConfig) -> Cautions:
         return ()
     text = f"each network saw {seen:,} patches, the paper's 8.4 million: these figures show that all parts "
     text += "run, no more, and a difference may have the wrong sign"
-    return (Caution("few-patches", text, "compare with configs/experiments.toml on a GPU"),)
+    return (ResultWarning("few-patches", text, "compare with configs/experiments.toml on a GPU"),)
 
 
 def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> Summary:

@@ -94,14 +94,14 @@ def find_slides(folder: Path, leave_out: Iterable[Path] = ()) -> list[Path]:
     """Slide files below a folder, hidden ones and those of some folders left out."""
     if not folder.is_dir():
         raise UsageError("no such folder", path=folder, next_step="give the folder with the slides")
-    skipped = [place.resolve() for place in leave_out]
+    skipped = [position.resolve() for position in leave_out]
     found = [
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in WHOLE_SLIDES
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not any(path.resolve().is_relative_to(place) for place in skipped)
+        and not any(path.resolve().is_relative_to(position) for position in skipped)
     ]
     return sorted(found, key=lambda path: natural(str(path)))
 
@@ -271,8 +271,8 @@ def _same(he: Seen, phh3: Seen) -> bool:
 
 
 def _told_found(he: Seen, phh3: Seen) -> str:
-    told = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
-    return "; ".join(filter(None, (told, _swapped(he, phh3))))
+    text = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
+    return "; ".join(filter(None, (text, _swapped(he, phh3))))
 
 
 def _alone(one: Seen, slides: Sequence[Seen]) -> str:
@@ -312,8 +312,8 @@ def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
     for path in tables:
         frame = read_table(path)
         names = [name for name in ("case", "slide", "he", "phh3", "file") if name in frame.columns]
-        told = [name for name in ("patient", "centre") if name in frame.columns]
-        if not names or not told:
+        columns = [name for name in ("patient", "centre") if name in frame.columns]
+        if not names or not columns:
             if table is None:
                 continue
             raise UsageError(
@@ -321,9 +321,9 @@ def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
                 path=path,
                 next_step="name the slides in a column slide or case, and give patient, centre or both",
             )
-        for row in frame[[*names, *told]].apply(as_text).to_dict("records"):
+        for row in frame[[*names, *columns]].apply(as_text).to_dict("records"):
             for name in (row[column] for column in names if row[column]):
-                facts |= {called: {key: row[key] for key in told} for called in slide_names(name)}
+                facts |= {called: {key: row[key] for key in columns} for called in slide_names(name)}
     return facts
 
 
@@ -340,8 +340,8 @@ def manifest_of(
     Patients of an earlier manifest keep their split.
     """
     cases = [one.case for one in paired.pairs]
-    told, notes = [_facts_of(one, facts) for one in paired.pairs], list[str]()
-    patients = [each.get("patient") or "" for each in told]
+    known, notes = [_facts_of(one, facts) for one in paired.pairs], list[str]()
+    patients = [each.get("patient") or "" for each in known]
     groups = {} if all(patients) else groups_of(cases)
     joined = dict[str, str]()
     for stem, group in groups.items():
@@ -354,7 +354,7 @@ def manifest_of(
             "case": cases,
             "he": [str(one.he.path.resolve()) for one in paired.pairs],
             "phh3": [str(one.phh3.path.resolve()) for one in paired.pairs],
-            "centre": [each.get("centre") or "" for each in told],
+            "centre": [each.get("centre") or "" for each in known],
             "patient": [
                 patient or joined.get(case, case) for patient, case in zip(patients, cases, strict=True)
             ],

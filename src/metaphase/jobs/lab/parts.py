@@ -127,11 +127,11 @@ class Asked:
 
     def __str__(self) -> str:
         """In a line."""
-        told = f"{self.answered} of {self.items} answered"
-        told += f" by {self.observers} observers each" if self.observers > 1 else ""
-        told += f", {self.divided} answered differently" if self.divided else ""
-        told += f", {self.left_out} more cannot be shown and are left out" if self.left_out else ""
-        return "; ".join(filter(None, (told, str(self.curve or ""), self.advice)))
+        line = f"{self.answered} of {self.items} answered"
+        line += f" by {self.observers} observers each" if self.observers > 1 else ""
+        line += f", {self.divided} answered differently" if self.divided else ""
+        line += f", {self.left_out} more cannot be shown and are left out" if self.left_out else ""
+        return "; ".join(filter(None, (line, str(self.curve or ""), self.advice)))
 
 
 def say_enough(asked: Asked) -> None:
@@ -378,12 +378,12 @@ def measured_rates(lab: Lab) -> dict[str, float]:
     return {name: float(rate) for name, rate in found.items()}
 
 
-def measure_rate(lab: Lab, specs: Specs, told: Callable[[str], None]) -> None:
+def measure_rate(lab: Lab, specs: Specs, say: Callable[[str], None]) -> None:
     """Measure how fast this machine trains networks, unless that is known: the work of seconds."""
     (name, device), known = _measured_as(lab, specs), measured_rates(lab)
     if name not in known:
         families = " and ".join(spec.family for spec in specs)
-        told(f"measuring how fast this machine trains networks ({families}, {device})")
+        say(f"measuring how fast this machine trains networks ({families}, {device})")
         rates = known | {name: round(training_rate(specs, *MEASURED[len(specs) > 1], device), 2)}
         write_text(lab.rates, json.dumps(rates, indent=1) + "\n")
 
@@ -429,5 +429,5 @@ def outcome(batch: Batch[Any], facts: Facts) -> Facts:
     failures: list[Failure] = batch.failures
     if failures and not batch.results:
         raise Phh3Error(failures[0].message.rstrip("."), next_step="mend that first, then run it again")
-    told = {one.name: one.message for one in failures}
-    return facts | ({CUT_SHARE: told} if told else {})
+    failed = {one.name: one.message for one in failures}
+    return facts | ({CUT_SHARE: failed} if failed else {})

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pandas as pd
 
-from metaphase.base.errors import Cautions, MetaphaseError, OutputError, UsageError
+from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import brief_time
@@ -29,7 +29,7 @@ from metaphase.jobs.lab.pairing import (
 )
 from metaphase.jobs.lab.parts import CUT_SHARE, Asked, Pacer, Step, StepProgress, measure_rate
 from metaphase.jobs.lab.rounds import network_spec
-from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, steps_of, told_facts
+from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, steps_of
 from metaphase.jobs.stages import (
     Report,
     Stage,
@@ -41,7 +41,7 @@ from metaphase.jobs.stages import (
     stage_states,
 )
 from metaphase.jobs.training.dense import OLD
-from metaphase.networks.cards import BUNDLED, doubts_about, parse_card
+from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
 from metaphase.reports.pages import duration
 from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
 
@@ -49,7 +49,7 @@ Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"
 ]
 NEXT = "metaphase lab next"
-Told = Callable[[StageState], None]
+Describe = Callable[[StageState], None]
 Watch = Callable[[StepProgress], None]
 WRITTEN_EVERY_S, SHOWN_EVERY_S = 2, 20
 """Between notes of a step's progress for `metaphase lab`, and for the page."""
@@ -116,7 +116,7 @@ class Stopped:
 
 
 def go_on(
-    lab: Lab, *, report: Report = silent, told: Told | None = None, watch: Watch | None = None
+    lab: Lab, *, report: Report = silent, say: Describe | None = None, watch: Watch | None = None
 ) -> Stopped:
     """Do all that a machine can do, up to where somebody has to answer; `watch` hears how far steps are."""
     seen: set[str] = set()
@@ -139,18 +139,18 @@ def go_on(
             stages = [each.stage for each in steps[: number + 1]]
             _refuse_again(stages, seen)
             done = run_stages(stages, lab.root, report=going)
-        if told is not None:
-            told(done[-1])
+        if say is not None:
+            say(done[-1])
 
 
-def measure_machine(lab: Lab, told: Callable[[str], None] = lambda _: None) -> None:
+def measure_machine(lab: Lab, say: Callable[[str], None] = lambda _: None) -> None:
     """Measure how fast this machine trains the networks that are still to be trained, for the times left."""
     steps = steps_of(lab)
     states = stage_states([step.stage for step in steps], lab.root)
     left = {state.stage.name for state in states if state.status != "kept"}
     for names, specs in ((("cnn1", "cnn2"), (network_spec(lab),)), (("detector",), lab.specs)):
         if left.intersection(names):
-            measure_rate(lab, specs, told)
+            measure_rate(lab, specs, say)
 
 
 def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
@@ -260,7 +260,7 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
         if number == first and progress is not None and progress.step == step.name:
             found.append(Standing(step, "running", str(progress), state, progress))
         else:
-            found.append(Standing(step, *_told(step, state, number == first), state))
+            found.append(Standing(step, *_described(step, state, number == first), state))
     return found
 
 
@@ -271,11 +271,11 @@ def _read_progress(lab: Lab) -> StepProgress | None:
     return None
 
 
-def _told(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
+def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
     if state.status == "kept":
         cut = state.facts.get(CUT_SHARE, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""
-        return "done", told_facts(state.facts) + failed
+        return "done", fact_line(state.facts) + failed
     waiting = [page for page in step.pages if not page.enough]
     if waiting and is_first:
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
@@ -292,7 +292,7 @@ def next_command(standing: Sequence[Standing]) -> str:
     return NEXT if any(one.status != "done" for one in standing) else ""
 
 
-def last_words(lab: Lab) -> tuple[list[str], Cautions]:
+def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     """What a finished model is, and how to use it; and what speaks against it."""
     card = parse_card(lab.model.with_suffix(".json"))
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
@@ -308,7 +308,7 @@ def last_words(lab: Lab) -> tuple[list[str], Cautions]:
         f"evaluation {lab.evaluation / 'index.html'}",
         f"metaphase detect SLIDE... -o DIR --model {lab.model}{site}",
     ]
-    return lines, doubts_about(card)
+    return lines, warnings_about(card)
 
 
 def show(lab: Lab, steps: Sequence[Step] | None = None) -> Path:
@@ -329,7 +329,7 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         for page in one.step.pages
     ]
     ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
-    lines, doubts = last_words(lab) if ready else ([], ())
+    lines, warnings = last_words(lab) if ready else ([], ())
     return LabPage(
         name=lab.settings.name,
         command=next_command(standing),
@@ -345,7 +345,7 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         notes=list(dict.fromkeys(notes)),
         rounds=rounds,
         model=lines,
-        doubts=[str(doubt) for doubt in doubts],
+        warnings=[str(warning) for warning in warnings],
     )
 
 

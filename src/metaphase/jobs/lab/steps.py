@@ -66,9 +66,9 @@ from metaphase.networks.cards import (
     NetworkIdentity,
     TrainingData,
     bundled_model,
-    doubts_about,
     named_model,
     parse_card,
+    warnings_about,
 )
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.detector import ReadyDetector, load_detector
@@ -217,10 +217,10 @@ def _train_detector(lab: Lab, report: Report) -> Facts:
         nonlocal running
         running = next((number for number, one in enumerate(states) if one.status == "running"), running)
 
-    states = run_chain(chain, report=lambda *told: parts[running](*told), watch=watch)
+    states = run_chain(chain, report=lambda *progress: parts[running](*progress), watch=watch)
     write_run_page(lab.detector / "index.html", run_report(chain, states))
-    told: Facts = next(state.facts for state in states if state.stage.name == "pair")
-    return told
+    facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
+    return facts
 
 
 def _package(lab: Lab, report: Report) -> Facts:
@@ -245,12 +245,12 @@ def _package(lab: Lab, report: Report) -> Facts:
     metrics |= {NOT_LABELLED: skipped} if skipped else {}
     additions = CardAdditions(data=data, metrics=metrics, known_failures=failures)
     card = package_model(source, lab.model, name=lab.settings.name, additions=additions)
-    doubts = tuple(str(doubt) for doubt in doubts_about(card))
-    if doubts:
-        additions = additions.model_copy(update={"known_failures": (*failures, *doubts)})
+    warnings = tuple(str(warning) for warning in warnings_about(card))
+    if warnings:
+        additions = additions.model_copy(update={"known_failures": (*failures, *warnings)})
         package_model(source, lab.model, name=lab.settings.name, additions=additions)
     facts: Facts = {"pair": chosen} | ({} if chosen == OLD else learnt)
-    return facts | ({"beware": list(doubts)} if doubts else {})
+    return facts | ({"beware": list(warnings)} if warnings else {})
 
 
 def _try(lab: Lab, report: Report) -> Facts:
@@ -278,15 +278,15 @@ def compared(lab: Lab, report: Report) -> Facts:
     """F1, recall and precision on the test slides with intervals, and seconds a mm2, of both detectors."""
     results = read_results(lab.detector)["networks"]
     slide = cohort_slides(lab.cases / "manifest.csv", "test")[0].slide
-    told: Facts = {}
+    facts: Facts = {}
     for name, model, values in zip(
         (DELIVERED, DEFAULT), (lab.model, bundled_model(BUNDLED)), results.values(), strict=False
     ):
-        report(f"measuring the speed of {model.stem}", len(told), 2)
+        report(f"measuring the speed of {model.stem}", len(facts), 2)
         rates = measure_rates(ReadyDetector(load_detector([model]), EngineConfig(device=lab.device)), slide)
         f1 = counts_of([values]).f1_at_validation(BootstrapConfig())
-        told[name] = f"{model.stem}: F1 {f1} on the test slides, {1 / rates.whole_mm2_per_s:.1f} s/mm2"
-    return told
+        facts[name] = f"{model.stem}: F1 {f1} on the test slides, {1 / rates.whole_mm2_per_s:.1f} s/mm2"
+    return facts
 
 
 # ---- calibration ----
@@ -330,10 +330,10 @@ def _fit(lab: Lab, report: Report) -> Facts:
     report("fitting the site profile", 0, 1)
     profile = fit_profile(lab.calibration, lab.settings.name)
     save_profile(lab.site, profile)
-    return {"profile": profile.told()}
+    return {"profile": profile.described()}
 
 
-def told_facts(facts: Mapping[str, Any]) -> str:
+def fact_line(facts: Mapping[str, Any]) -> str:
     """What a step made, in a line."""
     return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != CUT_SHARE)
 

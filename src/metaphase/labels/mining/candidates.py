@@ -100,10 +100,10 @@ class DarkestFirst:
         rows, columns = blocks.T
         grid = self._pixels.reshape(len(self._ranks), self._side, -1, self._side)
         inside = grid[rows, :, columns].reshape(len(blocks), -1)
-        place = inside.argmin(axis=1)
-        value = inside[np.arange(len(blocks)), place].astype(np.int64)
-        y = rows * self._side + place // self._side + self._top + self._side
-        x = columns * self._side + place % self._side
+        position = inside.argmin(axis=1)
+        value = inside[np.arange(len(blocks)), position].astype(np.int64)
+        y = rows * self._side + position // self._side + self._top + self._side
+        x = columns * self._side + position % self._side
         rank = (value << 2 * _PLACE_BITS) | (y << _PLACE_BITS) | x
         self._ranks[rows, columns] = np.where(value < self._limit, rank, _NONE)
 

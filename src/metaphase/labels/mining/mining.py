@@ -282,7 +282,7 @@ class MiningConfig:
     """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
 
 
-class PlaceJudge(Protocol):
+class PositionJudge(Protocol):
     """Says how probable a mitosis is at given places."""
 
     @property
@@ -385,7 +385,7 @@ class Mining:
         drawn = validation_set(self.labelled_validation, self.config.sets)
         return self._stores("validation", self.validation, drawn)
 
-    def judged(self, judge: PlaceJudge) -> Tables:
+    def judged(self, judge: PositionJudge) -> Tables:
         """Labelled candidates of the training slides with the `probability` that `judge` gives each."""
         tables = {}
         for number, source in enumerate(self.train):
@@ -394,7 +394,7 @@ class Mining:
         self._report("probabilities", len(self.train), len(self.train))
         return tables
 
-    def hard_stores(self, judge: PlaceJudge) -> list[str]:
+    def hard_stores(self, judge: PositionJudge) -> list[str]:
         """Stores to train CNN4 and CNN5 on: all positives, and the negatives of all difficult sets.
 
         How often a patch belongs to difficult set i says the index column `hard_column(i)`.
@@ -422,7 +422,7 @@ class Mining:
 
         return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
 
-    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: PlaceJudge) -> pd.DataFrame:
+    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: PositionJudge) -> pd.DataFrame:
         path = self.folder / "probabilities" / f"{source.name}.parquet"
         record = CandidatesJudged(self._seen(source), table, judge.identity)
         if not record.is_done(path):

@@ -75,11 +75,11 @@ def label_candidates(
     config = config or LabelConfig()
     check_reference(reference, slide)
     mitoses, ignored = points_of(reference, MITOSIS), points_of(reference, IGNORE)
-    places = table[["x", "y"]].to_numpy(np.float64)
-    distance_um = _distance(places, mitoses) * slide.mpp
+    positions = table[["x", "y"]].to_numpy(np.float64)
+    distance_um = _distance(positions, mitoses) * slide.mpp
     near = distance_um <= config.positive_um
     label = np.where(near, POSITIVE if config.rule == "stated" else IGNORED, NEGATIVE).astype(np.int8)
-    label[(_distance(places, ignored) * slide.mpp <= config.reach_um) & ~near] = IGNORED
+    label[(_distance(positions, ignored) * slide.mpp <= config.reach_um) & ~near] = IGNORED
     labelled = table.assign(label=label, distance_um=distance_um.astype(np.float32), source=FROM_CANDIDATE)
     if config.rule == "nearest":
         labelled = _with_own_patches(labelled, mitoses, config.own_um / slide.mpp)
@@ -97,12 +97,12 @@ def points_of(reference: pd.DataFrame, label: str) -> Points:
 
 def check_reference(reference: pd.DataFrame, slide: Slide) -> None:
     """Refuse points that are not on the slide: they belong to another slide or frame."""
-    places = reference[["x", "y"]].to_numpy(np.float64)
-    inside = ((places >= 0) & (places < (slide.width, slide.height))).all(axis=1)
+    positions = reference[["x", "y"]].to_numpy(np.float64)
+    inside = ((positions >= 0) & (positions < (slide.width, slide.height))).all(axis=1)
     if not inside.all():
-        x, y = places[~inside][0]
+        x, y = positions[~inside][0]
         raise CandidateError(
-            f"{int((~inside).sum())} of {len(places)} reference points lie outside the "
+            f"{int((~inside).sum())} of {len(positions)} reference points lie outside the "
             f"{slide.width} x {slide.height} px of the slide, the first at ({x:g}, {y:g})",
             path=slide.info.path or slide.name,
             next_step="check that they are level-0 pixels of this H&E slide, not of its PHH3 pair",
@@ -113,8 +113,8 @@ def _with_own_patches(labelled: pd.DataFrame, mitoses: Points, own_px: float) ->
     """Make the nearest candidate of each mitosis positive, and add the mitoses that have none."""
     if not len(mitoses):
         return labelled
-    places = labelled[["x", "y"]].to_numpy(np.float64)
-    away, nearest = _nearest(mitoses, places)
+    positions = labelled[["x", "y"]].to_numpy(np.float64)
+    away, nearest = _nearest(mitoses, positions)
     found = away <= own_px
     label = labelled["label"].to_numpy(copy=True)
     label[nearest[found]] = POSITIVE
@@ -125,15 +125,15 @@ def _with_own_patches(labelled: pd.DataFrame, mitoses: Points, own_px: float) ->
     return pd.concat(parts, ignore_index=True)[list(labelled.columns)]
 
 
-def _distance(places: Points, others: Points) -> npt.NDArray[np.float64]:
-    return _nearest(places, others)[0]
+def _distance(positions: Points, others: Points) -> npt.NDArray[np.float64]:
+    return _nearest(positions, others)[0]
 
 
-def _nearest(places: Points, others: Points) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _nearest(positions: Points, others: Points) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Distance to, and number of, the nearest of `others`; infinite where there are none."""
-    if not len(others) or not len(places):
-        return np.full(len(places), np.inf), np.zeros(len(places), np.int64)
-    distance, number = cKDTree(others).query(places)
+    if not len(others) or not len(positions):
+        return np.full(len(positions), np.inf), np.zeros(len(positions), np.int64)
+    distance, number = cKDTree(others).query(positions)
     return np.asarray(distance), np.asarray(number, np.int64)
 
 

@@ -297,9 +297,9 @@ class LearningCurve:
     def __str__(self) -> str:
         """In a line."""
         last = self.points[-1]
-        told = f"quick F1 {last.f1:.2f} [{last.low:.2f}, {last.high:.2f}] from {last.labels} labels"
+        text = f"quick F1 {last.f1:.2f} [{last.low:.2f}, {last.high:.2f}] from {last.labels} labels"
         advice = "enough, more hardly help" if self.enough else "more may help"
-        return f"{told}, {self.gain:+.2f} by the last doubling: {advice}"
+        return f"{text}, {self.gain:+.2f} by the last doubling: {advice}"
 
 
 def learning_curve(features: Floats, labels: Truths, patients: Sequence[str]) -> LearningCurve | None:

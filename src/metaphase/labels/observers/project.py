@@ -153,11 +153,11 @@ class Project:
         """
         who, first = observer.casefold().encode(), min((item.turn for item in self.items), default=0)
 
-        def place(item: Item) -> tuple[int, bool, int, bytes, int]:
+        def position(item: Item) -> tuple[int, bool, int, bytes, int]:
             mine = _digest(who, str(item.number).encode())
             return int(item.turn > first), item.name not in divided, item.turn, mine, item.number
 
-        return [item.number for item in sorted(self.items, key=place)]
+        return [item.number for item in sorted(self.items, key=position)]
 
     @property
     def unavailable(self) -> dict[str, str]:
@@ -222,8 +222,8 @@ def _check_items(frame: pd.DataFrame, path: Path) -> None:
             f"items stand there more than once: {named(repeated)}", path=path, next_step="name each item once"
         )
     _refuse_rows((frame["item"] == "") | (frame["slide"] == ""), "has no item or no slide", path)
-    places = frame[["x", "y"]].apply(pd.to_numeric)
-    _refuse_rows(~places.map(math.isfinite).all(axis=1), "has no place (x, y)", path)
+    positions = frame[["x", "y"]].apply(pd.to_numeric)
+    _refuse_rows(~positions.map(math.isfinite).all(axis=1), "has no place (x, y)", path)
     mpp = pd.to_numeric(frame["mpp"])
     _refuse_rows(mpp.notna() & ~((mpp > 0) & (mpp < 100)), "has no sensible mpp", path)
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metaphase.base.arrays import Integers
-from metaphase.base.errors import Caution, Cautions, UsageError, read_cautions
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, read_warnings
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import FileContent, Ingredients, facts_of
@@ -120,7 +120,7 @@ class SearchedCase:
 
     table: pd.DataFrame
     picture: Path
-    warnings: Cautions
+    warnings: ResultWarnings
     reason: str
     """Why it was searched; empty where an earlier run had done it."""
 
@@ -151,7 +151,7 @@ def search_case(
     reason = record.why(folder / CANDIDATES_NOTE)
     reason = reason or ("" if (folder / CANDIDATES).is_file() else f"{CANDIDATES} is gone")
     if not reason:
-        warnings = read_cautions(facts_of(folder / CANDIDATES_NOTE)["warnings"])
+        warnings = read_warnings(facts_of(folder / CANDIDATES_NOTE)["warnings"])
         return SearchedCase(read_table(folder / CANDIDATES), folder / PICTURE, warnings, "")
     with source.open() as slide:
         survey = survey_slide(slide, config, threads or available_cores())
@@ -176,22 +176,24 @@ def read_candidates(folder: str | Path) -> pd.DataFrame:
     return read_table(folder / CANDIDATES)
 
 
-def find_warnings(survey: Survey, found: BrownCandidates, picture: Path) -> Cautions:
+def find_warnings(survey: Survey, found: BrownCandidates, picture: Path) -> ResultWarnings:
     """What a user should look at before going on."""
     warnings = []
     threshold = survey.threshold
     if survey.stain.name != "DAB":
-        doubt = f"{survey.stain.confidence:.0%} sure" if survey.stain.confidence else "no stain recognised"
-        text = f"the stain looks like {survey.stain.name} ({doubt}), not like PHH3"
-        warnings.append(Caution("not-phh3", text, f"see {picture}"))
+        warning = f"{survey.stain.confidence:.0%} sure" if survey.stain.confidence else "no stain recognised"
+        text = f"the stain looks like {survey.stain.name} ({warning}), not like PHH3"
+        warnings.append(ResultWarning("not-phh3", text, f"see {picture}"))
     if threshold and (threshold.brown_share > BROWN_EVERYWHERE or threshold.background > BROWN_BACKGROUND):
         text = (
             f"brown everywhere: {threshold.brown_share:.0%} of the tissue, median DAB "
             f"{threshold.background:.2f}; mitoses may hide in it"
         )
-        warnings.append(Caution("brown-everywhere", text, f"see {picture}"))
+        warnings.append(ResultWarning("brown-everywhere", text, f"see {picture}"))
     if not len(found.table):
-        warnings.append(Caution("nothing-brown", "no brown object of a mitosis's size", f"see {picture}"))
+        warnings.append(
+            ResultWarning("nothing-brown", "no brown object of a mitosis's size", f"see {picture}")
+        )
     return tuple(warnings)
 
 
@@ -214,7 +216,7 @@ def _usable_threshold(slide: Slide, survey: Survey, picture: Path, *, force: boo
     return survey.threshold
 
 
-def _facts(survey: Survey, found: BrownCandidates, warnings: Cautions) -> dict[str, Any]:
+def _facts(survey: Survey, found: BrownCandidates, warnings: ResultWarnings) -> dict[str, Any]:
     counts = {"too_small": found.too_small, "too_large": found.too_large, "too_faint": found.too_faint}
     return {
         "threshold": survey.threshold.to_dict() if survey.threshold else None,

@@ -293,7 +293,7 @@ def _read_fields(slide: Slide, tissue: TissueMask, config: BrownConfig, threads:
     rows, columns = np.nonzero(tissue.mask)
     chosen = np.random.default_rng(0).permutation(len(rows))[: config.fields]
     centres = np.stack([columns[chosen], rows[chosen]], axis=1) + 0.5
-    places = (centres * tissue.scale + (tissue.x, tissue.y)) / plane.scale - side / 2
-    boxes = [Box(x, y, side, side) for x, y in np.floor(places).astype(int).tolist()]
+    positions = (centres * tissue.scale + (tissue.x, tissue.y)) / plane.scale - side / 2
+    boxes = [Box(x, y, side, side) for x, y in np.floor(positions).astype(int).tolist()]
     fields = list(ordered_map(plane.read, boxes, threads=threads, ahead=2 * threads))
     return np.stack(fields) if fields else np.zeros((0, side, side, 3), np.uint8)

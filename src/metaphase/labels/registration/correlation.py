@@ -158,14 +158,14 @@ class Consensus:
 
 
 def consensus(
-    places: Points, voters: Points, shifts: Points, neighbours: int, *, own: npt.NDArray[np.int64]
+    positions: Points, voters: Points, shifts: Points, neighbours: int, *, own: npt.NDArray[np.int64]
 ) -> Consensus:
     """Median over the nearest `neighbours` voters of each place, never counting the voter `own` (or -1)."""
-    if not len(voters) or not len(places):
-        nothing = np.full(len(places), np.inf)
-        return Consensus(np.zeros((len(places), 2)), nothing, np.zeros(len(places), np.int64), nothing)
-    distance, index = cKDTree(voters).query(places, k=min(neighbours + 1, len(voters)))
-    distance, index = distance.reshape(len(places), -1), index.reshape(len(places), -1)
+    if not len(voters) or not len(positions):
+        nothing = np.full(len(positions), np.inf)
+        return Consensus(np.zeros((len(positions), 2)), nothing, np.zeros(len(positions), np.int64), nothing)
+    distance, index = cKDTree(voters).query(positions, k=min(neighbours + 1, len(voters)))
+    distance, index = distance.reshape(len(positions), -1), index.reshape(len(positions), -1)
     counted = index != own[:, None]
     counted &= np.cumsum(counted, axis=1) <= neighbours
     return _opinion(shifts, distance, index, counted)

@@ -53,8 +53,8 @@ def draw_registration(registration: Registration, points: pd.DataFrame | None = 
         _show(board, _checkered(*picture, SQUARES), extent, "H&E and PHH3 in turn\nafter registration")
         _draw_arrows(arrows, registration, picture[0], extent)
         _draw_residuals(figure, left, registration, points, picture[0], extent)
-        for axes, place in zip(zooms, _zoom_places(registration, points), strict=False):
-            _draw_zoom(axes, registration, place)
+        for axes, position in zip(zooms, _zoom_positions(registration, points), strict=False):
+            _draw_zoom(axes, registration, position)
         figure.suptitle(_title(registration), fontsize=10)
         data = io.BytesIO()
         figure.savefig(data, format="png", metadata={"Software": None})
@@ -70,8 +70,8 @@ def save_registration_picture(
 
 def _panels(figure: Figure) -> list[Axes]:
     grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
-    places = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:2], grid[1, 2:4], grid[1, 4:6]]
-    panels = [figure.add_subplot(place) for place in places]
+    positions = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:2], grid[1, 2:4], grid[1, 4:6]]
+    panels = [figure.add_subplot(position) for position in positions]
     for axes in panels:
         axes.set_axis_off()
     return panels
@@ -153,10 +153,10 @@ def _draw_arrows(
     axes: Axes, registration: Registration, he: RGB, extent: tuple[float, float, float, float]
 ) -> None:
     """What the local field adds to the global similarity."""
-    places = registration.controls.places
+    positions = registration.controls.positions
     transform = registration.transform
-    start = transform.similarity.apply(places)
-    local = transform.apply(places) - start
+    start = transform.similarity.apply(positions)
+    local = transform.apply(positions) - start
     length = np.linalg.norm(local, axis=1)
     typical = float(np.median(length)) if len(length) else 0.0
     title = f"local shifts beyond the global one\nmedian {typical:.1f} um"
@@ -178,7 +178,7 @@ def _draw_residuals(
 ) -> None:
     """What single tiles still miss after the transform; rejected points as crosses."""
     controls = registration.controls
-    there, left = registration.transform.apply(controls.places), np.linalg.norm(controls.shifts, axis=1)
+    there, left = registration.transform.apply(controls.positions), np.linalg.norm(controls.shifts, axis=1)
     if points is not None and len(points):
         kept = points[points["accepted"]]
         shifts = kept[["shift_x_um", "shift_y_um"]].to_numpy()
@@ -195,23 +195,23 @@ def _draw_residuals(
     figure.colorbar(dots, ax=axes, shrink=0.7, label="um")
 
 
-def _zoom_places(registration: Registration, points: pd.DataFrame | None) -> Points:
+def _zoom_positions(registration: Registration, points: pd.DataFrame | None) -> Points:
     """H&E places (um) to look at closely: points if there are any, else control tiles, well spread."""
-    places = registration.transform.apply(registration.controls.places)
+    positions = registration.transform.apply(registration.controls.positions)
     if points is not None and points["accepted"].any():
         kept = points.loc[points["accepted"], ["x_he", "y_he"]].to_numpy()
-        places = kept * registration.transform.he_mpp
-    order = np.argsort(places[:, 0], kind="stable")
+        positions = kept * registration.transform.he_mpp
+    order = np.argsort(positions[:, 0], kind="stable")
     few = order[(np.linspace(0.2, 0.8, min(ZOOMS, len(order))) * (len(order) - 1)).astype(int)]
-    return np.asarray(places[few], np.float64)
+    return np.asarray(positions[few], np.float64)
 
 
-def _draw_zoom(axes: Axes, registration: Registration, place: Points) -> None:
+def _draw_zoom(axes: Axes, registration: Registration, position: Points) -> None:
     mpp = registration.shape.mpp
-    corner = place - ZOOM_PX * mpp / 2
+    corner = position - ZOOM_PX * mpp / 2
     pair = _both(registration, corner, (ZOOM_PX, ZOOM_PX), mpp)
     side = ZOOM_PX * mpp
-    x, y = place / registration.transform.he_mpp
+    x, y = position / registration.transform.he_mpp
     _show(axes, _checkered(*pair, ZOOM_SQUARES), (0, side, side, 0), f"{side:.0f} um at {x:.0f}, {y:.0f}")
 
 
@@ -283,11 +283,11 @@ def points_geojson(points: pd.DataFrame) -> dict[str, Any]:
 
 
 def _feature(row: dict[Any, Any]) -> dict[str, Any]:
-    place = [round(float(row["x"]), 2), round(float(row["y"]), 2)]
+    position = [round(float(row["x"]), 2), round(float(row["y"]), 2)]
     return {
         "type": "Feature",
         "id": str(uuid.uuid5(ID_NAMESPACE, f"{row['slide']} {row['x_phh3']} {row['y_phh3']}")),
-        "geometry": {"type": "Point", "coordinates": place},
+        "geometry": {"type": "Point", "coordinates": position},
         "properties": {
             "objectType": "annotation",
             "classification": {"name": str(row["label"]), "color": list(COLOUR)},

@@ -44,7 +44,7 @@ from metaphase.labels.registration.tiles import (
     measure,
     measure_null,
     overview,
-    tissue_places,
+    tissue_positions,
     view,
 )
 from metaphase.labels.registration.transform import Transform, fit_field
@@ -132,17 +132,17 @@ def gather_evidence(
 ) -> Evidence:
     """Look for fresh tiles around where the mapping expects them, and at wrong places."""
     rng = np.random.default_rng([config.seed, 1])
-    places = tissue_places(pair, mapping, shape.tile_um, config.checks, rng)
-    if len(places) < 2:
+    positions = tissue_positions(pair, mapping, shape.tile_um, config.checks, rng)
+    if len(positions) < 2:
         return NOTHING
-    found = measure(pair, mapping, places, shape)
-    null = measure_null(pair, mapping, places, shape)
+    found = measure(pair, mapping, positions, shape)
+    null = measure_null(pair, mapping, positions, shape)
     clear = null.strength(found.heights) >= MIN_STRENGTH
     miss = np.linalg.norm(found.shifts, axis=1)
     reach_px = LOOSER * config.tolerance_px / WIDER
     chance = min(1.0, math.pi * reach_px**2 / (2 * shape.search_px + 1) ** 2)
     return Evidence(
-        len(places),
+        len(positions),
         int((miss <= reach_px * shape.mpp).sum()),
         chance,
         float(np.median(found.heights)),
@@ -162,10 +162,10 @@ def glance(pair: SlidePair, similarity: Similarity, shape: TileShape, config: Re
     """Share of a few fresh tiles that agree: enough to drop a wrong hypothesis at little cost."""
     rng = np.random.default_rng([config.seed, 3])
     wide = replace(shape, search_px=WIDER * shape.search_px)
-    places = tissue_places(pair, similarity, wide.tile_um, GLANCE_TILES, rng)
-    if not len(places):
+    positions = tissue_positions(pair, similarity, wide.tile_um, GLANCE_TILES, rng)
+    if not len(positions):
         return 0.0
-    found = measure(pair, similarity, places, wide)
+    found = measure(pair, similarity, positions, wide)
     return float((np.linalg.norm(found.shifts, axis=1) <= LOOSER * config.tolerance_px * shape.mpp).mean())
 
 
@@ -176,18 +176,18 @@ def judge(
     pair: SlidePair, similarity: Similarity, evidence: Evidence, steady: float, config: RegistrationConfig
 ) -> Verdict:
     """The verdict; `steady` is the share of control tiles that agree with their neighbours."""
-    failures, doubts = _about_tissue(evidence, steady)
-    for more_failures, more_doubts in (
+    failures, warnings = _about_tissue(evidence, steady)
+    for more_failures, more_warnings in (
         _about_stains(pair, config),
         _about_geometry(pair, similarity, evidence, config),
     ):
-        failures, doubts = [*more_failures, *failures], [*more_doubts, *doubts]
-    status: Status = "failed" if failures else "doubtful" if doubts else "reliable"
+        failures, warnings = [*more_failures, *failures], [*more_warnings, *warnings]
+    status: Status = "failed" if failures else "doubtful" if warnings else "reliable"
     numbers = _numbers(evidence, steady)
     if not evidence.convincing:
-        return Verdict(status, (*failures, *doubts), (), numbers)
+        return Verdict(status, (*failures, *warnings), (), numbers)
     numbers = {**_geometry(pair, similarity), **numbers}
-    return Verdict(status, (*failures, *doubts), _notes(similarity), numbers)
+    return Verdict(status, (*failures, *warnings), _notes(similarity), numbers)
 
 
 def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[str]]:
@@ -409,22 +409,22 @@ def _with_field(start: Registration, similarity: Similarity, denser: int) -> tup
     shortest_um = min(*pair.he.size_um, *pair.phh3.size_um)
     spacing = min(config.control_spacing_um * shape.mpp / config.mpp, shortest_um / MIN_GRID)
     count = config.controls * denser**2
-    places = tissue_places(pair, similarity, shape.tile_um, count, rng, spacing / denser)
+    positions = tissue_positions(pair, similarity, shape.tile_um, count, rng, spacing / denser)
     tolerance = config.tolerance_px * shape.mpp
     transform = replace(start.transform, similarity=similarity)
     controls, steady, null = start.controls, 0.0, start.null
     for level in (shape.rough, shape.rough, shape):
         if level == shape or not controls:
-            null = measure_null(pair, transform, places, level)
-        found = measure(pair, transform, places, level)
+            null = measure_null(pair, transform, positions, level)
+        found = measure(pair, transform, positions, level)
         kept = agreeing(found, null, tolerance, config.neighbours)
         steady = float(kept.mean()) if len(kept) else 0.0
         if kept.sum() < MIN_CONTROLS or steady < MIN_STEADY:
             break
         controls = found.chosen(kept)
-        target = transform.apply(controls.places + controls.shifts)
+        target = transform.apply(controls.positions + controls.shifts)
         transform = _fitted(transform, controls, target, tolerance)
-        controls = replace(controls, shifts=transform.invert(target) - controls.places)
+        controls = replace(controls, shifts=transform.invert(target) - controls.positions)
     return replace(start, transform=transform, controls=controls, null=null), steady
 
 
@@ -432,7 +432,7 @@ def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) ->
     """Which tiles have a clear peak and a shift like that of their neighbours."""
     strong = null.strength(found.heights) >= MIN_STRENGTH
     own = np.where(strong, np.cumsum(strong) - 1, -1)
-    nearby = consensus(found.places, found.places[strong], found.shifts[strong], neighbours, own=own)
+    nearby = consensus(found.positions, found.positions[strong], found.shifts[strong], neighbours, own=own)
     miss = np.linalg.norm(found.shifts - nearby.shifts, axis=1)
     return np.asarray(strong & (miss <= LOOSER * tolerance_um))
 
@@ -441,8 +441,10 @@ def _fitted(transform: Transform, controls: Shifts, target: Points, tolerance_um
     """Similarity and field that take the control tiles to where they were found."""
     weights = np.clip(controls.heights, 0.05, 1)
     mirrored = transform.similarity.mirrored
-    similarity = fit_robustly(controls.places, target, weights, LOOSER * tolerance_um, mirrored=mirrored)
-    nearest = cKDTree(controls.places).query(controls.places, k=2)[0][:, 1]
-    left = target - similarity.apply(controls.places)
-    field = fit_field(controls.places, left, weights, NODE_SPACING * float(np.median(nearest)), tolerance_um)
+    similarity = fit_robustly(controls.positions, target, weights, LOOSER * tolerance_um, mirrored=mirrored)
+    nearest = cKDTree(controls.positions).query(controls.positions, k=2)[0][:, 1]
+    left = target - similarity.apply(controls.positions)
+    field = fit_field(
+        controls.positions, left, weights, NODE_SPACING * float(np.median(nearest)), tolerance_um
+    )
     return replace(transform, similarity=similarity, field=field)

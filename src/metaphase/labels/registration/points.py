@@ -95,10 +95,10 @@ def register_points(registration: Registration, points: npt.ArrayLike) -> pd.Dat
     point's own shift contradicts them), or nothing could (`rejected`); `confidence` is the probability that
     the place is right to 2 um, and `reason` says what was wrong. Rejected points have no place.
     """
-    places = np.asarray(points, np.float64).reshape(-1, 2) * registration.transform.phh3_mpp
-    state = _state(registration, places)
+    positions = np.asarray(points, np.float64).reshape(-1, 2) * registration.transform.phh3_mpp
+    state = _state(registration, positions)
     comparable = state == ""
-    found = _measured(registration, places, comparable)
+    found = _measured(registration, positions, comparable)
     strength = registration.null.strength(found.heights)
     nearby = _neighbourhood(registration, found, comparable & (strength >= MIN_STRENGTH))
     deviation = np.linalg.norm(found.shifts - nearby.shifts, axis=1)
@@ -112,11 +112,11 @@ class _Decision:
     reason: npt.NDArray[np.object_]
 
 
-def _state(registration: Registration, places: Points) -> npt.NDArray[np.object_]:
+def _state(registration: Registration, positions: Points) -> npt.NDArray[np.object_]:
     """Why a place cannot be compared, or nothing."""
-    state = np.full(len(places), "", object)
+    state = np.full(len(positions), "", object)
     pair = registration.pair
-    sides = (("PHH3", pair.phh3, places), ("H&E", pair.he, registration.transform.apply(places)))
+    sides = (("PHH3", pair.phh3, positions), ("H&E", pair.he, registration.transform.apply(positions)))
     for name, view, there in sides:
         outside = ((there < 0) | (there >= view.size_um)).any(axis=1)
         state[(state == "") & outside] = f"outside the {name} slide"
@@ -128,10 +128,10 @@ def _state(registration: Registration, places: Points) -> npt.NDArray[np.object_
     return state
 
 
-def _has_tissue(view: View, places_um: Points, tile_um: float) -> npt.NDArray[np.bool_]:
+def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray[np.bool_]:
     """Whether the tile around each place has some tissue."""
     tissue = view.tissue
-    cells = np.floor((places_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
+    cells = np.floor((positions_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
     half = max(1, round(tile_um / 2 / tissue.mpp))
     table = np.pad(tissue.mask.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     rows, columns = tissue.mask.shape
@@ -141,10 +141,10 @@ def _has_tissue(view: View, places_um: Points, tile_um: float) -> npt.NDArray[np
     return np.asarray(count >= MIN_TISSUE * (2 * half + 1) ** 2)
 
 
-def _measured(registration: Registration, places: Points, which: npt.NDArray[np.bool_]) -> Shifts:
+def _measured(registration: Registration, positions: Points, which: npt.NDArray[np.bool_]) -> Shifts:
     """Shifts of the comparable places; 0 for the others."""
-    some = measure(registration.pair, registration.transform, places[which], registration.shape)
-    every = Shifts(places, np.zeros_like(places), np.zeros(len(places)), np.ones(len(places)))
+    some = measure(registration.pair, registration.transform, positions[which], registration.shape)
+    every = Shifts(positions, np.zeros_like(positions), np.zeros(len(positions)), np.ones(len(positions)))
     for name in ("shifts", "heights", "ratios"):
         getattr(every, name)[which] = getattr(some, name)
     return every
@@ -153,10 +153,10 @@ def _measured(registration: Registration, places: Points, which: npt.NDArray[np.
 def _neighbourhood(registration: Registration, found: Shifts, strong: npt.NDArray[np.bool_]) -> Consensus:
     """What the control tiles and the other strong points around each point say."""
     controls = registration.controls
-    voters = np.concatenate([controls.places, found.places[strong]])
+    voters = np.concatenate([controls.positions, found.positions[strong]])
     shifts = np.concatenate([controls.shifts, found.shifts[strong]])
     own = np.where(strong, len(controls) + np.cumsum(strong) - 1, -1)
-    return consensus(found.places, voters, shifts, registration.config.neighbours, own=own)
+    return consensus(found.positions, voters, shifts, registration.config.neighbours, own=own)
 
 
 def _decide(
@@ -200,14 +200,14 @@ def _table(
     transform = registration.transform
     is_own, is_lent = chosen.method == MEASURED, chosen.method == CONSENSUS
     shift = np.where(is_own[:, None], found.shifts, np.where(is_lent[:, None], nearby.shifts, 0.0))
-    there = transform.apply(found.places + shift) / transform.he_mpp
+    there = transform.apply(found.positions + shift) / transform.he_mpp
     scale = registration.shape.mpp / registration.config.mpp
     confidence = np.zeros(len(found))
     spread = nearby.spreads / scale
     confidence[is_own] = measured_confidence(found.ratios, deviation / scale, spread, nearby.counts)[is_own]
     confidence[is_lent] = consensus_confidence(spread, nearby.distances / scale)[is_lent]
     there[chosen.method == REJECTED] = np.nan
-    here = found.places / transform.phh3_mpp
+    here = found.positions / transform.phh3_mpp
     values = (
         *(here[:, 0], here[:, 1], there[:, 0], there[:, 1], chosen.method, confidence),
         *(chosen.method != REJECTED, chosen.reason, shift[:, 0], shift[:, 1], found.heights, found.ratios),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from metaphase.base.arrays import Points
 from metaphase.base.errors import require
 from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
-from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_places
+from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_positions
 
 # ---- the global part of a registration ----
 
@@ -306,12 +306,12 @@ def align(
         before, level = level, max(level / STEP, mpp)
         search_px = round(UNCERTAIN_PX * before / level) + 4
         shape = TileShape(tile_px_for(pair, level, config.tile_px), search_px, level)
-        places = tissue_places(pair, similarity, shape.tile_um, config.tiles, rng)
-        if not len(places):
+        positions = tissue_positions(pair, similarity, shape.tile_um, config.tiles, rng)
+        if not len(positions):
             return None
-        maps = np.stack(list(heat_maps(pair, similarity, places, shape)))
-        vote = averaged_peak(maps, places, level, UNCERTAIN_PX * before)
-        similarity = _updated(similarity, maps, places, vote, level)
+        maps = np.stack(list(heat_maps(pair, similarity, positions, shape)))
+        vote = averaged_peak(maps, positions, level, UNCERTAIN_PX * before)
+        similarity = _updated(similarity, maps, positions, vote, level)
     return similarity
 
 
@@ -321,16 +321,16 @@ def tile_px_for(pair: SlidePair, mpp: float, tile_px: int) -> int:
     return int(min(tile_px, max(16, shortest_um / 2 / mpp)))
 
 
-def averaged_peak(maps: npt.NDArray[np.float32], places_um: Points, mpp: float, reach_um: float) -> Vote:
+def averaged_peak(maps: npt.NDArray[np.float32], positions_um: Points, mpp: float, reach_um: float) -> Vote:
     """The shift, rotation and scale that make the average of the heat maps (n, side, side) highest.
 
     Rotations and scales are tried as far as they move the outermost tile by `reach_um`.
     """
-    centre = places_um.mean(axis=0)
-    arms = places_um - centre
+    centre = positions_um.mean(axis=0)
+    arms = positions_um - centre
     longest = max(float(np.linalg.norm(arms, axis=1).max()), 1e-6)
     step = GRID_PX * mpp / longest
-    most = min(reach_um / longest, MAX_CHANGE) if len(places_um) > 2 else 0.0
+    most = min(reach_um / longest, MAX_CHANGE) if len(positions_um) > 2 else 0.0
     smooth = [np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32) for heat in maps]
 
     def height(change: tuple[float, float]) -> float:
@@ -370,16 +370,16 @@ def _overlap(offset: int, side: int) -> tuple[slice, slice]:
 
 
 def _updated(
-    similarity: Similarity, maps: npt.NDArray[np.float32], places_um: Points, vote: Vote, mpp: float
+    similarity: Similarity, maps: npt.NDArray[np.float32], positions_um: Points, vote: Vote, mpp: float
 ) -> Similarity:
     """Join the vote to the similarity, then fit it to the tiles' own peaks near the voted one."""
     step = about(vote.centre_um, vote.scale, vote.rotation_rad, vote.shift_um)
-    expected = step.apply(places_um) - places_um
+    expected = step.apply(positions_um) - positions_um
     shifts, heights = own_peaks(maps, expected / mpp)
-    if len(places_um) < MIN_TILES:
+    if len(positions_um) < MIN_TILES:
         return similarity.after(step)
-    target = places_um + shifts * mpp
-    fitted = fit_robustly(places_um, target, np.maximum(heights, 1e-3) ** 2, tolerance=OWN_PX * mpp)
+    target = positions_um + shifts * mpp
+    fitted = fit_robustly(positions_um, target, np.maximum(heights, 1e-3) ** 2, tolerance=OWN_PX * mpp)
     return similarity.after(fitted)
 
 

@@ -162,18 +162,18 @@ class TileShape:
         return TileShape(self.tile_px // 2, self.search_px, 2 * self.mpp)
 
 
-def read_template(pair: SlidePair, place_um: Points, shape: TileShape) -> Image:
+def read_template(pair: SlidePair, position_um: Points, shape: TileShape) -> Image:
     """The PHH3 tile around `place_um` (2,)."""
-    x, y = place_um - shape.tile_um / 2
+    x, y = position_um - shape.tile_um / 2
     return detail(pair.phh3.density(float(x), float(y), shape.tile_px, shape.tile_px, shape.mpp))
 
 
-def read_window(pair: SlidePair, mapping: Mapping, place_um: Points, shape: TileShape) -> Image:
+def read_window(pair: SlidePair, mapping: Mapping, position_um: Points, shape: TileShape) -> Image:
     """The H&E tissue where `mapping` takes the tile, bent into the PHH3 frame, with room to search."""
     mpp, side = shape.mpp, shape.window_px
     steps = np.linspace(0, side - 1, NODES)
     nodes = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2) - (side - 1) / 2
-    there = mapping.apply(place_um + nodes * mpp) / mpp
+    there = mapping.apply(position_um + nodes * mpp) / mpp
     low, high = there.min(axis=0) - MARGIN_PX, there.max(axis=0) + MARGIN_PX
     x, y = low * mpp
     width, height = (int(v) for v in np.ceil(high - low))
@@ -184,36 +184,36 @@ def read_window(pair: SlidePair, mapping: Mapping, place_um: Points, shape: Tile
     return detail(np.asarray(cv2.remap(density, columns, rows, cv2.INTER_CUBIC), np.float32))
 
 
-def heat_maps(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Iterator[Image]:
+def heat_maps(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Iterator[Image]:
     """The correlation of each place's tile with its window, as (2 search + 1, 2 search + 1), in order.
 
     Tiles are read and compared in threads; only a few wait in memory.
     """
 
-    def compare(place: Points) -> Image:
-        return correlate(read_template(pair, place, shape), read_window(pair, mapping, place, shape))
+    def compare(position: Points) -> Image:
+        return correlate(read_template(pair, position, shape), read_window(pair, mapping, position, shape))
 
     threads = available_cores()
-    yield from ordered_map(compare, places_um, threads=threads, ahead=2 * threads)
+    yield from ordered_map(compare, positions_um, threads=threads, ahead=2 * threads)
 
 
 def shuffled_heat_maps(
-    pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape, rounds: int
+    pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape, rounds: int
 ) -> Iterator[Image]:
     """Tiles correlated with windows of other places: what heat maps look like where nothing corresponds."""
     threads = available_cores()
     read = partial(_both, pair, mapping, shape)
-    pairs = list(ordered_map(read, places_um, threads=threads, ahead=2 * threads))
+    pairs = list(ordered_map(read, positions_um, threads=threads, ahead=2 * threads))
     for step in range(1, min(rounds, len(pairs) - 1) + 1):
         for index, (template, _) in enumerate(pairs):
             yield correlate(template, pairs[(index + step) % len(pairs)][1])
 
 
-def _both(pair: SlidePair, mapping: Mapping, shape: TileShape, place: Points) -> tuple[Image, Image]:
-    return read_template(pair, place, shape), read_window(pair, mapping, place, shape)
+def _both(pair: SlidePair, mapping: Mapping, shape: TileShape, position: Points) -> tuple[Image, Image]:
+    return read_template(pair, position, shape), read_window(pair, mapping, position, shape)
 
 
-def tissue_places(
+def tissue_positions(
     pair: SlidePair,
     mapping: Mapping,
     tile_um: float,
@@ -246,14 +246,14 @@ def _candidates(pair: SlidePair, mapping: Mapping, tile_um: float) -> Points:
     tissue = pair.phh3.tissue
     cells = np.argwhere(_share(pair.phh3, tile_um) >= MIN_TISSUE)[:, ::-1].astype(np.float64)
     corner = np.array([tissue.x, tissue.y])
-    places: Points = ((cells + 0.5) * tissue.scale + corner) * pair.phh3.slide.mpp
+    positions: Points = ((cells + 0.5) * tissue.scale + corner) * pair.phh3.slide.mpp
     other = pair.he.tissue
-    mapped = mapping.apply(places) / pair.he.slide.mpp
+    mapped = mapping.apply(positions) / pair.he.slide.mpp
     there = np.floor((mapped - (other.x, other.y)) / other.scale).astype(int)
     inside = ((there >= 0) & (there < other.mask.shape[::-1])).all(axis=1)
-    places, there = places[inside], there[inside]
+    positions, there = positions[inside], there[inside]
     enough = _share(pair.he, tile_um)[there[:, 1], there[:, 0]] >= MIN_TISSUE
-    return np.asarray(places[enough], np.float64)
+    return np.asarray(positions[enough], np.float64)
 
 
 def _share(view: View, tile_um: float) -> npt.NDArray[np.float32]:
@@ -290,7 +290,7 @@ NULL_TILES, NULL_ROUNDS = 12, 6
 class Shifts:
     """Measured shifts, one row a place; `places` in PHH3 um."""
 
-    places: Points
+    positions: Points
     shifts: Points
     """Where the tile matched best, relative to where it was expected, in PHH3 um."""
     heights: Floats
@@ -299,18 +299,18 @@ class Shifts:
     """Peak over second peak."""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> Shifts:
         """The rows at `which`."""
-        return Shifts(self.places[which], self.shifts[which], self.heights[which], self.ratios[which])
+        return Shifts(self.positions[which], self.shifts[which], self.heights[which], self.ratios[which])
 
 
-def measure(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Shifts:
+def measure(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Shifts:
     """Compare one pair of tiles for each PHH3 place (n, 2)."""
-    peaks = [find_peak(heat, EXCLUSION_PX) for heat in heat_maps(pair, mapping, places_um, shape)]
+    peaks = [find_peak(heat, EXCLUSION_PX) for heat in heat_maps(pair, mapping, positions_um, shape)]
     rows = np.array([(p.x, p.y, p.height, p.ratio) for p in peaks], float).reshape(-1, 4)
-    return Shifts(places_um, rows[:, :2] * shape.mpp, rows[:, 2], rows[:, 3])
+    return Shifts(positions_um, rows[:, :2] * shape.mpp, rows[:, 2], rows[:, 3])
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ class Null:
 SMALLEST_SPREAD = 0.01
 
 
-def measure_null(pair: SlidePair, mapping: Mapping, places_um: Points, shape: TileShape) -> Null:
+def measure_null(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Null:
     """Heights of peaks between tiles and windows of different places."""
-    maps = shuffled_heat_maps(pair, mapping, places_um[:NULL_TILES], shape, NULL_ROUNDS)
+    maps = shuffled_heat_maps(pair, mapping, positions_um[:NULL_TILES], shape, NULL_ROUNDS)
     return Null(np.array([heat.max() for heat in maps], float))

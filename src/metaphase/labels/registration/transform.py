@@ -68,19 +68,19 @@ class LocalField:
 
 
 def fit_field(
-    places_um: Points, displacements_um: Points, weights: Weights, spacing_um: float, tolerance_um: float
+    positions_um: Points, displacements_um: Points, weights: Weights, spacing_um: float, tolerance_um: float
 ) -> LocalField:
     """The smooth field nearest to the measurements; those far from it (see `tolerance_um`) lose their say.
 
     Bending is punished harder until the field is nowhere steeper than `MAX_STRETCH`, so it can be inverted.
     """
-    low, size = places_um.min(axis=0), np.ptp(places_um, axis=0)
+    low, size = positions_um.min(axis=0), np.ptp(positions_um, axis=0)
     spacing = max(spacing_um, float(size.max()) / MAX_CELLS)
     columns, rows = (max(1, int(np.ceil(side / spacing))) for side in size)
     bending = BENDING
     while True:
         grid = _solve(
-            (places_um - low) / spacing, displacements_um, weights, (rows, columns), bending, tolerance_um
+            (positions_um - low) / spacing, displacements_um, weights, (rows, columns), bending, tolerance_um
         )
         field = LocalField(float(low[0]), float(low[1]), spacing, grid)
         if field.stretch <= MAX_STRETCH:

@@ -50,7 +50,7 @@ class Plan:
     columns: int
     warps: int = 4
     stages: int = 1
-    widen_places: int = 128
+    widen_positions: int = 128
     widen_chunk: int = 64
 
 
@@ -107,7 +107,7 @@ class Stem:
         out = _features(image, tiles, out_h, out_w, self.filters)
         cell_kernels.stem[(triton.cdiv(out_h * out_w, STEM_PLACES), tiles)](
             image, self.weight, self.bias, out, in_h, in_w, out_h, out_w, 2 * TRIM, PIXEL_STEP, PIXEL_MIDDLE,
-            SIXTH, filters=self.filters, width=self.width, places=STEM_PLACES, num_warps=4,
+            SIXTH, filters=self.filters, width=self.width, positions=STEM_PLACES, num_warps=4,
         )  # fmt: skip
         return out
 
@@ -158,10 +158,10 @@ class Block:
         assert self.widen is not None
         tiles, rows, columns, _ = values.shape
         out, plan = _features(values, tiles, rows, columns, self.inner), self.plan
-        cell_kernels.widened[(triton.cdiv(rows * columns, plan.widen_places), tiles)](
+        cell_kernels.widened[(triton.cdiv(rows * columns, plan.widen_positions), tiles)](
             values, self.widen, self.widen_bias, out, rows * columns, SIXTH, channels=self.channels,
             depth=self.depth, inner=self.inner, padded=self.widen.shape[1], chunk=plan.widen_chunk,
-            places=plan.widen_places, num_warps=4,
+            positions=plan.widen_positions, num_warps=4,
         )  # fmt: skip
         return out
 
@@ -202,7 +202,7 @@ class Head:
         cell_kernels.answers[(triton.cdiv(in_h * in_w, HEAD_PLACES), tiles)](
             values, self.weight, self.bias, self.answer, self.answer_bias, out, in_h, in_w, rows, columns,
             self.slope, channels=self.channels, depth=self.depth, inner=self.inner, chunk=self.chunk,
-            places=HEAD_PLACES, num_warps=4,
+            positions=HEAD_PLACES, num_warps=4,
         )  # fmt: skip
         return out
 

@@ -36,36 +36,36 @@ def _square(out_h, out_w, rows: tl.constexpr, columns: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def stem(
     image, weight, bias, out, in_h, in_w, out_h, out_w, trim, scale, centre, sixth,
-    filters: tl.constexpr, width: tl.constexpr, places: tl.constexpr,
+    filters: tl.constexpr, width: tl.constexpr, positions: tl.constexpr,
 ):  # fmt: skip
-    m = tl.program_id(0) * places + tl.arange(0, places)
+    m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < out_h * out_w
     m = tl.minimum(m, out_h * out_w - 1)
     tile = tl.program_id(1).to(tl.int64)
     corner = (2 * (m // out_w) + trim) * in_w * 3 + (2 * (m % out_w) + trim) * 3
     k, n = tl.arange(0, 32), tl.arange(0, width)
     tap = (k // 9) * in_w * 3 + k % 9
-    place = image + tile * in_h * in_w * 3 + corner[:, None] + tap[None, :]
-    pixels = tl.load(place, mask=(k < 27)[None, :], other=0).to(tl.float32)
+    position = image + tile * in_h * in_w * 3 + corner[:, None] + tap[None, :]
+    pixels = tl.load(position, mask=(k < 27)[None, :], other=0).to(tl.float32)
     exact = ((pixels - centre) * scale).to(tl.float16)
     total = tl.dot(exact, tl.load(weight + k[:, None] * width + n[None, :]))
     total = _limited(total * sixth + tl.load(bias + n)[None, :]).to(tl.float16)
-    place = out + tile * out_h * out_w * filters + m[:, None] * filters + n[None, :]
-    tl.store(place, total, mask=inside[:, None] & (n < filters)[None, :])
+    position = out + tile * out_h * out_w * filters + m[:, None] * filters + n[None, :]
+    tl.store(position, total, mask=inside[:, None] & (n < filters)[None, :])
 
 
 @triton.jit(do_not_specialize=["total"])
 def widened(
     values, weight, bias, out, total, sixth,
     channels: tl.constexpr, depth: tl.constexpr, inner: tl.constexpr, padded: tl.constexpr,
-    chunk: tl.constexpr, places: tl.constexpr,
+    chunk: tl.constexpr, positions: tl.constexpr,
 ):  # fmt: skip
-    m = tl.program_id(0) * places + tl.arange(0, places)
+    m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < total
     tile = tl.program_id(1).to(tl.int64)
     k = tl.arange(0, depth)
-    place = values + tile * total * channels + m[:, None] * channels + k[None, :]
-    a = tl.load(place, mask=inside[:, None] & (k < channels)[None, :], other=0.0)
+    position = values + tile * total * channels + m[:, None] * channels + k[None, :]
+    a = tl.load(position, mask=inside[:, None] & (k < channels)[None, :], other=0.0)
     target = out + tile * total * inner + m[:, None] * inner
     for first in range(0, padded, chunk):
         c = first + tl.arange(0, chunk)
@@ -83,10 +83,10 @@ def _finished(
     total += tl.load(bias + n)[None, :]
     written = inside[:, None] & (n < filters)[None, :]
     if lost > 0:
-        place = before + tile * in_h * in_w * filters + ((y + lost) * in_w + x + lost)[:, None] * filters
-        total += tl.load(place + n[None, :], mask=(n < filters)[None, :], other=0.0).to(tl.float32)
-    place = out + tile * out_h * out_w * filters + (y * out_w + x)[:, None] * filters
-    tl.store(place + n[None, :], total.to(tl.float16), mask=written)
+        position = before + tile * in_h * in_w * filters + ((y + lost) * in_w + x + lost)[:, None] * filters
+        total += tl.load(position + n[None, :], mask=(n < filters)[None, :], other=0.0).to(tl.float32)
+    position = out + tile * out_h * out_w * filters + (y * out_w + x)[:, None] * filters
+    tl.store(position + n[None, :], total.to(tl.float16), mask=written)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -132,8 +132,8 @@ def whole_block(
         sums = tl.zeros((rows * columns, chunk), dtype=tl.float32) + tl.load(bias + c)[None, :]
         for dy in range(size):
             for dx in tl.static_range(size):
-                place = source + ((dy * in_w + dx) * channels + k)[None, :]
-                a = tl.load(place, mask=(k < channels)[None, :], other=0.0)
+                position = source + ((dy * in_w + dx) * channels + k)[None, :]
+                a = tl.load(position, mask=(k < channels)[None, :], other=0.0)
                 wide = _limited(tl.dot(a, b) * sixth + offset)
                 sums += wide * tl.load(weight + (dy * size + dx) * inner + c)[None, :]
         b = tl.load(narrow + c[:, None] * width + n[None, :])
@@ -147,15 +147,15 @@ def whole_block(
 def answers(
     values, weight, bias, answer, answer_bias, out, in_h, in_w, out_h, out_w, slope,
     channels: tl.constexpr, depth: tl.constexpr, inner: tl.constexpr,
-    chunk: tl.constexpr, places: tl.constexpr,
+    chunk: tl.constexpr, positions: tl.constexpr,
 ):  # fmt: skip
-    m = tl.program_id(0) * places + tl.arange(0, places)
+    m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < in_h * in_w
     tile = tl.program_id(1).to(tl.int64)
     k, j = tl.arange(0, depth), tl.arange(0, 16)
-    place = values + tile * in_h * in_w * channels + m[:, None] * channels + k[None, :]
-    a = tl.load(place, mask=inside[:, None] & (k < channels)[None, :], other=0.0)
-    total = tl.zeros((places, 16), dtype=tl.float32)
+    position = values + tile * in_h * in_w * channels + m[:, None] * channels + k[None, :]
+    a = tl.load(position, mask=inside[:, None] & (k < channels)[None, :], other=0.0)
+    total = tl.zeros((positions, 16), dtype=tl.float32)
     for first in range(0, inner, chunk):
         c = first + tl.arange(0, chunk)
         hidden = tl.dot(a, tl.load(weight + k[:, None] * inner + c[None, :])) + tl.load(bias + c)[None, :]

@@ -38,14 +38,14 @@ from metaphase.networks.engine.layers import (
     windows_px,
 )
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.places import BORDER, Peaks
+from metaphase.networks.engine.positions import BORDER, Peaks
 from metaphase.networks.engine.second import (
     ANSWER_PX,
     MARGIN,
     Windows,
     answered,
     asked,
-    look_again,
+    re_check,
     refuse_components,
 )
 from metaphase.networks.engine.settings import (
@@ -319,7 +319,7 @@ class StartedBatch:
         peaks = collect(self._logits, self._peak, between=self._maxima)
         engine = self._engine
         if engine.second is not None:
-            peaks = look_again(peaks, self._answers, self._sigma, *self._asked)
+            peaks = re_check(peaks, self._answers, self._sigma, *self._asked)
         if engine.answered_from is not None and self._maxima:
             rows, columns = self._image.shape[1:3]
             final = self._sigma, engine.calibration, self._config.floor, (rows, columns)
@@ -356,10 +356,10 @@ def usual_count(count: int) -> int:
 
 def _cut(values: Tensor, windows: Windows, step: int, side: int) -> Tensor:
     """As `second.cut`, where the values lie."""
-    places = torch.from_numpy(np.column_stack([windows.tile, step * windows.corner])).to(values.device)
+    positions = torch.from_numpy(np.column_stack([windows.tile, step * windows.corner])).to(values.device)
     steps = torch.arange(side, device=values.device)
-    rows, columns = (places[:, axis, None] + steps for axis in (1, 2))
-    return values[places[:, 0, None, None], rows[:, :, None], columns[:, None, :]]
+    rows, columns = (positions[:, axis, None] + steps for axis in (1, 2))
+    return values[positions[:, 0, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def _stacked(batch: tuple[T, list[RGB]]) -> tuple[T, Tensor]:
@@ -392,10 +392,10 @@ PORTABLE = 1
 
 def page_locked(memory: mmap) -> Callable[[], object]:
     """Memory from which a GPU fetches by itself, where the system allows that; and how to undo it."""
-    lock, place = torch.cuda.cudart(), np.frombuffer(memory, np.uint8)
-    if lock.cudaHostRegister(place.ctypes.data, place.nbytes, PORTABLE) != lock.cudaError.success:
+    lock, position = torch.cuda.cudart(), np.frombuffer(memory, np.uint8)
+    if lock.cudaHostRegister(position.ctypes.data, position.nbytes, PORTABLE) != lock.cudaError.success:
         return lambda: None
-    return partial(lock.cudaHostUnregister, place.ctypes.data)
+    return partial(lock.cudaHostUnregister, position.ctypes.data)
 
 
 def fits_kernels(network: nn.Sequential) -> bool:

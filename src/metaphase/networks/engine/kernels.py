@@ -15,20 +15,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _load(place, plane, mask, split: tl.constexpr):
-    value = tl.load(place, mask=mask, other=0.0)
+def _load(position, plane, mask, split: tl.constexpr):
+    value = tl.load(position, mask=mask, other=0.0)
     remainder = value
     if split:
-        remainder = tl.load(place + plane, mask=mask, other=0.0)
+        remainder = tl.load(position + plane, mask=mask, other=0.0)
     return value, remainder
 
 
 @triton.jit
-def _store(place, plane, value, mask, split: tl.constexpr):
+def _store(position, plane, value, mask, split: tl.constexpr):
     rounded = value.to(tl.float16)
-    tl.store(place, rounded, mask=mask)
+    tl.store(position, rounded, mask=mask)
     if split:
-        tl.store(place + plane, (value - rounded.to(tl.float32)).to(tl.float16), mask=mask)
+        tl.store(position + plane, (value - rounded.to(tl.float32)).to(tl.float16), mask=mask)
 
 
 @triton.jit
@@ -47,9 +47,9 @@ def _leaky(value, slope):
 @triton.jit
 def first_layers(
     image, weight1, weight2, out, plane, total, in_h, in_w, out_h, out_w, slope, scale, centre,
-    filters: tl.constexpr, places: tl.constexpr, width: tl.constexpr, split: tl.constexpr,
+    filters: tl.constexpr, positions: tl.constexpr, width: tl.constexpr, split: tl.constexpr,
 ):  # fmt: skip
-    m = tl.program_id(0) * places + tl.arange(0, places)
+    m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < total
     batch, rest = m // (out_h * out_w), m % (out_h * out_w)
     corner = ((batch * in_h + 2 * (rest // out_w)) * in_w + 2 * (rest % out_w)) * 3
@@ -57,12 +57,12 @@ def first_layers(
     tap = (k // 9) * in_w * 3 + k % 9
     everywhere = n[None, :] < width
     first, first_rest = _load(weight1 + k[:, None] * width + n[None, :], 32 * width, everywhere, split)
-    result = tl.zeros((places, width), dtype=tl.float32)
+    result = tl.zeros((positions, width), dtype=tl.float32)
     for y in tl.static_range(3):
         for x in tl.static_range(3):
-            place = corner + (y * in_w + x) * 3
+            position = corner + (y * in_w + x) * 3
             valid = inside[:, None] & (k < 27)[None, :]
-            pixels = tl.load(image + place[:, None] + tap[None, :], mask=valid, other=0).to(tl.float32)
+            pixels = tl.load(image + position[:, None] + tap[None, :], mask=valid, other=0).to(tl.float32)
             pixels = tl.where((k < 27)[None, :], (pixels - centre) * scale, (k == 27)[None, :].to(tl.float32))
             exact = pixels.to(tl.float16)
             hidden = tl.dot(exact, first)
@@ -82,22 +82,22 @@ def first_layers(
 def convolution(
     image, weight, out, in_plane, weight_plane, out_plane, total, in_h, in_w, out_h, out_w, slope,
     stride: tl.constexpr, channels: tl.constexpr, filters: tl.constexpr,
-    places: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, split: tl.constexpr,
+    positions: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, split: tl.constexpr,
 ):  # fmt: skip
-    m = tl.program_id(0) * places + tl.arange(0, places)
+    m = tl.program_id(0) * positions + tl.arange(0, positions)
     n = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = m < total
     batch, rest = m // (out_h * out_w), m % (out_h * out_w)
     corner = ((batch * in_h + stride * (rest // out_w)) * in_w + stride * (rest % out_w)) * channels
     run: tl.constexpr = 3 * channels
-    result = tl.zeros((places, columns), dtype=tl.float32)
+    result = tl.zeros((positions, columns), dtype=tl.float32)
     for y in tl.static_range(3):
         for first in range(0, run, depth):
             k = first + tl.arange(0, depth)
-            place = image + (corner + y * in_w * channels)[:, None] + k[None, :]
-            a, a_rest = _load(place, in_plane, inside[:, None] & (k < run)[None, :], split)
-            place = weight + (y * run + k)[:, None] * filters + n[None, :]
-            b, b_rest = _load(place, weight_plane, (k < run)[:, None] & (n < filters)[None, :], split)
+            position = image + (corner + y * in_w * channels)[:, None] + k[None, :]
+            a, a_rest = _load(position, in_plane, inside[:, None] & (k < run)[None, :], split)
+            position = weight + (y * run + k)[:, None] * filters + n[None, :]
+            b, b_rest = _load(position, weight_plane, (k < run)[:, None] & (n < filters)[None, :], split)
             result = _multiply(a, a_rest, b, b_rest, result, split)
     mask = inside[:, None] & (n < filters)[None, :]
     _store(out + m[:, None] * filters + n[None, :], out_plane, _leaky(result, slope), mask, split)
@@ -110,8 +110,8 @@ def forward_x(
     channels: tl.constexpr, chunk: tl.constexpr, split: tl.constexpr,
 ):  # fmt: skip
     y, block = tl.program_id(0), tl.program_id(1)
-    tile, place = block // tile_blocks, block % tile_blocks
-    top, left = (place // columns) * outputs + y, (place % columns) * outputs
+    tile, position = block // tile_blocks, block % tile_blocks
+    top, left = (position // columns) * outputs + y, (position % columns) * outputs
     x, f = tl.arange(0, padded), tl.arange(0, 2 * frequencies)
     transform, transform_rest = _load(
         matrix + f[:, None] * padded + x[None, :], 2 * frequencies * padded, x[None, :] < padded, split
@@ -138,11 +138,11 @@ def along_y(
     for first in range(0, inner, depth):
         k = first + tl.arange(0, depth)
         a, a_rest = _load(matrix + m[:, None] * inner + k[None, :], rows * inner, (m < rows)[:, None], split)
-        place = values + (frequency * inner + k)[:, None] * width + n[None, :]
-        b, b_rest = _load(place, in_plane, (n < width)[None, :], split)
+        position = values + (frequency * inner + k)[:, None] * width + n[None, :]
+        b, b_rest = _load(position, in_plane, (n < width)[None, :], split)
         result = _multiply(a, a_rest, b, b_rest, result, split)
-    place = out + (frequency * rows + m)[:, None] * width + n[None, :]
-    _store(place, out_plane, result, (m < rows)[:, None] & (n < width)[None, :], split)
+    position = out + (frequency * rows + m)[:, None] * width + n[None, :]
+    _store(position, out_plane, result, (m < rows)[:, None] & (n < width)[None, :], split)
 
 
 @triton.jit
@@ -188,9 +188,9 @@ def finish(
 ):  # fmt: skip
     y, block = tl.program_id(0), tl.program_id(1)
     f, x = tl.arange(0, 2 * frequencies), tl.arange(0, padded_outputs)
-    place = matrix + x[:, None] * (2 * frequencies) + f[None, :]
+    position = matrix + x[:, None] * (2 * frequencies) + f[None, :]
     matrix_plane: tl.constexpr = padded_outputs * 2 * frequencies
-    transform, transform_rest = _load(place, matrix_plane, f[None, :] < 2 * frequencies, split)
+    transform, transform_rest = _load(position, matrix_plane, f[None, :] < 2 * frequencies, split)
     source = rows_in + (f[:, None].to(tl.int64) * outputs + y) * blocks * filters + block * filters
     logits = tl.zeros((padded_outputs,), dtype=tl.float32)
     for first in range(0, filters, chunk):

@@ -25,10 +25,10 @@ def first_layers(
     out_h, out_w = (in_h - 5) // 2 + 1, (in_w - 5) // 2 + 1
     planes, _, width = weight1.shape
     out = torch.empty(planes, tiles, out_h, out_w, filters, dtype=torch.float16, device=image.device)
-    total, places = tiles * out_h * out_w, 128
-    kernels.first_layers[(triton.cdiv(total, places),)](
+    total, positions = tiles * out_h * out_w, 128
+    kernels.first_layers[(triton.cdiv(total, positions),)](
         image, weight1, weight2, out, out.stride(0), total, in_h, in_w, out_h, out_w, slope, scale, centre,
-        filters=filters, places=places, width=width, split=planes == 2, num_warps=4,
+        filters=filters, positions=positions, width=width, split=planes == 2, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -42,11 +42,11 @@ def convolution(image: Tensor, weight: Tensor, stride: int, slope: float) -> Ten
     out_h, out_w, filters = (in_h - 3) // stride + 1, (in_w - 3) // stride + 1, weight.shape[-1]
     out = torch.empty(planes, tiles, out_h, out_w, filters, dtype=torch.float16, device=image.device)
     total = tiles * out_h * out_w
-    places, columns, depth, warps = (128, 64, 32, 4) if planes == 2 else (256, 64, 32, 8)
-    kernels.convolution[(triton.cdiv(total, places), triton.cdiv(filters, columns))](
+    positions, columns, depth, warps = (128, 64, 32, 4) if planes == 2 else (256, 64, 32, 8)
+    kernels.convolution[(triton.cdiv(total, positions), triton.cdiv(filters, columns))](
         image, weight, out, image.stride(0), weight.stride(0), out.stride(0), total, in_h, in_w, out_h, out_w,
-        slope, stride=stride, channels=channels, filters=filters, places=places, columns=columns, depth=depth,
-        split=planes == 2, num_warps=warps,
+        slope, stride=stride, channels=channels, filters=filters, positions=positions, columns=columns,
+        depth=depth, split=planes == 2, num_warps=warps,
     )  # fmt: skip
     return out
 

@@ -17,7 +17,7 @@ from scipy.special import expit, log_expit, logit, logsumexp
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.foreign import parsing, raised, told
+from metaphase.base.foreign import described, parsing, raised
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import (
     OUTPUT_STRIDE_PX,
@@ -27,7 +27,7 @@ from metaphase.networks.cards import (
     vouched_bytes,
 )
 from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
-from metaphase.networks.engine.places import BORDER, Peaks, collect, is_peak, reaches, smoothed
+from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.second import (
     ANSWER_PX,
     MARGIN,
@@ -35,7 +35,7 @@ from metaphase.networks.engine.second import (
     answered,
     asked,
     cut,
-    look_again,
+    re_check,
     refuse_components,
 )
 from metaphase.networks.engine.settings import (
@@ -351,7 +351,7 @@ class OnnxBatch:
         if second is not None:
             first = collect(own, is_peak(own, second.floor))
             quick = None if self.engine.quick is None else self._quick_answers
-            peaks = look_again(first, self._answers, self.sigma, floor, before, quick)
+            peaks = re_check(first, self._answers, self.sigma, floor, before, quick)
         else:
             logits = before(own)
             peak = (is_peak if maxima else reaches)(logits, floor)
@@ -435,7 +435,7 @@ def _checked(logits: Any, tiles: Pixels) -> Floats32:
     """An answer that is as it should be."""
     if isinstance(logits, Exception):
         raise DeviceError(
-            f"ONNX Runtime failed ({told(logits)})",
+            f"ONNX Runtime failed ({described(logits)})",
             next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
         ) from logits
     sides = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in tiles.shape[1:3])

@@ -8,7 +8,7 @@ from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.networks.engine.places import BORDER, EARLIER, Peaks, smoothing_reach
+from metaphase.networks.engine.positions import BORDER, EARLIER, Peaks, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -20,8 +20,8 @@ def smoothed(logits: Tensor, sigma: float) -> Tensor:
     reach = smoothing_reach(sigma)
     if reach == 0:
         return logits
-    places = torch.arange(-reach, reach + 1, device=logits.device, dtype=torch.float32)
-    weights = torch.exp(-(places**2) / (2 * sigma**2))
+    positions = torch.arange(-reach, reach + 1, device=logits.device, dtype=torch.float32)
+    weights = torch.exp(-(positions**2) / (2 * sigma**2))
     weights = weights / weights.sum()
     both = torch.stack([torch.sigmoid(logits), torch.sigmoid(-logits)]).flatten(0, 1)[:, None]
     rows = functional.conv2d(both, weights[None, None, :, None])

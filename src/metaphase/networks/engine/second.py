@@ -13,7 +13,15 @@ from scipy.special import expit, logit
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.places import BORDER, Mask, Peaks, collect, is_peak, smoothed, smoothing_reach
+from metaphase.networks.engine.positions import (
+    BORDER,
+    Mask,
+    Peaks,
+    collect,
+    is_peak,
+    smoothed,
+    smoothing_reach,
+)
 from metaphase.networks.engine.settings import Calibration, PeakConfig
 
 NEAR, FAR = 1, 5
@@ -73,7 +81,7 @@ def refuse_components(config: PeakConfig) -> None:
         )
 
 
-def look_again(
+def re_check(
     first: Peaks,
     answers: Answers,
     sigma: float,
@@ -131,8 +139,8 @@ def answered(
     Places are counted as in `look_again`; tiles have `tile_px` rows and columns, and networks see windows of
     `window_px` at once.
     """
-    places = np.column_stack([found.row, found.column]) + (MARGIN + smoothing_reach(sigma))
-    corner = np.rint(OUTPUT_STRIDE_PX * (places - ANSWER_REACH)).astype(np.int64)
+    positions = np.column_stack([found.row, found.column]) + (MARGIN + smoothing_reach(sigma))
+    corner = np.rint(OUTPUT_STRIDE_PX * (positions - ANSWER_REACH)).astype(np.int64)
     corner = corner.clip(0, np.subtract(tile_px, ANSWER_PX))  # it fits, unless hardly anything is smoothed
     windows = Windows(found.map_index, corner, 2 * ANSWER_REACH + 1)
     parts = [view_logits(squares(some), window_logits) for some in windows.split(answered_at_once(window_px))]

@@ -18,7 +18,7 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.places import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
 from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides import (
     WORKING_MPP,
@@ -251,8 +251,8 @@ def _results(
     for index, tile in enumerate(tiles):
         mine = _in_core(peaks, index, tile)
         x, y = (
-            origin + first_px + OUTPUT_STRIDE_PX * place[mine]
-            for origin, place in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
+            origin + first_px + OUTPUT_STRIDE_PX * position[mine]
+            for origin, position in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
         )
         points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
         yield TileResult(tile, points, None if images is None else _core_map(images[index], tile))
@@ -272,8 +272,8 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
 
 def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:
     """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
-    place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-    inside = (place < (tile.core.height, tile.core.width)).all(axis=1)
+    position = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
+    inside = (position < (tile.core.height, tile.core.width)).all(axis=1)
     found: npt.NDArray[np.bool_] = inside & (peaks.map_index == index)
     return found
 

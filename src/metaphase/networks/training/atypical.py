@@ -21,7 +21,7 @@ from metaphase.networks.training.images import LabelledImage
 from metaphase.networks.training.windows import ViewConfig, Windows
 
 FIGURE_PX, FOLDS, ANSWERED_AT_ONCE = 128, 5, 512
-DOUBT = 0.05
+WARNING = 0.05
 """How far labels are from certain: pathologists differ about many figures."""
 Progress = Callable[[float], None]
 
@@ -41,9 +41,9 @@ class Figures:
     def of(cls, windows: Windows) -> Figures:
         """Those of the images that windows are cut from."""
         rows = [
-            (number, place, flag)
+            (number, position, flag)
             for number, image in enumerate(windows.images)
-            for place, flag in zip(image.of(MITOSIS), image.atypical, strict=True)
+            for position, flag in zip(image.of(MITOSIS), image.atypical, strict=True)
             if not np.isnan(flag)
         ]
         atypical = np.array([flag > 0 for _, _, flag in rows], np.bool_)
@@ -53,7 +53,7 @@ class Figures:
                 next_step="fill the reference table's column atypical (1 or 0), or set atypical_steps = 0",
             )
         numbers = [number for number, _, _ in rows]
-        corner = np.array([np.round(place[::-1] - FIGURE_PX / 2) for _, place, _ in rows], np.int64)
+        corner = np.array([np.round(position[::-1] - FIGURE_PX / 2) for _, position, _ in rows], np.int64)
         size = np.array([windows.images[number].pixels.shape[:2] for number in numbers], np.int64)
         pixels = windows.pixels.cut(numbers, corner, np.zeros_like(size), size, FIGURE_PX)
         laboratory = windows.laboratory[numbers]
@@ -79,7 +79,7 @@ def taught_figures(
     generator = torch.Generator(device).manual_seed(seed)
     rng = np.random.default_rng(seed)
     numbers, odds = np.flatnonzero(mine), figures.odds[mine] / figures.odds[mine].sum()
-    wanted = torch.from_numpy(DOUBT + (1 - 2 * DOUBT) * figures.atypical.astype(np.float32)).to(device)
+    wanted = torch.from_numpy(WARNING + (1 - 2 * WARNING) * figures.atypical.astype(np.float32)).to(device)
     learner = Learner(network, 1)
     optimizer = torch.optim.AdamW(network.parameters(), lesson.learning_rate, weight_decay=1e-4)
     for step in range(lesson.steps):

@@ -145,8 +145,8 @@ def read_config(path: str | Path) -> TrainingConfig:
     with blamed(path):
         config = settings_of(TrainingConfig, values)
 
-    def beside(places: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(resolved(path.parent, str(place)) for place in places)
+    def beside(positions: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(resolved(path.parent, str(position)) for position in positions)
 
     return replace(
         config,

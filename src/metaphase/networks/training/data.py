@@ -190,8 +190,8 @@ class Feeder:
     def __call__(self, batches: Integers) -> Iterator[Tensor]:
         """uint8 pixels (batch, side, side, 3) for each row of `batches`."""
         if self._resident is not None:
-            places = np.searchsorted(self._rows, batches)
-            for rows in torch.from_numpy(places).to(self._device):
+            positions = np.searchsorted(self._rows, batches)
+            for rows in torch.from_numpy(positions).to(self._device):
                 yield self._resident[rows]
             return
         cores = available_cores()

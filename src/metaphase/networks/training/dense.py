@@ -30,7 +30,7 @@ from metaphase.detections.matching import suppress
 from metaphase.networks.architectures import EFFICIENT_EPSILON, InvertedBlock, PixelScale
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
-from metaphase.networks.engine.places import smoothing_reach
+from metaphase.networks.engine.positions import smoothing_reach
 from metaphase.networks.engine.second import ANSWER_PX, FAR, answered_at_once, view_logits
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 from metaphase.networks.training.progress import Progress, load_state, save_state
@@ -46,7 +46,7 @@ MINE_AT = (0.35, 0.7)
 """Shares of the steps after which a network that learns from labels alone looks for its errors."""
 FLOOR = 0.1
 """Lowest probability of a pair that is written down."""
-TOLD_EVERY_S = 1.0
+REPORT_EVERY_S = 1.0
 Report = Callable[[str, float, float], None]
 
 # ---- teachers ----
@@ -217,7 +217,7 @@ def maxima(logits: Tensor, smooth_um: float, floor: float) -> Floats:
     reach = smoothing_reach(sigma) + 1
     values = smoothed(functional.pad(logits[None], (reach,) * 4, mode="replicate")[0], sigma)
     found = collect(values, is_peak(values, floor))
-    x, y = ((place - 1 + 0.5) * CELL_PX for place in (found.column, found.row))
+    x, y = ((position - 1 + 0.5) * CELL_PX for position in (found.column, found.row))
     return np.column_stack([x, y, found.probability, found.output - 1])
 
 
@@ -398,7 +398,7 @@ class DenseTraining:
     def finish(self, report: Report) -> dict[str, nn.Module]:
         """The running means after all steps; goes on where an earlier call was stopped."""
         self._resume()
-        saved = told = time.monotonic()
+        saved = reported = time.monotonic()
         while self.progress.step < self.lesson.steps:
             step = self.progress.step
             if step in self.mine_at:
@@ -407,8 +407,8 @@ class DenseTraining:
             self._step(step)
             self.progress.step += 1
             now = time.monotonic()
-            if now - told > TOLD_EVERY_S:
-                told = now
+            if now - reported > REPORT_EVERY_S:
+                reported = now
                 self._check()
                 shown = f"{', '.join(self.networks)}  loss {float(self.loss):.4f}"
                 report(shown, self.progress.step, self.lesson.steps)

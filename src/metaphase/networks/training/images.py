@@ -164,13 +164,13 @@ def _image(
     source: ImageSource, pixels: RGB, corner: tuple[float, float], scale: float, part: str = ""
 ) -> LabelledImage:
     table = source.points
-    places = (table[["x", "y"]].to_numpy(np.float64) - corner) / scale
+    positions = (table[["x", "y"]].to_numpy(np.float64) - corner) / scale
     size = np.array(pixels.shape[1::-1])
-    near = ((places >= -BEYOND_PX) & (places < size + BEYOND_PX)).all(axis=1)
+    near = ((positions >= -BEYOND_PX) & (positions < size + BEYOND_PX)).all(axis=1)
     label = table["label"].to_numpy(str)
     flags = table["atypical"] if "atypical" in table.columns else pd.Series(np.nan, table.index)
     atypical = pd.to_numeric(flags, errors="coerce").to_numpy(np.float64)
-    points = {name: places[near & (label == name)] for name in LABELS}
+    points = {name: positions[near & (label == name)] for name in LABELS}
     return LabelledImage(
         name=f"{source.name}{part}",
         laboratory=source.laboratory,

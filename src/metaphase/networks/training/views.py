@@ -75,8 +75,8 @@ def with_seams(pixels: Tensor, share: float, generator: Generator) -> Tensor:
     unit = torch.rand((6, count), generator=generator, device=pixels.device)
     reach = LEAST_PX + unit[:2] * (FURTHEST * side - LEAST_PX)
     sign = torch.where(unit[2:4] < 0.5, -1.0, 1.0)
-    place = torch.arange(side, device=pixels.device) - (side - 1) / 2
-    beyond = sign[:, :, None] * place > reach[:, :, None]
+    position = torch.arange(side, device=pixels.device) - (side - 1) / 2
+    beyond = sign[:, :, None] * position > reach[:, :, None]
     foreign = beyond[0][:, :, None] | beyond[1][:, None, :]
     foreign &= (unit[4] < share)[:, None, None]
     glass = (unit[5] < GLASS_SHARE)[:, None, None, None]

@@ -59,7 +59,7 @@ def label_cells(image: LabelledImage) -> Cells:
             cells[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1] = NO
     for label, near, far in ((IGNORE, 0.0, PAINTED_UM), (MITOSIS, POSITIVE_UM, IGNORE_UM)):
         for point in image.of(label):
-            top, left = (max(0, int((place - far / MPP) // CELL_PX)) for place in point[::-1])
+            top, left = (max(0, int((position - far / MPP) // CELL_PX)) for position in point[::-1])
             part = (
                 slice(top, top + 2 * round(far / MPP / CELL_PX) + 3),
                 slice(left, left + 2 * round(far / MPP / CELL_PX) + 3),
@@ -145,8 +145,8 @@ class Windows:
         share = np.array([KINDS[kind] for kind in kinds])
         chosen = [kinds[number] for number in rng.choice(len(kinds), count, p=share / share.sum())]
         numbers = [self._number(kind, rng) for kind in chosen]
-        places = [self._place(number, kind, rng) for number, kind in zip(numbers, chosen, strict=True)]
-        corner, first, last = (np.stack(parts) for parts in zip(*places, strict=True))
+        positions = [self._position(number, kind, rng) for number, kind in zip(numbers, chosen, strict=True)]
+        corner, first, last = (np.stack(parts) for parts in zip(*positions, strict=True))
         pixels, cells, answers = self._cut(numbers, corner, first, last)
         inside = _inside(corner, first, last, self.device)
         in_cells = functional.avg_pool2d(inside[:, None], CELL_PX)[:, 0]
@@ -197,20 +197,20 @@ class Windows:
         after = torch.where(mine >= 0.5, before, labels)
         cells[framed] = after.masked_fill(seam, ANY)
 
-    def _place(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Pair, Pair, Pair]:
+    def _position(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Pair, Pair, Pair]:
         """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
         one = self.images[number]
         size = np.array(one.pixels.shape[:2])
         points = one.of(MITOSIS) if kind == "mitoses" else self.hard[number] if kind == "hard" else ()
         if len(points):
-            place = points[rng.integers(len(points))][::-1]
-            middle = place + rng.uniform(-56, 56, 2)
+            position = points[rng.integers(len(points))][::-1]
+            middle = position + rng.uniform(-56, 56, 2)
         else:
-            middle = place = rng.uniform(0, 1, 2) * size
+            middle = position = rng.uniform(0, 1, 2) * size
         first, last = np.zeros(2), size.astype(float)
         if one.is_crop or (self.is_crop.any() and rng.random() < FRAMED):
             side = rng.uniform(*FRAME_PX, 2)
-            first = np.clip(place - rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
+            first = np.clip(position - rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
             last = np.minimum(first + side, size)
             middle = (first + last) / 2 + rng.uniform(-24, 24, 2)
         corner = CELL_PX * np.round((middle - SOURCE_PX / 2) / CELL_PX)
@@ -222,8 +222,8 @@ class Windows:
 def _inside(corner: Pair, first: Pair, last: Pair, device: torch.device) -> Tensor:
     """How far pixels (n, side, side) of squares lie inside rectangles, from 0 to 1; rows first."""
     sides = [torch.from_numpy(each).to(device, torch.float32)[:, :, None] for each in (corner, first, last)]
-    place = sides[0] + torch.arange(SOURCE_PX, device=device) + 0.5
-    along = torch.sigmoid(torch.minimum(place - sides[1], sides[2] - place) / SEAM_PX)
+    position = sides[0] + torch.arange(SOURCE_PX, device=device) + 0.5
+    along = torch.sigmoid(torch.minimum(position - sides[1], sides[2] - position) / SEAM_PX)
     return along[:, 0, :, None] * along[:, 1, None, :]
 
 
@@ -258,19 +258,20 @@ class Flat:
 
     def cut(self, numbers: list[int], corner: Pair, first: Pair, last: Pair, side: int) -> Tensor:
         """Squares from (n, 2) corners on, mirrored beyond the rectangles from `first` to `last`."""
-        places = _mirrored(corner[:, :, None] + np.arange(side), first[:, :, None], last[:, :, None])
-        rows = self.start[numbers][:, None] + places[:, 0] * self.width[numbers][:, None]
+        positions = _mirrored(corner[:, :, None] + np.arange(side), first[:, :, None], last[:, :, None])
+        rows = self.start[numbers][:, None] + positions[:, 0] * self.width[numbers][:, None]
         device = self.values.device
         index = (
-            torch.from_numpy(rows).to(device)[:, :, None] + torch.from_numpy(places[:, 1]).to(device)[:, None]
+            torch.from_numpy(rows).to(device)[:, :, None]
+            + torch.from_numpy(positions[:, 1]).to(device)[:, None]
         )
         return self.values[index]
 
 
-def _mirrored(places: Pair, first: Pair, last: Pair) -> Pair:
+def _mirrored(positions: Pair, first: Pair, last: Pair) -> Pair:
     """Places along sides that are mirrored at `first` and `last`."""
     length = last - first
-    inside = (places - first) % (2 * length)
+    inside = (positions - first) % (2 * length)
     return np.asarray(first + np.where(inside < length, inside, 2 * length - 1 - inside), np.int64)
 
 
@@ -301,9 +302,9 @@ class Views:
         )
         self.mixer = StainMixer(windows.appearances, config.stain_mix).to(device)
         self.generator = torch.Generator(device)
-        place = torch.arange(SOURCE_PX, device=device, dtype=torch.float32)
-        self.places = torch.stack(
-            [place.expand(SOURCE_PX, SOURCE_PX), place[:, None].expand(SOURCE_PX, SOURCE_PX)]
+        position = torch.arange(SOURCE_PX, device=device, dtype=torch.float32)
+        self.positions = torch.stack(
+            [position.expand(SOURCE_PX, SOURCE_PX), position[:, None].expand(SOURCE_PX, SOURCE_PX)]
         )[None]
         self.pool = ThreadPoolExecutor(1)
         self.waiting: dict[int, Future[Batch]] = {}
@@ -321,7 +322,7 @@ class Views:
         grid = self.augment.pixels
         if draw.nodes is not None:
             grid = grid + displacement(draw.nodes, self.augment.spread, self.augment.config.elastic_alpha_px)
-        origin = resample(self.places.expand(len(images), -1, -1, -1), grid, draw)
+        origin = resample(self.positions.expand(len(images), -1, -1, -1), grid, draw)
         origin = functional.avg_pool2d(origin, CELL_PX)  # where each cell's middle came from
         column, row = ((origin / CELL_PX).floor().long().clamp_(0, SOURCE_PX // CELL_PX - 1)).unbind(1)
         number = torch.arange(len(images), device=images.device)[:, None, None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metaphase.base.errors import Caution, Cautions, unique
+from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.files import write_text
 from metaphase.counting.calibration import atypical_share
 from metaphase.reports.pages import render
@@ -130,18 +130,18 @@ def _listed_from(result: ReportInput) -> float:
     return float(point.get("delta", result.threshold))
 
 
-def _warnings(slide: Slide, result: ReportInput, points: Points) -> Cautions:
+def _warnings(slide: Slide, result: ReportInput, points: Points) -> ResultWarnings:
     """Each different warning once, and each piece of advice with the first that calls for it."""
     found = [*result.warnings, *slide.info.warnings, *result.tissue.warnings, *result.score.warnings]
     if points.dropped:
         text = f"{points.dropped} detections without a finite place or probability are left out"
-        found.append(Caution("points-left-out", text))
+        found.append(ResultWarning("points-left-out", text))
     given: set[str] = set()
     shown = []
-    for caution in unique(found):
-        advice = "" if caution.next_step in given else caution.next_step
+    for warning in unique(found):
+        advice = "" if warning.next_step in given else warning.next_step
         given.add(advice)
-        shown.append(Caution(caution.code, _sentence(caution.text), _sentence(advice)))
+        shown.append(ResultWarning(warning.code, _sentence(warning.text), _sentence(advice)))
     return tuple(shown)
 
 

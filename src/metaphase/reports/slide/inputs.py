@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats, Mask
-from metaphase.base.errors import Cautions
+from metaphase.base.errors import ResultWarnings
 from metaphase.base.tables import require_columns
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import measure, number
@@ -37,7 +37,7 @@ class ReportInput:
     """The model card as plain values (`ModelCard.model_dump()`), so that this package needs no torch."""
     points: Mapping[str, Any] = field(default_factory=dict)
     """The operating points used, as plain values by name (`mitoses`, `count`)."""
-    warnings: Cautions = ()
+    warnings: ResultWarnings = ()
     """What to beware of, besides the warnings of slide, tissue and score, which are added."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds by step; `total` is the time from start to end where the steps overlap."""

@@ -79,7 +79,7 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> Overview:
         outline=outline_path(result.tissue, frame),
         heat=heat_of(result.score.density, frame),
         hotspot=hotspot_circle(result, frame),
-        dots=dots_path(frame.place(points.x[shown], points.y[shown])),
+        dots=dots_path(frame.position(points.x[shown], points.y[shown])),
         dots_left_out=int(points.counted.sum()) - len(shown),
         crowded=len(shown) >= CROWDED_DOTS,
         bar=scale_bar(frame, slide.mpp),
@@ -91,7 +91,7 @@ def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
     hotspot = drawable(result.score.hotspot)
     if hotspot is None:
         return None
-    x, y = frame.place(hotspot.x, hotspot.y)
+    x, y = frame.position(hotspot.x, hotspot.y)
     return Circle(float(x), float(y), hotspot.radius_px * frame.units_per_px)
 
 
@@ -100,7 +100,7 @@ def outline_path(tissue: TissueMask, frame: Frame) -> str:
     coarse = coarse_tissue(tissue)
     tolerance = max(OUTLINE_UNITS, OUTLINE_MASK_SHARE * coarse.scale * frame.units_per_px)
     units = shapely.MultiPolygon(list(coarse.polygons()))
-    units = shapely.transform(units, lambda corners: frame.place(corners[:, 0], corners[:, 1]))
+    units = shapely.transform(units, lambda corners: frame.position(corners[:, 0], corners[:, 1]))
     simple = shapely.get_parts(shapely.simplify(units, tolerance))
     pieces = [part for part in simple if part.area > (4 * OUTLINE_UNITS) ** 2]
     return "".join(_ring(ring) for part in pieces for ring in (part.exterior, *part.interiors))
@@ -115,7 +115,7 @@ def heat_of(density: DensityMap | None, frame: Frame) -> Heat | None:
     if highest <= 0:
         return None
     rows, columns = values.shape
-    x, y = frame.place(density.x, density.y)
+    x, y = frame.position(density.x, density.y)
     step = density.step_px * frame.units_per_px
     ticks = ("0", _tick(highest / 2), _tick(highest))
     picture = png_uri(heat_colours(_small(values) / highest))
@@ -235,10 +235,10 @@ def _box(slide: Slide, result: ReportInput) -> Box | None:
 
 def _rings(frame: Frame, points: Points) -> tuple[Ring, ...]:
     """Counted mitoses in view, the most probable ones where there are very many."""
-    places = frame.place(points.x, points.y)
-    inside = ((places >= 0) & (places <= (frame.width, frame.height))).all(axis=1)
+    positions = frame.position(points.x, points.y)
+    inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
     chosen = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
-    return tuple(Ring(int(i) + 1, *map(float, places[i].round(1))) for i in chosen)
+    return tuple(Ring(int(i) + 1, *map(float, positions[i].round(1))) for i in chosen)
 
 
 # ---- detections cut from the slide ----
@@ -350,7 +350,7 @@ def _crop(
 
 
 def _units(frame: Frame, x: float, y: float) -> tuple[float, float]:
-    left, top = frame.place(x, y).round(1)
+    left, top = frame.position(x, y).round(1)
     return float(left), float(top)
 
 

@@ -37,7 +37,7 @@ _MOVED = re.compile(rf"moved {_PLACE.pattern}")
 # ---- places and answers as text ----
 
 
-def place_name(x: float, y: float) -> str:
+def position_name(x: float, y: float) -> str:
     """How a place is called.
 
     >>> place_name(1234.56, 7)
@@ -46,7 +46,7 @@ def place_name(x: float, y: float) -> str:
     return f"{x:.1f} {y:.1f}"
 
 
-def place_of(name: str) -> tuple[float, float] | None:
+def position_of(name: str) -> tuple[float, float] | None:
     """The place of a name; None where it names none."""
     found = _PLACE.fullmatch(name)
     return None if found is None else (float(found[1]), float(found[2]))
@@ -58,10 +58,10 @@ def moved_to(x: float, y: float) -> str:
     >>> moved_to(10, 20.04)
     'moved 10.0 20.0'
     """
-    return f"moved {place_name(x, y)}"
+    return f"moved {position_name(x, y)}"
 
 
-class PlaceLog(AnswerLog):
+class PositionLog(AnswerLog):
     """The answers about one slide, of this size in level-0 pixels, in the folder of its results."""
 
     def __init__(self, folder: Path, width: int, height: int) -> None:
@@ -87,9 +87,11 @@ class PlaceLog(AnswerLog):
         moved = _MOVED.fullmatch(answer or "")
         if moved is None and answer is not None and answer not in VERDICTS:
             return f"{answer[:64]!r} is no answer"
-        places = [place_of(item), *([place_of(f"{moved[1]} {moved[2]}")] if moved else [])]
+        positions = [position_of(item), *([position_of(f"{moved[1]} {moved[2]}")] if moved else [])]
         width, height = self._size
-        if all(place and 0 <= place[0] <= width and 0 <= place[1] <= height for place in places):
+        if all(
+            position and 0 <= position[0] <= width and 0 <= position[1] <= height for position in positions
+        ):
             return ""
         return (
             f"{(f'{item}, {answer}' if moved else item)[:64]!r} is not on the slide of {width} x {height} px"
@@ -120,7 +122,7 @@ class _Votes:
         return UNSURE if answers else ""
 
     @property
-    def place(self) -> tuple[float, float]:
+    def position(self) -> tuple[float, float]:
         """Where it was moved to last, or where it was found."""
         moves = (_MOVED.fullmatch(one.answer) for one in reversed(self.given.values()))
         last = next((move for move in moves if move), None)
@@ -172,7 +174,7 @@ def reviewed_detections(
         figure.given.pop(one.observer, None)
         figure.given[one.observer] = one
     kept = [one for one in figures if not (np.isnan(one.probability) and one.verdict != MITOSIS)]
-    rows = [(*one.place, *_outcome(one), one.verdict, "; ".join(one.given)) for one in kept]
+    rows = [(*one.position, *_outcome(one), one.verdict, "; ".join(one.given)) for one in kept]
     names = ["x", "y", "probability", "label", MACHINE, REVIEWED, REVIEWERS]
     table = pd.DataFrame(rows, columns=names)
     table.insert(0, "slide", slide)
@@ -191,25 +193,25 @@ def _placed(
     figures: list[_Votes], given: Sequence[Given], radius_px: float
 ) -> Iterable[tuple[Given, _Votes]]:
     """Each answer with the figure it is about; mitoses where there is none become figures."""
-    names = {place_name(one.x, one.y): one for one in figures}
+    names = {position_name(one.x, one.y): one for one in figures}
     loose = [one for one in given if one.item not in names]
-    places = np.array([(one.x, one.y) for one in figures]).reshape(-1, 2)
+    positions = np.array([(one.x, one.y) for one in figures]).reshape(-1, 2)
     for one in sorted(loose, key=lambda one: one.answer in (NOT, UNSURE)):
-        place = place_of(one.item)
-        found = None if place is None else _nearest(places, place, radius_px)
-        if place is not None and found is None and one.answer not in (NOT, UNSURE):
+        position = position_of(one.item)
+        found = None if position is None else _nearest(positions, position, radius_px)
+        if position is not None and found is None and one.answer not in (NOT, UNSURE):
             found = len(figures)
-            figures.append(_Votes(*place, float("nan")))
-            places = np.vstack([places, place])
+            figures.append(_Votes(*position, float("nan")))
+            positions = np.vstack([positions, position])
         if found is not None:
             names[one.item] = figures[found]
     return [(one, names[one.item]) for one in given if one.item in names]
 
 
-def _nearest(places: Floats, place: tuple[float, float], radius_px: float) -> int | None:
-    if not len(places):
+def _nearest(positions: Floats, position: tuple[float, float], radius_px: float) -> int | None:
+    if not len(positions):
         return None
-    distance, index = cKDTree(places).query(place)
+    distance, index = cKDTree(positions).query(position)
     return int(index) if distance <= radius_px else None
 
 

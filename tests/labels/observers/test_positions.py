@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.observers.places import (
+from metaphase.labels.observers.positions import (
     MACHINE,
     REVIEWED,
     REVIEWERS,
-    PlaceLog,
+    PositionLog,
     Reviewed,
     moved_to,
-    place_name,
+    position_name,
     reviewed_detections,
 )
 from metaphase.labels.observers.store import Given
@@ -29,7 +29,7 @@ CANDIDATES = pd.DataFrame(
 
 
 def given(observer: str, x: float, y: float, answer: str) -> Given:
-    return Given(observer, place_name(x, y), answer, 1.0, "2026-01-01T00:00:00.000+00:00")
+    return Given(observer, position_name(x, y), answer, 1.0, "2026-01-01T00:00:00.000+00:00")
 
 
 def reviewed(*answers: Given) -> Reviewed:
@@ -93,18 +93,18 @@ def test_a_moved_one_is_a_mitosis_elsewhere() -> None:
 
 
 def test_the_log_takes_places_and_verdicts_only_and_is_its_owner_s(tmp_path: Path) -> None:
-    with PlaceLog(tmp_path, 100, 200) as log:
-        log.record("Anna", place_name(1, 2), "mitosis")
-        log.record("Anna", place_name(1, 2), moved_to(3, 4))
+    with PositionLog(tmp_path, 100, 200) as log:
+        log.record("Anna", position_name(1, 2), "mitosis")
+        log.record("Anna", position_name(1, 2), moved_to(3, 4))
         for item, answer in (
             ("1 2", "mitosis"),
             ("<b>", "not"),
             ("1.0 2.0", "perhaps"),
             ("1.0 2.0", "moved 1"),
-            (place_name(-1, 2), "mitosis"),
-            (place_name(101, 2), "not"),
-            (place_name(1, 201), "unsure"),
-            (place_name(1, 2), moved_to(1e8, 2)),
+            (position_name(-1, 2), "mitosis"),
+            (position_name(101, 2), "not"),
+            (position_name(1, 201), "unsure"),
+            (position_name(1, 2), moved_to(1e8, 2)),
         ):
             with pytest.raises(UsageError):
                 log.record("Anna", item, answer)

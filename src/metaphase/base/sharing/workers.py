@@ -27,15 +27,15 @@ from uuid import uuid4
 
 from metaphase.base.config import read_settings
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.foreign import told
+from metaphase.base.foreign import described
 from metaphase.base.parallel import available_cores
-from metaphase.base.sharing.batch import Attempt, Failure, Hands, Progress
+from metaphase.base.sharing.batch import Attempt, Failure, Progress, Workers
 from metaphase.version import __version__
 
 EXTRA = "pip install 'metaphase[cluster]'"
 DEATHS = 3
 """Workers that an item may take with it before it is given up."""
-TOLD_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 GREETING_S = 20
 """A scheduler that has not greeted by then is none."""
 SILENT = logging.CRITICAL
@@ -97,7 +97,7 @@ class StoppedError(BaseException):
 # ---- on the client's side ----
 
 
-class Crew(Hands):
+class DaskWorkers(Workers):
     """Workers that a client can reach."""
 
     def __init__(self, client: Any, cores: dict[Any, set[int]] | None = None, at_most: int = 1) -> None:
@@ -274,7 +274,7 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
         task = worker.state.tasks.get(key)
         if task is None or task.state in ("cancelled", "released", "forgotten"):
             raise StoppedError
-        if time.monotonic() - told_s > TOLD_EVERY_S:
+        if time.monotonic() - told_s > REPORT_EVERY_S:
             told_s = time.monotonic()
             worker.log_event(topic, ("progress", one.name, (done, total)))
 
@@ -290,9 +290,9 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
 
 
 @contextmanager
-def hired(
+def dask_workers(
     workers: int = 0, scheduler: str = "", cluster: Path | None = None, *, gpus: int = 0
-) -> Iterator[Crew | None]:
+) -> Iterator[DaskWorkers | None]:
     """The crew that is asked for; none where nothing is, and this process does the work."""
     if sum((workers > 0, bool(scheduler), cluster is not None)) > 1:
         raise UsageError(
@@ -324,7 +324,7 @@ def hired(
             else:
                 made, cores = _local(workers, share, gpus)
         with made as where, _client(distributed, where) as client:
-            yield Crew(client, cores, at_most)
+            yield DaskWorkers(client, cores, at_most)
 
 
 def _client(distributed: Any, where: Any) -> Any:
@@ -334,7 +334,7 @@ def _client(distributed: Any, where: Any) -> Any:
         return distributed.Client(where, set_as_default=False)
     except Exception as error:  # whatever a server that is none may say
         foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
-        why = told(error) if foreseen else "what is there speaks otherwise"
+        why = described(error) if foreseen else "what is there speaks otherwise"
         raise UsageError(
             f"no Dask scheduler answers at {where} ({why})",
             next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786",

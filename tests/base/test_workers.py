@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.base.sharing import crews
+from metaphase.base.sharing import workers
 from metaphase.base.sharing.batch import BatchWatch, Failure, Progress, run_batch
-from metaphase.base.sharing.crews import Crew, hired
+from metaphase.base.sharing.workers import DaskWorkers, dask_workers
 
 pytest.importorskip("distributed", reason="the extra cluster is not installed")
 pytestmark = pytest.mark.filterwarnings("default")  # what Dask warns about is not ours
@@ -23,15 +23,15 @@ TRIM = "MALLOC_TRIM_THRESHOLD_"
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[DaskWorkers]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crews, "DEATHS", 0)
-        with hired(workers=2) as made:
+        patch.setattr(workers, "DEATHS", 0)
+        with dask_workers(workers=2) as made:
             assert made is not None
             yield made
 
 
-def test_a_crew_does_what_one_process_does(crew: Crew, tmp_path: Path) -> None:
+def test_a_crew_does_what_one_process_does(pool: DaskWorkers, tmp_path: Path) -> None:
     factor = 3  # closures travel, too
 
     def work(item: int, progress: Progress) -> int:
@@ -53,7 +53,7 @@ def test_a_crew_does_what_one_process_does(crew: Crew, tmp_path: Path) -> None:
 
     items = {f"item {number}": number for number in range(8)}
     ears = Ears()
-    batch = run_batch(items, work, tmp_path / "crew", ears, crew)
+    batch = run_batch(items, work, tmp_path / "crew", ears, pool)
     alone = run_batch(items, work, tmp_path / "alone")
     assert batch.results == alone.results
     assert list(batch.outcomes) == list(items)
@@ -63,13 +63,15 @@ def test_a_crew_does_what_one_process_does(crew: Crew, tmp_path: Path) -> None:
     assert (tmp_path / "crew" / "errors.log").is_file()
 
 
-def test_workers_keep_the_memory_that_they_use_again(crew: Crew, tmp_path: Path) -> None:
+def test_workers_keep_the_memory_that_they_use_again(pool: DaskWorkers, tmp_path: Path) -> None:
     """Without Dask's word to the allocator, with which an engine takes a fifth longer."""
-    told = run_batch({"a": 1}, lambda _item, _progress: os.environ.get(TRIM, "kept"), tmp_path, None, crew)
-    assert told.results == {"a": "kept"}
+    described = run_batch(
+        {"a": 1}, lambda _item, _progress: os.environ.get(TRIM, "kept"), tmp_path, None, pool
+    )
+    assert described.results == {"a": "kept"}
 
 
-def test_a_lost_worker_s_item_is_done_again(crew: Crew, tmp_path: Path) -> None:
+def test_a_lost_worker_s_item_is_done_again(pool: DaskWorkers, tmp_path: Path) -> None:
     def work(item: int, progress: Progress) -> int:
         mark = tmp_path / f"seen-{item}"
         first = not mark.exists()
@@ -79,24 +81,24 @@ def test_a_lost_worker_s_item_is_done_again(crew: Crew, tmp_path: Path) -> None:
         return item
 
     items = {str(number): number for number in range(5)}
-    assert run_batch(items, work, tmp_path / "out", None, crew).results == items
+    assert run_batch(items, work, tmp_path / "out", None, pool).results == items
     assert not (tmp_path / "out" / ".batch").exists()
 
 
-def test_an_item_that_kills_its_workers_is_given_up(crew: Crew, tmp_path: Path) -> None:
+def test_an_item_that_kills_its_workers_is_given_up(pool: DaskWorkers, tmp_path: Path) -> None:
     def work(item: int, progress: Progress) -> int:
         if item == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return item
 
-    batch = run_batch({"0": 0, "1": 1, "2": 2}, work, tmp_path, None, crew)
+    batch = run_batch({"0": 0, "1": 1, "2": 2}, work, tmp_path, None, pool)
     assert set(batch.results) == {"0", "2"}
     assert "workers died of it" in batch.failures[0].message
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GREETING_S", 0.5)
+    monkeypatch.setattr(workers, "GREETING_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         held = []
@@ -108,25 +110,25 @@ def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.
 
         other = threading.Thread(target=answer, daemon=True)
         other.start()
-        told = rf"no Dask scheduler answers at {address} \(what is there speaks otherwise\)"
-        with pytest.raises(UsageError, match=told), hired(scheduler=address):
+        described = rf"no Dask scheduler answers at {address} \(what is there speaks otherwise\)"
+        with pytest.raises(UsageError, match=described), dask_workers(scheduler=address):
             pass
         other.join()
         held[0].close()
 
 
 def test_wrong_use_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of the three"), hired(workers=2, scheduler="tcp://x:1"):
+    with pytest.raises(UsageError, match="one of the three"), dask_workers(workers=2, scheduler="tcp://x:1"):
         pass
     settings = tmp_path / "cluster.toml"
-    for text, told in (
+    for text, described in (
         ('kind = "cloud"', "Known are slurm"),
         ("jobs = 0", "jobs"),
         ("queue = 1", "no setting"),
         ('kind = "lsf"', "needs the command bsub, which is not on this machine. Run this where jobs"),
     ):
         settings.write_text(text)
-        with pytest.raises(UsageError, match=told), hired(cluster=settings):
+        with pytest.raises(UsageError, match=described), dask_workers(cluster=settings):
             pass
 
 
@@ -161,15 +163,15 @@ def test_workers_are_asked_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         shared_temp_directory = "{tmp_path}"
         """
     )
-    with hired(cluster=settings) as crew:
-        assert crew is not None
+    with dask_workers(cluster=settings) as pool:
+        assert pool is not None
         batch = run_batch(
             {"a": 1, "b": 2},
             lambda item, _progress: (item + 1, os.environ.get(TRIM, "kept")),
             tmp_path / "out",
             None,
-            crew,
+            pool,
         )
-        assert crew._resources() == {"GPU": 1}
+        assert pool._resources() == {"GPU": 1}
     assert batch.results == {"a": (2, "kept"), "b": (3, "kept")}
     assert len((tmp_path / "jobs").read_text().splitlines()) == 1
