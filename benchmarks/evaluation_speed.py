@@ -22,7 +22,7 @@ JITTER_PX = 8.0
 
 
 def simulated(slides: int, detections: int, folder: Path) -> tuple[Path, Path]:
-    """Truth of which about 60 % is found, and false detections that are mostly less probable."""
+    """Truth of which about 60 % is found, and false positives that are mostly less probable."""
     generator = np.random.default_rng(0)
     names = np.array([f"case-{index:04}" for index in range(slides)])
     manifest = pd.DataFrame({"case": names, "mpp": MPP, "width": SIDE_PX, "height": SIDE_PX})

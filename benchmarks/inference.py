@@ -167,7 +167,7 @@ def compare(
 ) -> tuple[list[Row], Engine]:
     """Rows of engine and plain on the same images, in turns; on a CPU plain gets a part of the tile.
 
-    What is compared is the network that sees everything; the engine has its second look too.
+    What is compared is the network that sees everything; the engine has its re-check too.
     """
     engine = Engine([network], config, second)
     device, outputs = engine.device, engine.tile_outputs
@@ -340,7 +340,7 @@ def print_rows(rows: list[Row]) -> None:
 def chosen_networks(
     arguments: argparse.Namespace,
 ) -> Iterator[tuple[str, nn.Sequential, Second[nn.Sequential] | None]]:
-    """Each by its name, with its second look: trained ones, or made-up ones of each kind and width."""
+    """Each by its name, with its re-check: trained ones, or made-up ones of each kind and width."""
     for model in arguments.model:
         detector = load_detector([model])
         yield Path(model).stem, detector.networks[0], detector.second  # type: ignore[misc]
@@ -369,7 +369,7 @@ def main() -> None:
         nargs="?",
         choices=("also", "only"),
         const="also",
-        help="slides with the second network everywhere, beside the second look or without it",
+        help="slides with the second network everywhere, beside the re-check or without it",
     )
     parser.add_argument("--compiled", action="store_true", help="also plain networks that PyTorch compiled")
     parser.add_argument("--explore", action="store_true")

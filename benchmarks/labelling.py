@@ -44,7 +44,7 @@ KEY_TO_PICTURE = """async (key) => {
 
 
 def make_project(folder: Path, filler: int) -> Project:
-    """The brown objects of two simulated slides, far from the edges, and as many places at random."""
+    """The brown objects of two simulated slides, far from the edges, and as many positions at random."""
     config = SimulationConfig(cases=2, centres=2, width=SLIDE_PX, height=SLIDE_PX, seed=5)
     simulate_cohort(folder / "cohort", config)
     rng, tables = np.random.default_rng(0), []

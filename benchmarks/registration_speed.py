@@ -80,7 +80,7 @@ def bands(pictures: list[RGB], cells: np.ndarray, offset: np.ndarray) -> Iterato
 
 
 def make_pair(folder: Path, cells: np.ndarray, cases: tuple[Case, ...]) -> None:
-    """Write both slides and the mitoses with their true places."""
+    """Write both slides and the mitoses with their true positions."""
     side = len(cells) * BLOCK_PX
     frames: tuple[tuple[Literal["he", "phh3"], np.ndarray], ...] = (
         ("he", np.zeros(2, int)),

@@ -31,8 +31,8 @@ networks/engine/second.py
 - shift = first.output[which] - side // 2
 + shift = first.output[which]
 networks/engine/streaming.py
-- place = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-+ place = peaks.output * OUTPUT_STRIDE_PX
+- position = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
++ position = peaks.output * OUTPUT_STRIDE_PX
 networks/engine/streaming.py
 - first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX
 + first_px = PATCH_PX + OUTPUT_STRIDE_PX

@@ -1,4 +1,4 @@
-"""The bundled CNN1 and CNN2 on real fields with a known number of mitoses, whose places are not known.
+"""The bundled CNN1 and CNN2 on real fields with a known number of mitoses, whose positions are not known.
 
     python recipes/accuracy/phh3_fields.py --data DATA/phh3-counted [--mpp 0.15 0.2 0.25] [--pictures OUT]
 

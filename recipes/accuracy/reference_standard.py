@@ -109,7 +109,7 @@ def why_missing(mitosis: pd.Series[Any], table: pd.DataFrame) -> str:
     row = _nearest(table, mitosis[["x_phh3", "y_phh3"]].to_numpy(float))
     if row is None:
         return "no candidate, or missed by CNN2"
-    return "registration: wrong place" if row["accepted"] else REFUSALS[row["cause"]]
+    return "registration: wrong position" if row["accepted"] else REFUSALS[row["cause"]]
 
 
 def why_false(point: pd.Series[Any], truth: pd.DataFrame, positive: pd.DataFrame) -> str:
@@ -118,13 +118,13 @@ def why_false(point: pd.Series[Any], truth: pd.DataFrame, positive: pd.DataFrame
     mitosis = _nearest(positive, here)
     if mitosis is not None:
         miss_px = np.hypot(mitosis["x_he"] - point["x"], mitosis["y_he"] - point["y"])
-        return "second point of one mitosis" if miss_px <= RADIUS_PX else "registration: wrong place"
+        return "second point of one mitosis" if miss_px <= RADIUS_PX else "registration: wrong position"
     row = _nearest(truth[truth["in_phh3"]], here)
     return "CNN2: something brown" if row is None else f"CNN2: {row['category'].replace('_', ' ')}"
 
 
 def _nearest(table: pd.DataFrame, position: npt.NDArray[np.float64]) -> pd.Series[Any] | None:
-    """The row within the matching radius of a PHH3 place, if there is one."""
+    """The row within the matching radius of a PHH3 position, if there is one."""
     if not len(table):
         return None
     distance, index = cKDTree(_positions(table, "_phh3")).query(position)
@@ -171,13 +171,13 @@ def placing_error_um(table: pd.DataFrame, truth: pd.DataFrame) -> npt.NDArray[np
 
 
 def print_visibility(cohort: Path, data: Path | None) -> None:
-    """Share of places that pass as visible in H&E, by what is there: simulated, and real where given."""
+    """Share of positions that pass as visible in H&E, by what is there: simulated, and real where given."""
     found: dict[str, list[npt.NDArray[np.float64]]] = {}
     for number, folder in enumerate(sorted(cohort.glob("case*"))):
         truth, rng = pd.read_parquet(folder / "truth.parquet"), np.random.default_rng(number)
         truth["what"] = truth["kind"].where(truth["category"] == "mitosis", truth["category"])
         positions = {str(name): _positions(part, "_he") for name, part in truth.groupby("what")}
-        positions["random place"] = _beside(truth, rng)
+        positions["random position"] = _beside(truth, rng)
         with open_slide(folder / "he.tif") as slide:
             for name, points in positions.items():
                 jittered = points[:60] + rng.normal(0, JITTER_PX, points[:60].shape)
@@ -199,7 +199,7 @@ def _beside(truth: pd.DataFrame, rng: np.random.Generator) -> npt.NDArray[np.flo
 
 
 def _add_real(found: dict[str, list[npt.NDArray[np.float64]]], folder: Path, mpp: float) -> None:
-    """Labelled mitoses and random places of complete fields."""
+    """Labelled mitoses and random positions of complete fields."""
     labels = pd.read_csv(folder / "mitoses.csv")
     rng = np.random.default_rng(0)
     for image, part in labels[labels["label"] == "mitosis"].groupby("image"):
@@ -207,7 +207,7 @@ def _add_real(found: dict[str, list[npt.NDArray[np.float64]]], folder: Path, mpp
             positions = rng.uniform(130, min(slide.width, slide.height) - 130, (6, 2))
             for name, points in (
                 ("labelled mitosis", part[["x", "y"]].to_numpy(float)),
-                ("random place", positions),
+                ("random position", positions),
             ):
                 found.setdefault(f"real {name}", []).append(measure_contrast(slide, points))
 

@@ -58,7 +58,7 @@ def field_errors(data: Path, name: str, labels: pd.DataFrame, painted: pd.DataFr
 
 
 def nearest(positions: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Distance from each place to the nearest of the others; none without others."""
+    """Distance from each position to the nearest of the others; none without others."""
     return cKDTree(others).query(positions)[0] if len(others) and len(positions) else np.zeros(0)
 
 

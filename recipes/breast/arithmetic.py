@@ -1,4 +1,4 @@
-"""What a model finds by faster arithmetic and by its second look, beside what it finds the long way.
+"""What a model finds by faster arithmetic and by its re-check, beside what it finds the long way.
 
 python recipes/breast/arithmetic.py --cohort OUT [--simulated COHORT] [--device cuda] [--precision fast]
 
@@ -157,11 +157,11 @@ def main() -> None:
     detector = load_detector([options.model])
     ways = {
         "everywhere": EngineConfig(device=options.device, precision="float32", exhaustive=True),
-        "second look": EngineConfig(device=options.device, precision="float32"),
+        "re-check": EngineConfig(device=options.device, precision="float32"),
         "as it is": EngineConfig(device=options.device, precision=options.precision),
     }
     ready = {name: ReadyDetector(detector, config) for name, config in ways.items()}
-    watch, seen = watched(ready["second look"]), []
+    watch, seen = watched(ready["re-check"]), []
     print("| | point | way | arithmetic | kept | largest move | F1, long way | F1 |\n" + "|---" * 8 + "|")
     for source, images in by_source.items():
         watch.sides.clear()

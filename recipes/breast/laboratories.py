@@ -5,8 +5,8 @@
     python recipes/breast/laboratories.py --cohort OUT --folder FOLDER --table
 
 OUT has the tables of breast_cohort.py. Three times a third of the laboratories is left out and a teacher
-learns from the others. The threshold that gives at most 2, 4 or 8 false detections per mm2 in validation
-patients of the others is tried on those left out. Fields count by recall, F1 and false detections, crops by
+learns from the others. The threshold that gives at most 2, 4 or 8 false positives per mm2 in validation
+patients of the others is tried on those left out. Fields count by recall, F1 and false positives, crops by
 recall, TUPAC's look-alikes by how many are taken for mitoses. MiDeSeC, which no choice trains on, is reported
 beside it and chooses nothing. `--table` reads what was found earlier.
 """
@@ -225,7 +225,7 @@ def mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def figures(images: Sequence[LabelledImage], found: Found, threshold: float) -> dict[str, float]:
-    """Recall, F1 and false detections per mm2."""
+    """Recall, F1 and false positives per mm2."""
     part = marked(images, found, RADIUS_UM)
     true, false = (values[:, 0].sum() for values in slide_counts(part, np.array([threshold])))
     there = part.truths.sum()
@@ -238,7 +238,7 @@ def figures(images: Sequence[LabelledImage], found: Found, threshold: float) -> 
 
 
 def judged(images: Sequence[LabelledImage], found: Found, fold: int) -> list[dict[str, Any]]:
-    """A row for each laboratory left out and each rate of false detections."""
+    """A row for each laboratory left out and each rate of false positives."""
     out = FOLDS[fold]
     tested = tested_on(images, out)
     known = {one.name for one in learnt_from(images, out, Choice())}

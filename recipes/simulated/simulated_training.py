@@ -1,7 +1,7 @@
 """Does the engine learn mitoses, and does stain augmentation carry them to other laboratories?
 
 Renders H&E slides of one virtual laboratory for training, held-out slides of the same one, and slides
-of others for testing; cuts patches around mitoses, look-alikes and other places; trains with
+of others for testing; cuts patches around mitoses, look-alikes and other positions; trains with
 `metaphase train` for each recipe; prints the patch F1 on each laboratory, at the threshold of the
 validation slides and at the best one.
 
@@ -41,7 +41,7 @@ KEEP_AWAY_PX = 100
 
 
 def case_patches(case: Case, others_per_case: int) -> tuple[RGB, pd.DataFrame]:
-    """All labelled patches of a case's H&E slide; negatives are its look-alikes and random places."""
+    """All labelled patches of a case's H&E slide; negatives are its look-alikes and random positions."""
     truth = case_truth(case)
     mitoses = truth.loc[truth["category"] == "mitosis", ["x_he", "y_he"]].to_numpy()
     lookalikes = truth.loc[truth["category"] == "lookalike", ["x_he", "y_he"]].to_numpy()

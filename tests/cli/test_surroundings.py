@@ -35,7 +35,7 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def found(folder: Path) -> dict[str, Any]:
-    """What a finished search says, without its times and the slide's place."""
+    """What a finished search says, without its times and the slide's position."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for name in ("seconds", "slide"):
         del summary[name]

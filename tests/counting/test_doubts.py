@@ -1,4 +1,4 @@
-"""Counts that are hardly more than a model's false detections are doubted."""
+"""Counts that are hardly more than a model's false positives are doubted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
     said = background_warning(score_of(count, false_per_mm2))
     assert bool(said) == warned
     if warned:
-        assert f"{false_per_mm2:.1f} false detections per mm2" in said[0].text
+        assert f"{false_per_mm2:.1f} false positives per mm2" in said[0].text
         assert f"about {min(round(2 * false_per_mm2), count)} may be false" in said[0].text
 
 

@@ -157,7 +157,7 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
         ("d.csv", "", "empty"),
         ("d.csv", "slide,x\na,1\n", "no column y"),
         ("d.csv", "slide,x,y\na,one,2\n", "'one', which is no number"),
-        ("d.csv", "slide,x,y\na,1,\n", "no finite place"),
+        ("d.csv", "slide,x,y\na,1,\n", "no finite position"),
         ("d.csv", "slide,x,y\n,1,2\n", "name no slide"),
         ("d.csv", "slide,x,y,probability\na,1,2,97\n", "not between 0 and 1"),
         ("d.json", "{", "cannot be read as JSON"),
@@ -211,7 +211,7 @@ def test_a_point_without_a_place_is_no_slide_without_findings(tmp_path: Path, ki
         points = [{"point": [NAN, NAN, 0.25], "probability": 0.9, "name": "mitotic figure"}]
         content = {"type": "Multiple points", "version": {"major": 1, "minor": 0}, "points": points}
     path.write_text(json.dumps(content))
-    with pytest.raises(TableError, match=r"no finite place|nan"):
+    with pytest.raises(TableError, match=r"no finite position|nan"):
         read_detections(path, mpp=0.25)
 
 

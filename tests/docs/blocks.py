@@ -31,7 +31,7 @@ class Block:
 
     @property
     def where(self) -> str:
-        """The place to look at when it fails."""
+        """The position to look at when it fails."""
         return f"{self.page}:{self.line}"
 
     @property

@@ -13,7 +13,7 @@ MPP, SIDE = 0.25, 20_000
 
 
 def write_cohort(folder: Path, slides: int = 12, truths: int = 30, found: float = 0.7, seed: int = 0) -> Path:
-    """A folder with manifest, truth and predictions: `found` of the truths, and as many false detections."""
+    """A folder with manifest, truth and predictions: `found` of the truths, and as many false positives."""
     generator = np.random.default_rng(seed)
     names = [f"s{index:02}" for index in range(slides)]
     manifest = pd.DataFrame({"case": names, "he": [f"{name}.svs" for name in names], "mpp": MPP})

@@ -102,7 +102,7 @@ def test_crops_without_mitoses_say_nothing() -> None:
     assert threshold_of_several(fields, [empty]) == threshold_of_several(fields)
 
 
-# ---- a threshold for false detections
+# ---- a threshold for false positives
 
 
 @given(

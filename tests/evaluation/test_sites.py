@@ -134,7 +134,7 @@ def test_a_profile_comes_back_and_is_for_its_own_model_alone(tmp_path: Path) -> 
         again.refuse_other("n", SEARCH | {"peaks": {"floor": 0.2}})
     (tmp_path / "other.json").write_text("{}")
     for path, described in (
-        (tmp_path / "other.json", "no site profile"),
+        (tmp_path / "other.json", "no laboratory's profile"),
         (tmp_path / "none.json", "cannot be read"),
     ):
         with pytest.raises(MetaphaseError, match=described):

@@ -202,7 +202,7 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
         draw_sample([tmp_path / "lab"], tmp_path / "none")
     broken = json.loads(profile.read_text()) | {"answers": "many"}
     (tmp_path / "broken.json").write_text(json.dumps(broken))
-    with pytest.raises(MetaphaseError, match="no site profile"):
+    with pytest.raises(MetaphaseError, match="no laboratory's profile"):
         load_profile(tmp_path / "broken.json")
     assert isinstance(load_profile(profile), SiteProfile)
 
@@ -264,7 +264,7 @@ def test_a_profile_of_which_no_count_can_be_made_is_refused(
         parent = parent[step]
     parent[where[-1]] = value
     (tmp_path / "odd.json").write_text(json.dumps(content))
-    with pytest.raises(MetaphaseError, match="no site profile"):
+    with pytest.raises(MetaphaseError, match="no laboratory's profile"):
         load_profile(tmp_path / "odd.json")
 
 

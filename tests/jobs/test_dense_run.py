@@ -153,7 +153,7 @@ def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_pa
     assert card.atypical == before.atypical
     assert card.calibration == before.calibration, "the same images choose the same"
     assert card.metrics["chosen"] == "start"
-    assert "9 false detections" in card.thresholds["count"].source
+    assert "9 false positives" in card.thresholds["count"].source
     assert set(card.metrics["left out"]) == {"fields", "negatives", "lab1"}
 
 

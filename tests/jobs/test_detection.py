@@ -360,7 +360,7 @@ def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
         assert point.suppress_um == 15.0
         assert not any(case.startswith("midesec") for case in point.cases)
     assert bundled.points.count.delta > bundled.points.mitoses.delta
-    assert "false detections" in bundled.points.count.source
+    assert "false positives" in bundled.points.count.source
     models = bundled_model().parent.glob("*")
     assert sum(path.stat().st_size for path in models) < 25e6
 

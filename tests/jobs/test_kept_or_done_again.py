@@ -271,7 +271,7 @@ def test_the_limit_of_peaks_is_enforced_in_detect(tmp_path: Path, he_slide: Path
     with open_slide(he_slide) as slide:
         tissue = TissueSource(whole=True).of(slide)
         search = TileSearch(slide, tissue, Engine(detector.networks, CPU), detector.mpp, peaks, "key", 256)
-        with pytest.raises(ModelError, match="more than 5 places"):
+        with pytest.raises(ModelError, match="more than 5 positions"):
             search.found(tmp_path, "he", None, lambda *_: None).__enter__()
 
 

@@ -78,7 +78,7 @@ def test_detect_lists_at_one_point_and_counts_at_the_other(
     assert (stated["mitoses"]["delta"], stated["count"]["theta2"]) == (0.7, 9.0)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "our graded slides" in page
-    assert "found 60% of the mitoses and made 3.9 false detections per mm²" in page
+    assert "found 60% of the mitoses and made 3.9 false positives per mm²" in page
     assert "1 up to 3, 2 up to 9, 3 above" in page
 
 

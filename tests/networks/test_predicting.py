@@ -43,7 +43,7 @@ def test_a_map_has_a_value_every_four_pixels_from_the_first_on() -> None:
 
 
 def test_a_map_says_what_a_search_says() -> None:
-    """Both networks, smoothed, at the places that a search finds."""
+    """Both networks, smoothed, at the positions that a search finds."""
     image, model = texture(240, 260), ready(second=True)
     peaks = PeakConfig(floor=0.6, smooth_um=1.5, suppress_um=5)
     points = find_detections(model.engine, ArraySlide(image, 0.25), peaks)
@@ -99,7 +99,7 @@ class Classifier(nn.Module):
 
 
 def one_by_one(network: nn.Module, image: RGB, patch_px: int, stride_px: int) -> Floats:
-    """The logit of a window around each place, a stride apart and one beyond the image, by definition."""
+    """The logit of a window around each position, a stride apart and one beyond the image, by definition."""
     padded, first = around(image, patch_px + stride_px), patch_px + stride_px - patch_px // 2
     rows, columns = (-(-side // stride_px) + 1 for side in image.shape[:2])
     found = np.empty((rows, columns))

@@ -89,7 +89,7 @@ def test_more_annotations_than_places_are_an_error_at_once(slide: Path, tmp_path
     dataset = dcmread(path)
     dataset.AnnotationGroupSequence[0].NumberOfAnnotations = 10**9
     dataset.save_as(path)
-    with pytest.raises(TableError, match="places of 1,000,000,000 annotations"):
+    with pytest.raises(TableError, match="positions of 1,000,000,000 annotations"):
         read_detections(path)
 
 

@@ -205,7 +205,7 @@ def test_one_detection_and_a_row_without_a_place() -> None:
     text = page.text()
     assert len(page.of("li", class_="crop")) == 1
     assert "1 mitosis counted" in text
-    assert "2 detections without a finite place" in text
+    assert "2 detections without a finite position" in text
 
 
 @pytest.mark.parametrize("size", [(1, 1), (12, 9), (4000, 3), (3, 4000)])

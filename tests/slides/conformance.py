@@ -37,7 +37,7 @@ class SlideConformance:
     """Contract tests; `slide` has mpp 0.25 and shows `blob_image()`, whose stored pixels are `pixels`."""
 
     seam_tolerance = 1
-    """Grey levels by which two reads of one place may differ (rounding)."""
+    """Grey levels by which two reads of one position may differ (rounding)."""
 
     def test_levels_go_from_fine_to_coarse(self, slide: Slide, pixels: Image) -> None:
         assert (slide.height, slide.width) == pixels.shape[:2]

@@ -133,7 +133,7 @@ def test_tiles_reassemble_to_the_slide() -> None:
 
 
 class CountingSlide(ArraySlide):
-    """Counts reads; one place can be made to fail."""
+    """Counts reads; one position can be made to fail."""
 
     def __init__(self, pixels: RGB, fails_at_x: int | None = None) -> None:
         super().__init__(pixels, mpp=0.25)

@@ -42,7 +42,7 @@ def spread_positions(count: int, width: int, height: int, seed: int = 0) -> Posi
 def sparse_tiles(
     width: int, height: int, positions: Positions, seed: int = 0
 ) -> Iterator[npt.NDArray[np.uint8]]:
-    """Pink tissue with a dark figure at each place; the same tissue everywhere."""
+    """Pink tissue with a dark figure at each position; the same tissue everywhere."""
     random = np.random.default_rng(seed)
     tissue = np.clip(random.normal((214, 160, 196), 9, (TILE_PX, TILE_PX, 3)), 0, 255).astype(np.uint8)
     by_tile: dict[tuple[int, int], list[tuple[float, float]]] = {}
@@ -69,7 +69,7 @@ def write_result(
     folder: Path, slide: Path, width: int, height: int, positions: Positions, name: str = "", *,
     lowest: float = THRESHOLD,
 ) -> Path:  # fmt: skip
-    """What `metaphase detect` would have left: the places with probabilities from 0.2 to 1, listed from the
+    """What `metaphase detect` would have left: positions with probabilities from 0.2 to 1, listed from the
     `lowest` on."""
     name = name or slide.stem
     probability = np.linspace(1.0, 0.2, len(positions)).round(4)
@@ -136,7 +136,7 @@ def write_registration(folder: Path, he: Path, width: int, height: int, position
 
 
 def write_probability_map(folder: Path, width: int, height: int, positions: Positions) -> Path:
-    """What `metaphase detect --probability-map` would have left: certain around each place, 0 elsewhere."""
+    """What `metaphase detect --probability-map` would have left: 1 around each position, 0 elsewhere."""
     stride, path = 4, folder / "probability.tif"
     levels = np.zeros((-(-height // stride), -(-width // stride)), np.uint8)
     for x, y in (positions / stride).tolist():

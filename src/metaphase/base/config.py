@@ -143,7 +143,7 @@ def _files_of(folder: str, pattern: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(str(files("metaphase") / folder)).glob(pattern))}
 
 
-def told_config(path: Path) -> str:
+def config_line(path: Path) -> str:
     """What a configuration says of itself in its first line."""
     return path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
 

@@ -198,7 +198,7 @@ def write_note(note: Path, account: Mapping[str, Any], facts: Mapping[str, Any] 
 
 
 def facts_of(note: Path) -> dict[str, Any]:
-    """What `Ingredients.write` was told about an output; nothing where there is no sound note."""
+    """What `Ingredients.write` was given about an output; nothing where there is no sound note."""
     facts = _read(note).get("facts", {})
     return facts if isinstance(facts, dict) else {}
 

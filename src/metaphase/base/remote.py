@@ -63,7 +63,7 @@ class RemoteStatus:
 
 
 def status_of(url: str, error: type[MetaphaseError] = MetaphaseError) -> RemoteStatus:
-    """Size and state of a remote file; an error of this kind where it cannot be told."""
+    """Size and state of a remote file; an error of this kind where that is not known."""
     with _asking(url, error):
         return _status(url, int(time.monotonic() // KNOWN_S))
 
@@ -88,7 +88,7 @@ def _status(url: str, _when: int) -> RemoteStatus:
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file to read from, at places or from its position on; threads may share it."""
+    """A remote file to read from, at positions or from its position on; threads may share it."""
 
     def __init__(self, url: str, error: type[MetaphaseError] = MetaphaseError) -> None:
         self.url, self._error = url, error
@@ -123,7 +123,7 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Go to a position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.status.size}[whence]
         self._position = max(0, start + offset)
         return self._position

@@ -179,7 +179,7 @@ def _brief(message: str) -> str:
     return f"{message[: LONGEST * 2 // 3]} ... {message[-LONGEST // 3 :]}"
 
 
-def told_point(point: Mapping[str, Any]) -> str:
+def point_line(point: Mapping[str, Any]) -> str:
     """An operating point in a line."""
     thetas = "" if point.get("theta1") is None else f", grades at {point['theta1']:g} and {point['theta2']:g}"
     return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
@@ -249,7 +249,7 @@ class _Left(TimeRemainingColumn):
 
 
 def chosen_slides(paths: Iterable[Path]) -> list[Path]:
-    """Slides as they were given, and those of folders; what else lies there is told in a line."""
+    """Slides as they were given, and those of folders; what else lies there is named in a line."""
     from metaphase.base.tables import named
     from metaphase.jobs.cohort import slides_in
 

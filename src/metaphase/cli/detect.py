@@ -24,10 +24,10 @@ from metaphase.cli.console import (
     batch_bar,
     count_cells,
     explain_counts,
+    point_line,
     print_json,
     say,
     stdout,
-    told_point,
     warn,
     warn_once,
 )
@@ -395,7 +395,7 @@ def score(
         stdout.print(_counts_table(counts))
         explain_counts(one for _, one in counts)
         for point in points:
-            say(f"counted {told_point(point.model_dump())}")
+            say(f"counted {point_line(point.model_dump())}")
     raise typer.Exit(int(failed))
 
 

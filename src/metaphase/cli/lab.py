@@ -222,13 +222,15 @@ def _reporter(bar: Progress) -> Report:
 def _shower(bar: Progress) -> Callable[[StepProgress], None]:
     """Progress of steps on the bar; without a terminal, a line as each begins, and then every half minute."""
     task = bar.add_task("looking where it stands", total=1, left=None)
-    told_of, told_s = "", 0.0
+    mentioned, reported_s = "", 0.0
 
     def show(now: StepProgress) -> None:
-        nonlocal told_of, told_s
+        nonlocal mentioned, reported_s
         bar.update(task, description=escape(now.what), completed=now.share, left=now.seconds_left)
-        if not stderr.is_terminal and (now.step != told_of or time.monotonic() - told_s >= REPORT_EVERY_S):
-            told_of, told_s = now.step, time.monotonic()
+        if not stderr.is_terminal and (
+            now.step != mentioned or time.monotonic() - reported_s >= REPORT_EVERY_S
+        ):
+            mentioned, reported_s = now.step, time.monotonic()
             tell(str(now))
 
     return show

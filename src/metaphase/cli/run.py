@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import config_files, copy_files, qupath_scripts, told_config
+from metaphase.base.config import config_files, config_line, copy_files, qupath_scripts
 from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def list_configs() -> None:
     """List them, with what each is for."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, path in config_files().items():
-        table.add_row(name, escape(told_config(path)))
+        table.add_row(name, escape(config_line(path)))
     stdout.print(table)
 
 

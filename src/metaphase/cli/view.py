@@ -92,7 +92,7 @@ def merge(
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
     from metaphase.jobs.calibration import merge_project
-    from metaphase.reports.agreement import REPORT, record, told_kappa
+    from metaphase.reports.agreement import REPORT, kappa_text, record
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:
@@ -104,7 +104,7 @@ def merge(
     say(
         f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
-        f"Fleiss' kappa {told_kappa(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
+        f"Fleiss' kappa {kappa_text(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
         "that all observers answered"
     )
     say(f"see {(output or project) / REPORT}")

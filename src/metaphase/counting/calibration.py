@@ -7,7 +7,7 @@ of these maps, by the same definition as ever. As the hotspot is found anew on e
 its many detections does no harm.
 
 Each draw stands for another section of the same tumour, read at a slightly different threshold: every
-detection occurs a Poisson(1) number of times, those below the drawn threshold not at all. False detections
+detection occurs a Poisson(1) number of times, those below the drawn threshold not at all. False positives
 that the model is known to make are taken away in part.
 """
 
@@ -339,7 +339,7 @@ class _Placed:
     around: Floats
     bin: npt.NDArray[np.int64]
     answer: Floats
-    """Of the calibration, to be taken with the reviewer's errors."""
+    """Of the calibration, to be taken with the observer's errors."""
     decided: Floats
     """Of the slide's own review: what people said there is so."""
     reviewer: ReviewerError

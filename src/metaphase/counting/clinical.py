@@ -38,7 +38,7 @@ from metaphase.images.tissue.finding import TissueMask
 MOST_OFF_TISSUE = 0.05
 LEAST_HOTSPOT_TISSUE = 0.5
 LEAST_TRUE_SHARE = 0.5
-"""A count of which false detections may be a larger share is doubted."""
+"""A count of which false positives may be a larger share is doubted."""
 CERTAIN = 1.0
 MORE_TISSUE = (
     "take a slide with more tumour where there is one; the number is not scaled up to the whole circle"
@@ -288,7 +288,7 @@ def _counted_by(
 ) -> tuple[Count, ...]:
     """The counts of a slide, the best first; its own `interval` knows nothing of the model's errors."""
     spread = "another section of the tumour, read at a slightly different threshold"
-    unknown = "the model's own errors, false detections and missed mitoses"
+    unknown = "the model's own errors, false positives and missed mitoses"
     machine = Count("model", mitotic_count(slide), interval, COUNTING_RANGE, spread, unknown)
     people = "errors of those who reviewed and mitoses that nobody marked"
     looked = f"{people}; {unknown} in the {slide.unseen} that nobody looked at" if slide.unseen else people
@@ -434,7 +434,7 @@ def count_slide(
 
 
 def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
-    """False detections per mm2 among those that count: what people looked at is not false."""
+    """False positives per mm2 among those that count: what people looked at is not false."""
     return config.false_per_mm2 * (unseen / counted if counted else 1.0)
 
 
@@ -455,7 +455,7 @@ def background_warning(count: SlideCount) -> ResultWarnings:
     some = min(false, count.count)
     text = (
         f"of the {count.count:g} mitoses counted in {area_mm2:.2g} mm2 about {some:.0f} may be false: the "
-        f"model made {false_per_mm2:.1f} false detections per mm2 where it was tuned"
+        f"model made {false_per_mm2:.1f} false positives per mm2 where it was tuned"
     )
     advice = "look at them, or choose a higher threshold on slides of your own (`metaphase evaluate tune`)"
     return (ResultWarning("mostly-false", text, advice),)

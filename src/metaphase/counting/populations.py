@@ -44,7 +44,7 @@ TOP = float(log_odds(np.array(1.0)))
 
 @dataclass(frozen=True)
 class ReviewerError:
-    """How often an answer is wrong; none where the reviewer is the standard."""
+    """How often an answer is wrong; none where the observer is the standard."""
 
     missed: float = 0.0
     """Share of the mitoses that are called something else."""
@@ -54,7 +54,7 @@ class ReviewerError:
     def __post_init__(self) -> None:
         if not (0 <= self.missed < 1 and 0 <= self.false_alarms < 1 - self.missed):
             raise UsageError(
-                f"a reviewer who misses {self.missed:g} and sees {self.false_alarms:g} too many",
+                f"an observer who misses {self.missed:g} and sees {self.false_alarms:g} too many",
                 next_step="give two shares from 0 on, together below 1",
             )
 
@@ -64,7 +64,7 @@ class ReviewerError:
         return 1 - self.missed - self.false_alarms
 
     def described(self, chance: Floats, answer: Floats) -> Floats:
-        """Chance of a mitosis once its answer is known: the answer itself where reviewers do not err."""
+        """Chance of a mitosis once its answer is known: the answer itself where observers do not err."""
         right, wrong = chance * (1 - self.missed), (1 - chance) * self.false_alarms
         other, true = chance * self.missed, (1 - chance) * (1 - self.false_alarms)
         tiny = np.finfo(float).tiny

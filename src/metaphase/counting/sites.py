@@ -1,4 +1,4 @@
-"""The site profile: what a model's probabilities mean in one laboratory, from a sample of answers.
+"""The laboratory's profile: what a model's probabilities mean in one laboratory, from a sample of answers.
 
 The sample is drawn by chance with known probabilities: detections from strata of probability, inside the
 hotspots and elsewhere, weak ones included, and squares of tissue in which every mitosis is counted. Which
@@ -390,7 +390,7 @@ def load_profile(path: str | Path) -> SiteProfile:
     except ValidationError as error:
         first = error.errors()[0]
         raise TableError(
-            f"no site profile ({'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']})",
+            f"no laboratory's profile ({'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']})",
             path=path,
             next_step="give what `metaphase calibrate fit` wrote",
         ) from error

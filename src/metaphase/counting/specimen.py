@@ -73,7 +73,7 @@ class CountConfig:
     user; no grade is given else."""
 
     false_per_mm2: float = 0.0
-    """False detections that the model is known to make from this threshold on."""
+    """False positives that the model is known to make from this threshold on."""
 
     draws: int = 1000
     """Draws of the bootstrap; 0 leaves the uncertainty out."""

@@ -56,7 +56,7 @@ class OperatingPoint(BaseModel):
     source: str = ""
     """Where the numbers come from, in words."""
     false_per_mm2: Amount | None = None
-    """False detections at this point, on images that no network was trained on ..."""
+    """False positives at this point, on images that no network was trained on ..."""
     recall: Share | None = None
     """... and the share of the mitoses that is found on them."""
 
@@ -85,7 +85,7 @@ class OperatingPoint(BaseModel):
 
 
 def named_points(thresholds: Any) -> Any:
-    """Operating points as a card holds them, each told its own name."""
+    """Operating points as a card holds them, each with its own name."""
     if not isinstance(thresholds, dict):
         return thresholds
     return {

@@ -177,7 +177,7 @@ def _check(table: pd.DataFrame, source: str | Path) -> None:
     there = (np.abs(table[["x", "y"]].to_numpy(float)) <= FURTHEST_PX).all(axis=1)
     if not there.all():
         raise TableError(
-            f"{int((~there).sum())} points have no finite place, first in {named(table['slide'][~there])}",
+            f"{int((~there).sum())} points have no finite position, first in {named(table['slide'][~there])}",
             path=source,
             next_step="give x and y in level-0 pixels, or leave both empty for a slide without findings",
         )
@@ -224,10 +224,10 @@ def slide_of_stem(stem: str) -> str:
 
 
 def identities(table: pd.DataFrame) -> list[str]:
-    """A UUID for each row from its slide, place and label, the same whenever the row is written again, and
+    """A UUID for each row from its slide, position and label, the same whenever the row is written again, and
     whether it enters the count or not.
 
-    Rows that agree in all of these are told apart by their order.
+    Rows that agree in all of these differ by their order.
     """
     seen: Counter[str] = Counter()
     found = []

@@ -1,4 +1,4 @@
-"""Metrics a reviewer would believe, on anybody's detections: the three TUPAC tasks, tuning, observers."""
+"""Metrics for a critical reader, on anybody's detections: the three TUPAC tasks, tuning, observers."""
 
 from metaphase.evaluation.grades import AgreementResult, evaluate_grade, evaluate_proliferation
 from metaphase.evaluation.marks import MatchingConfig

@@ -285,7 +285,7 @@ def _within(cohort: Cohort, points: DetectionSet) -> DetectionSet:
 
 
 def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[ResultWarning]]:
-    """Of points at exactly the same place, the most probable one."""
+    """Of points at exactly the same position, the most probable one."""
     ranked = points.table.sort_values("probability", ascending=False, kind="stable")
     kept = ranked.drop_duplicates(["slide", "x", "y"]).sort_index(kind="stable").reset_index(drop=True)
     copies = len(points.table) - len(kept)

@@ -143,7 +143,7 @@ def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Pat
     here = is_same_threshold(stated, point.delta) | stated.isna()
     if not here.any():
         raise TableError(
-            f"has no row at the card's delta of {point.delta:g} (its thresholds: {told_thresholds(stated)})",
+            f"has no row at the card's delta of {point.delta:g} (its thresholds: {threshold_line(stated)})",
             path=path,
             next_step=f"count with `metaphase score --threshold {point.delta!r}`",
         )
@@ -155,7 +155,7 @@ def is_same_threshold(thresholds: pd.Series[float], delta: float) -> npt.NDArray
     return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
 
 
-def told_thresholds(values: pd.Series[float]) -> str:
+def threshold_line(values: pd.Series[float]) -> str:
     """Different thresholds for a message."""
     return named(f"{value:g}" for value in sorted(values.dropna().unique()))
 

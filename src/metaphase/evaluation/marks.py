@@ -1,4 +1,4 @@
-"""Every detection marked true or false once, but for places where nothing counts."""
+"""Every detection marked true or false once, but for positions where nothing counts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MatchingConfig:
             require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
 
 
-# ---- places where neither truth nor detections count ----
+# ---- positions where neither truth nor detections count ----
 
 Regions = dict[str, list[BaseGeometry]]
 """Shapes in level-0 pixels for each case."""
@@ -188,7 +188,7 @@ class Marked:
     found: npt.NDArray[np.bool_]
     """Whether the detection is matched with a truth."""
     distance_um: Floats
-    """To the matched truth; NaN for false detections."""
+    """To the matched truth; NaN for false positives."""
     slide: npt.NDArray[np.int64]
     """Index of the detection's slide."""
     truths: npt.NDArray[np.int64]

@@ -43,7 +43,7 @@ class BootstrapConfig:
 # ---- precision, recall, F1, average precision and FROC from marked detections ----
 
 FALSE_PER_MM2 = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""False detections per mm2 at which FROC sensitivities are tabulated."""
+"""False positives per mm2 at which FROC sensitivities are tabulated."""
 SURE = 1e-6
 """Probabilities nearer to 0 or 1 than this are no surer."""
 
@@ -84,7 +84,7 @@ def ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> Floats:
 
 
 def f1_of_counts(true: npt.ArrayLike, false: npt.ArrayLike, truths: npt.ArrayLike) -> Floats:
-    """F1 from matched detections, false detections and the number of truths."""
+    """F1 from matched detections, false positives and the number of truths."""
     true, false, truths = (np.asarray(value, float) for value in (true, false, truths))
     return ratio(2 * true, true + false + truths)
 
@@ -133,8 +133,8 @@ def best_threshold(curve: Curve) -> tuple[float, float]:
 def steady_threshold(curve: Curve) -> tuple[float, float]:
     """A threshold for other slides than these, and the F1 here: the middle, in logits, of good ones.
 
-    Good are those whose F1 cannot be told from the highest one, within two standard errors of so few truths.
-    The best of few mitoses is the best by chance, and often far too strict elsewhere.
+    Good are those whose F1 is the highest within two standard errors of so few truths. The best
+    of few mitoses is the best by chance, and often far too strict elsewhere.
     """
     best, highest = best_threshold(curve)
     if not highest > 0:
@@ -148,7 +148,7 @@ def steady_threshold(curve: Curve) -> tuple[float, float]:
 
 
 def froc(curve: Curve, area_mm2: float, rates: tuple[float, ...] = FALSE_PER_MM2) -> dict[float, float]:
-    """Sensitivity at given numbers of false detections per mm2: the best one not above that number."""
+    """Sensitivity at given numbers of false positives per mm2: the best one not above that number."""
     per_mm2 = ratio(curve.false, area_mm2)
     recall = curve.recall
     return {
@@ -222,7 +222,7 @@ def estimate(value: float, values: Floats, config: BootstrapConfig) -> Estimate:
 
 
 def slide_counts(marked: Marked, thresholds: Floats) -> tuple[Floats, Floats]:
-    """True and false detections of each slide at each threshold, shape (slides, thresholds)."""
+    """True and false positives of each slide at each threshold, shape (slides, thresholds)."""
     slides, steps = len(marked.cases), len(thresholds)
     descending = np.argsort(-thresholds, kind="stable")
     # The first threshold, in falling order, at which a detection counts; those below all thresholds never do.
@@ -282,7 +282,7 @@ class DetectionMetrics:
     false_per_mm2: float
     """NaN where the area is unknown."""
     froc: dict[float, float]
-    """Sensitivity at each number of false detections per mm2."""
+    """Sensitivity at each number of false positives per mm2."""
     distance_um: float
     """Median distance between matched detections and their truths."""
 

@@ -200,7 +200,7 @@ def threshold_of_several(
     """The threshold of the highest F1 that several laboratories lead one to expect, and that F1.
 
     Complete `fields` of one laboratory say how many mitoses there are per mm2 and, together with `others`
-    (complete but for their mitoses), how many false detections. Recall is the mean over these fields and
+    (complete but for their mitoses), how many false positives. Recall is the mean over these fields and
     each slide of `crops`, which show mitoses and hardly any other tissue. With `fields` alone it is
     `best_threshold`, the highest of equals. NaN without detections, or where the fields have no mitoses.
     Areas must be known.
@@ -221,7 +221,7 @@ def threshold_of_several(
 def threshold_for_false(
     parts: Sequence[Marked], most_per_mm2: float, least: float = 0.0
 ) -> tuple[float, float]:
-    """The lowest threshold, from `least` on, with at most so many false detections per mm2, and how many.
+    """The lowest threshold, from `least` on, with at most so many false positives per mm2, and how many.
 
     The number is the mean over patients, whatever they gave: one with much tissue does not speak for all.
     """
@@ -235,7 +235,7 @@ def threshold_for_false(
     fine = np.flatnonzero(rates <= most_per_mm2)
     if not len(fine):
         raise UsageError(
-            f"there are {rates[-1]:.1f} false detections per mm2 even at a threshold of 1",
+            f"there are {rates[-1]:.1f} false positives per mm2 even at a threshold of 1",
             next_step=f"allow more than {most_per_mm2:g}",
         )
     return float(thresholds[fine[0]]), float(rates[fine[0]])
@@ -357,7 +357,7 @@ class BenchCounts:
         return _drawn(self.true, self.false, self.truths, draws(self.patients, bootstrap))
 
     def _at_best(self) -> tuple[Floats, Floats]:
-        """True and false detections (networks, slides), each network at its best threshold of the grid."""
+        """True and false positives (networks, slides), each network at its best threshold of the grid."""
         best = np.nan_to_num(self.curves()).argmax(axis=1)
         take = np.arange(len(best)), slice(None), best
         return self.curve_true[take], self.curve_false[take]

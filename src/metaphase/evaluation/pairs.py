@@ -254,7 +254,7 @@ def chosen_pair(
         ),
         "count": OperatingPoint(
             name="count", delta=strict, theta1=PAPER_POINTS.count.theta1, theta2=PAPER_POINTS.count.theta2,
-            source=f"chosen for at most {config.most_false_per_mm2:g} false detections per mm2 in tumours "
+            source=f"chosen for at most {config.most_false_per_mm2:g} false positives per mm2 in tumours "
             "not trained on; theta1 and theta2 are the paper's",
             false_per_mm2=false, recall=patient_recall(fields, strict), **shared,
         ),

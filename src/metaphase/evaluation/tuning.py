@@ -26,7 +26,7 @@ from metaphase.evaluation.grades import (
     read_cohort,
     read_counts,
     spearman,
-    told_thresholds,
+    threshold_line,
     with_grades,
     with_values,
 )
@@ -227,7 +227,7 @@ def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Pat
         stated = table["threshold"].dropna()
         if len(stated) and not is_same_threshold(stated, known.delta).any():
             raise TableError(
-                f"has no counts at the count's delta of {known.delta:g} (it has {told_thresholds(stated)})",
+                f"has no counts at the count's delta of {known.delta:g} (it has {threshold_line(stated)})",
                 path=path,
                 next_step=f"count with `metaphase score --threshold {known.delta!r}`, or tune both",
             )

@@ -221,7 +221,7 @@ def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
 
 DAMAGED = "damaged-tiles"
 POSITION_PX, MOST_NAMED = 256, 5
-"""Flaws nearer than this are told as one, and so many of a kind by their position."""
+"""Flaws nearer than this count as one, and so many of a kind by their position."""
 
 
 def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
@@ -234,23 +234,23 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
         area = sum(box.area for box in lost) * (mpp / 1000) ** 2
         text = (
             f"tiles that cannot be decoded are left out of the tissue: {len(lost)} ({area:.3g} mm2), "
-            f"at {told_positions(lost)}"
+            f"at {named_positions(lost)}"
         )
         warnings.append(
             ResultWarning(DAMAGED, text, "copy or export the slide again: mitoses there are not counted")
         )
     odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
     if any(odd.values()):
-        named = (f"{kind} at {told_positions(boxes)}" for kind, boxes in odd.items() if boxes)
+        named = (f"{kind} at {named_positions(boxes)}" for kind, boxes in odd.items() if boxes)
         advice = "look there; if the tissue is broken, copy or export the slide again and search it anew"
         warnings.append(ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice))
     return tuple(warnings)
 
 
-def told_positions(boxes: Sequence[Box]) -> str:
+def named_positions(boxes: Sequence[Box]) -> str:
     """The corners of the first boxes, from the top.
 
-    >>> told_positions([Box(9, 8, 1, 1), Box(3, 2, 1, 1)])
+    >>> named_positions([Box(9, 8, 1, 1), Box(3, 2, 1, 1)])
     '(3, 2), (9, 8)'
     """
     corners = sorted((box.y, box.x) for box in boxes)

@@ -89,7 +89,7 @@ class _Searched:
         return (size_um - count * side_um) / 2 / self.mpp, count
 
     def cells(self, positions: Floats, side_um: float) -> npt.NDArray[np.int64]:
-        """Column and row of the square in which each place (n, 2) lies; -1, -1 outside of all."""
+        """Column and row of the square in which each position (n, 2) lies; -1, -1 outside of all."""
         origin, count = self.grid(side_um)
         cells = np.floor((positions - origin) * self.mpp / side_um).astype(np.int64)
         cells[((cells < 0) | (cells >= count)).any(axis=1)] = -1

@@ -131,7 +131,7 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
 def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolutionError]:
     """What to tell of slides that state no resolution, by name, before a model is loaded for them.
 
-    Slides that cannot be opened are told of when their turn comes.
+    Slides that cannot be opened fail when their turn comes.
     """
     unstated, slides = dict[str, MissingResolutionError](), list(slides)
     stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
@@ -219,7 +219,7 @@ def write_cohort_index(
 ) -> None:
     """Write the index of `rows`, the highest count first; `failed` tells why slides have no result.
 
-    `told` has the words of the first slide with a warning, by its code; `kinds` what each kind of count is,
+    `by_code` has the words of the first slide with a warning, by code; `kinds` what each kind of count is,
     and what its interval means.
     """
     codes = {code: [row["case"] for row in rows if code in row["warnings"]] for code in by_code}

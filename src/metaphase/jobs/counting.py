@@ -61,7 +61,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
 
 
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
-    """A site profile, refused where the tables were not made as those it was learned on."""
+    """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = load_profile(path)
     for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
         stated = stated_with(table) or {}

@@ -104,7 +104,7 @@ class SlideCounted(Ingredients, stage="count", schema=4):
     """The clinical number."""
 
     config: CountConfig
-    """Its threshold, thetas and rate of false detections are the operating point's."""
+    """Its threshold, thetas and rate of false positives are the operating point's."""
     site: SiteProfile | None
 
 
@@ -208,7 +208,7 @@ class _SlideJob:
 
     @cached_property
     def searched_with(self) -> dict[str, Any]:
-        """What decides detections beside the slide: a site profile holds for this alone."""
+        """What decides detections beside the slide: a laboratory's profile holds for this alone."""
         return {
             "networks": account_of(self.detector.identities),
             "peaks": account_of(self.config.peaks(self.detector)),
@@ -389,7 +389,7 @@ class _SlideJob:
         return dict(apply_review(self.folder).summary) if reviewed else summary
 
     def _summary(self, stages: list[Stage]) -> dict[str, Any]:
-        """Everything about a result that a program or a reviewer may ask for, as plain values."""
+        """Everything about a result that a program or a person may ask for, as plain values."""
         facts = self._facts()
         count = read_count(self.folder)
         warnings = unique((*read_warnings(count["warnings"]), *self._slide_warnings(facts)))

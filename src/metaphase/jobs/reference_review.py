@@ -2,7 +2,7 @@
 
 The project lies in the folder `review` of the workspace, so that decisions are kept and locked as all answers
 are (`metaphase.web.labelling`). An item is named after its case and its places in both slides: a point that a
-new registration has moved is a new item, and nobody's decision is carried to a place they have not seen.
+new registration has moved is a new item, and nobody's decision is carried to a position they have not seen.
 Items that are no longer in the table stay in the project and are not shown.
 """
 
@@ -61,7 +61,7 @@ class Review:
 
     workspace: Path
     table: pd.DataFrame
-    """Points with a place in H&E, the least sure first, with `item` and its `number`."""
+    """Points with a position in H&E, the least sure first, with `item` and its `number`."""
     pairs: Mapping[str, Pair]
     project: Project
 
@@ -108,7 +108,7 @@ def rows_in(table: pd.DataFrame) -> list[Row]:
 
 
 def item_name(row: Row) -> str:
-    """How a point is called; places to a tenth of a pixel."""
+    """How a point is called; positions to a tenth of a pixel."""
     return " ".join([str(row["case"]), *(f"{row[name]:.1f}" for name in PLACES)])
 
 
@@ -138,7 +138,7 @@ def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Pr
 
 
 def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None) -> pd.DataFrame:
-    """Write the decisions of all reviewers to `decisions.csv` of the workspace, and return them.
+    """Write the decisions of all observers to `decisions.csv` of the workspace, and return them.
 
     Decisions made `elsewhere` (a CSV) are first taken into the review's own database; taking them twice does
     no harm.

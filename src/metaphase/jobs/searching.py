@@ -29,7 +29,7 @@ from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections import MITOSIS, known_formats
 from metaphase.detections.points import UsedPoints, paper_points
-from metaphase.images.inspection import told_positions
+from metaphase.images.inspection import named_positions
 from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.stages import Report
@@ -385,7 +385,7 @@ class TileSearch:
         boxes = self.undecodable
         area = sum(box.area for box in boxes) * (self.slide.mpp / 1000) ** 2
         raise SlideError(
-            f"tiles that cannot be decoded: {len(boxes)} ({area:.3g} mm2), at {told_positions(boxes)}",
+            f"tiles that cannot be decoded: {len(boxes)} ({area:.3g} mm2), at {named_positions(boxes)}",
             path=self.slide.info.path,
             next_step="copy or export the slide again, or give --allow-damage to count without them",
         )

@@ -78,7 +78,7 @@ from metaphase.reports.slide.inputs import ReportInput
 # ---- what to look at first ----
 
 NEAR_MISS = 0.5
-"""In the hotspot, detections from this share of the threshold on are offered before other places are."""
+"""In the hotspot, detections from this share of the threshold on are offered before other positions are."""
 
 
 def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig, mpp: float) -> list[int]:
@@ -106,7 +106,7 @@ def _warning(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDAr
 def _company(
     positions: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], radius_px: float
 ) -> npt.NDArray[np.float64]:
-    """Counted detections within a hotspot's radius of each place, as a share of the most."""
+    """Counted detections within a hotspot's radius of each position, as a share of the most."""
     if not counted.any():
         return np.ones(len(positions))
     near = (
@@ -306,7 +306,7 @@ def _write_report(
         stain=result.summary["stain"],
         versions=result.summary["versions"],
         name=result.name,
-        review=tuple(told_share(share) for share in reviewed.shares),
+        review=tuple(share_text(share) for share in reviewed.shares),
     )
     with result.source.open() as slide:
         write_slide_report(result.folder / REPORT, slide, content)
@@ -348,7 +348,7 @@ def _summary(
     }
 
 
-def told_share(share: Share) -> str:
+def share_text(share: Share) -> str:
     """What one observer looked at, in a line."""
     part = f" ({share.counted / share.of:.0%})" if share.of else ""
     parts = [

@@ -106,7 +106,7 @@ def stage_key(stages: Sequence[Stage]) -> str:
 
 
 def kept_facts(workspace: Path, name: str) -> Facts:
-    """What a finished stage told about what it made."""
+    """What a finished stage says about what it made."""
     facts: Facts = facts_of(workspace / FOLDER / f"{name}.json").get("facts", {})
     return facts
 
@@ -212,7 +212,7 @@ def _awaited(stage: Stage) -> tuple[str, ...]:
 
 
 def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:
-    """Work on a stage, and leave its note; the seconds it took, and what it told."""
+    """Work on a stage, and leave its note; the seconds it took, and what it says."""
     begun, note = _begun(folder, stage), _note(folder, stage)
     with explained(note):
         note.unlink(missing_ok=True)

@@ -94,7 +94,7 @@ COLUMNS = (
     "reviewed",
 )
 """Places are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict on
-the pair; `automatic` is the decision without any reviewer, `cause` (one of `CAUSES`) and `reason` say what
+the pair; `automatic` is the decision without any observer, `cause` (one of `CAUSES`) and `reason` say what
 speaks against the point, as a word and in words."""
 CAUSES = ("registration", "doubtful", "probability", "confidence", "invisible", "double")
 PLACED_COLUMNS = tuple(
@@ -111,7 +111,7 @@ Texts = npt.NDArray[np.object_]
 def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None = None) -> pd.DataFrame:
     """The reference-standard table of placed points: the same rows in the same order, each accepted or not.
 
-    `placed` has `PLACED_COLUMNS` and `problem`. The first reason against a point is told.
+    `placed` has `PLACED_COLUMNS` and `problem`. The first reason against a point is given.
     """
     config = config or ReferenceConfig()
     visible = (placed["contrast"] >= config.min_contrast).to_numpy()
@@ -259,7 +259,7 @@ def contrast(crop: RGB, config: VisibilityConfig | None = None) -> float:
 
 
 def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConfig | None = None) -> Floats:
-    """Contrast of each level-0 place (n, 2) of an H&E slide; NaN where there is no place or no slide."""
+    """Contrast of each level-0 position (n, 2) of an H&E slide; NaN where there is no place or no slide."""
     config = config or VisibilityConfig()
     positions = np.asarray(points, np.float64).reshape(-1, 2)
     inside = ((positions >= 0) & (positions < (slide.width, slide.height))).all(axis=1)
@@ -375,7 +375,7 @@ class Applied:
     changed: int
     """Those of them for which it differs from the automatic one."""
     stale: int
-    """Decisions about places that are in the table no more."""
+    """Decisions about positions that are in the table no more."""
 
 
 def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:

@@ -79,7 +79,7 @@ class NetworkIdentity:
 
 @dataclass(frozen=True)
 class SecondIdentity:
-    """What of a second look decides its answers."""
+    """What of a re-check decides its answers."""
 
     weights_sha256: str
     floor: float
@@ -121,7 +121,7 @@ class TrainingData(BaseModel):
 
 
 class SecondModel(BaseModel):
-    """Another network, which is asked about the places that this one points to."""
+    """Another network, which is asked about the positions that this one points to."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -242,7 +242,7 @@ class ModelCard(BaseModel):
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """What decides the model's answers: network, the one that looks again, calibration."""
+        """What decides the model's answers: network, the one that re-checks, calibration."""
         all_of_it: list[Identity] = [self.identity]
         if self.second is not None:
             all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))

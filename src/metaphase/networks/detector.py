@@ -133,7 +133,7 @@ class ReadyDetector:
     """Whether the main program bears being imported: then processes decode for a GPU."""
 
     def __post_init__(self) -> None:
-        if self._graphs:  # wrong use is told before any slide is opened
+        if self._graphs:  # wrong use is refused before any slide is opened
             onnx_device(self.config.device)
         else:
             from metaphase.networks.checkpoints import choose_device
@@ -311,7 +311,7 @@ def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
 
 
 def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] | None:
-    """The network that a card asks to look again, from the files beside it."""
+    """The network that a card asks to re-check, from the files beside it."""
     if card.second is None:
         return None
     graph = path.suffix == ".onnx"
@@ -319,7 +319,7 @@ def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] 
     network, other = load_onnx(beside) if graph else _loaded([beside])[0]
     if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
-            f"is not the network that {card.name} wants to look again",
+            f"is not the network that {card.name} wants to re-check",
             path=beside,
             next_step="fetch the model again, with all of its files",
         )

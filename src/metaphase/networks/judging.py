@@ -1,4 +1,4 @@
-"""What networks say about places of a slide, or about stored patches: the mean of their probabilities."""
+"""What networks say about positions of a slide, or about stored patches: the mean of their probabilities."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None
         observers=merged.observers.to_dict("records"),
         tables=(_observer_table(merged), _kappa_table(merged)),
         cards=gallery(project, merged),
-        kappa=told_kappa,
+        kappa=kappa_text,
     )
     write_text(folder / REPORT, page)
 
@@ -114,15 +114,15 @@ def _kappa_table(merged: Merged) -> TextTable:
     names = list(merged.sheet.columns)
     pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
     values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
-    kappas = dict(zip(map(frozenset, pairs), (told_kappa(*each) for each in values), strict=True))
+    kappas = dict(zip(map(frozenset, pairs), (kappa_text(*each) for each in values), strict=True))
     rows = [(one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names]
     return TextTable("Cohen's kappa, pair by pair, with its 95 % interval", ("", *names), rows)
 
 
-def told_kappa(kappa: float, low: float, high: float) -> str:
+def kappa_text(kappa: float, low: float, high: float) -> str:
     """A kappa with its interval.
 
-    >>> told_kappa(0.8, 0.71, 0.88), told_kappa(math.nan, math.nan, math.nan)
+    >>> kappa_text(0.8, 0.71, 0.88), kappa_text(math.nan, math.nan, math.nan)
     ('0.80 [0.71, 0.88]', '–')
     """
     return _text(kappa) if math.isnan(kappa) else f"{_text(kappa)} [{_text(low)}, {_text(high)}]"

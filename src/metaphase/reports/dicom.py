@@ -157,7 +157,7 @@ def _measures(source: Any) -> Any:
 
 
 def _position(source: Any, mpp: float) -> Any:
-    """Where the middle of the map's first value lies on the glass: DICOM places pixels by their middles."""
+    """Where the middle of the map's first value lies on the glass: DICOM states middles of pixels."""
     import highdicom
 
     origin = source.TotalPixelMatrixOriginSequence[0]

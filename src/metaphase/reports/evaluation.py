@@ -143,7 +143,7 @@ def mitosis_report(result: MitosisResult) -> Report:
     return Report(
         title="Mitosis detection: agreement with the truth",
         summary=(
-            f"{overall.true} of {overall.truths} mitoses found and {overall.false} false detections in "
+            f"{overall.true} of {overall.truths} mitoses found and {overall.false} false positives in "
             f"{overall.slides} slides of {overall.patients} patients, at threshold {result.threshold:.3g}."
         ),
         headline={
@@ -176,7 +176,7 @@ def _figures(result: MitosisResult) -> list[Figure]:
         ),
     ]
     if result.area_mm2 > 0:
-        caption = f"False detections are counted over {result.area_mm2:,.1f} mm² in all."
+        caption = f"False positives are counted over {result.area_mm2:,.1f} mm² in all."
         figures.append(Figure("froc", froc_plot(result.curve, result.area_mm2), caption))
     for column, members in result.groups.items():
         values = {f"{name} ({m.slides})": m.f1 for name, m in members.items()}
@@ -204,7 +204,7 @@ def _group_tables(result: MitosisResult) -> list[TextTable]:
 def _froc_table(result: MitosisResult) -> list[TextTable]:
     if not result.area_mm2 > 0:
         return []
-    headings = ("false detections per mm²", *(f"{rate:g}" for rate in FALSE_PER_MM2))
+    headings = ("false positives per mm²", *(f"{rate:g}" for rate in FALSE_PER_MM2))
     row = ("sensitivity", *(text(result.overall.froc[rate]) for rate in FALSE_PER_MM2))
     return [TextTable("FROC", headings, (row,))]
 

@@ -213,7 +213,7 @@ def scale_bar(frame: Frame, mpp: float) -> ScaleBar:
 
 
 def dots_path(positions: Floats) -> str:
-    """SVG path data with a zero-length stroke at each place (n, 2), places that coincide once."""
+    """SVG path data with a zero-length stroke at each position (n, 2), positions that coincide once."""
     cells = np.unique(np.rint(positions).astype(int), axis=0)
     return "".join(f"M{x} {y}h0" for x, y in cells)
 

@@ -51,18 +51,18 @@ def precision_recall_plot(curve: Curve, average_precision: float) -> bytes:
 
 
 def froc_plot(curve: Curve, area_mm2: float) -> bytes:
-    """Sensitivity against false detections per mm2, on a logarithmic axis.
+    """Sensitivity against false positives per mm2, on a logarithmic axis.
 
-    The line begins at the left edge with what is found before the first false detection; without any false
+    The line begins at the left edge with what is found before the first false positive; without any false
     detection that is all there is, and the picture says so.
     """
-    figure, axes = _figure("false detections per mm²", "sensitivity", "FROC")
+    figure, axes = _figure("false positives per mm²", "sensitivity", "FROC")
     rate, sensitivity, left, right = froc_line(curve, area_mm2)
     axes.step(rate, sensitivity, where="post", color=MAIN, linewidth=2)
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     if not curve.false.any():
-        remark = f"no false detection at any threshold\nsensitivity {sensitivity[-1]:.3f}"
+        remark = f"no false positive at any threshold\nsensitivity {sensitivity[-1]:.3f}"
         axes.text(0.5, 0.5, remark, transform=axes.transAxes, ha="center", va="center", color=INK)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")

@@ -1,7 +1,7 @@
 """Where the tissue is and what kind it is: smooth fields that rule everything else of a case.
 
 Each field is computed on a coarse grid fixed in the plane, and read off between its nodes: at points
-to place objects, at every pixel to paint the ground. Both see the same field.
+to position objects, at every pixel to paint the ground. Both see the same field.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from metaphase.simulation.randomness import (
     sampled,
 )
 
-# ---- which of many scattered points owns each place ----
+# ---- which of many scattered points owns each position ----
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Territories:
-    """The owner of every place on a grid of `scale` pixels that starts at (x, y) of the plane."""
+    """The owner of every position on a grid of `scale` pixels that starts at (x, y) of the plane."""
 
     x: int
     y: int
@@ -140,7 +140,7 @@ def draw_tumour(case: Case) -> Tumour:
 
 @dataclass(frozen=True)
 class Fields:
-    """Values at the asked places; memberships are above 0 inside and about 1 well inside."""
+    """Values at the asked positions; memberships are above 0 inside and about 1 well inside."""
 
     tissue: Array
     tumour: Array

@@ -44,7 +44,7 @@ class Scanner:
 
 @dataclass(frozen=True, slots=True)
 class VirtualLaboratory:
-    """One place that stains and scans: unit optical-density vectors (red, green, blue) and gains."""
+    """One laboratory that stains and scans: unit optical-density vectors (red, green, blue) and gains."""
 
     name: str
     scanner: Scanner

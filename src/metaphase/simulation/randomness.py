@@ -1,4 +1,4 @@
-"""Randomness that depends only on a seed and a place, so that any region can be made alone."""
+"""Randomness that depends only on a seed and a position, so that any region can be made alone."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _steps(length: int, step: float) -> int:
 
 
 class Texture:
-    """A periodic random picture with mean 0 and standard deviation 1, cut at any place.
+    """A periodic random picture with mean 0 and standard deviation 1, cut at any position.
 
     `coarse` and `fine` are about the longest and shortest wavelengths in pixels; between them the
     amplitude falls with frequency to the power `slope`: 0 is one grain, 1 is grain at every scale.

@@ -39,7 +39,7 @@ _CELL_HALO = 112
 """Pixels around a box in which nuclei can own territory inside it."""
 _FAT_HALO = 480
 _OWNERS = (Kind.TUMOUR, Kind.BROWN_NUCLEUS, Kind.HYPERCHROMATIC, *MITOSES)
-"""Kinds that fill a place of their own in a nest."""
+"""Kinds that fill a position of their own in a nest."""
 
 
 class Ground:
@@ -176,7 +176,7 @@ def _ramp(values: Array, width: float) -> Floats32:
 HALO_PX = 16
 """How far optics carry light: pixels that must be known around what is scanned."""
 _NOISE_SHIFTS = ((0, 0), (331, 517), (743, 199))
-"""Red, green and blue see the same noise picture at unrelated places."""
+"""Red, green and blue see the same noise picture at unrelated positions."""
 _BATCH_SPREAD = 0.07
 _BLACK = (0.58, 0.58, 0.57)
 

@@ -150,7 +150,7 @@ class Archive:
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Whatever goes wrong inside is an answer of the server, and told in one line."""
+        """Whatever goes wrong inside is an answer of the server, and reported in one line."""
         requests = _needed("requests")
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a slide is: pixels of a place, at a physical resolution, whatever file they come from.
+"""What a slide is: pixels of a position, at a physical resolution, whatever file they come from.
 
 Planes: `read` speaks level-0 pixels for the place and micrometres per pixel for the resolution;
 `read_level` speaks whole pixels of one pyramid level. Level-0 coordinates are those of the file
@@ -89,7 +89,7 @@ UNDECODABLE = "undecodable"
 KINDS = (UNDECODABLE, "seam", "plain area", "noise")
 """What is noted of damage: what a decoder says, and what pixels look like."""
 FLAW_PX = 256
-"""Where a file has no tiles of its own, damage is told in parts of at most this side."""
+"""Where a file has no tiles of its own, damage is reported in parts of at most this side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Slide(ABC):
     def read(self, x: float, y: float, width: int, height: int, mpp: float = WORKING_MPP) -> RGB:
         """Read `width` x `height` pixels at `mpp`, the first one's top-left corner at level-0 (x, y).
 
-        Any two reads that cover the same place at the same phase agree, so tiles have no seams.
+        Any two reads that cover the same position at the same phase agree, so tiles have no seams.
         """
         return read_resampled(self, x, y, width, height, mpp / self.mpp)
 

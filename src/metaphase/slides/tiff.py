@@ -161,10 +161,10 @@ def _check_page(page: TiffPage) -> None:
     offsets, counts = page.dataoffsets, page.databytecounts
     if not len(offsets) == len(counts) == wanted:
         raise ValueError(
-            f"{len(offsets)} places and {len(counts)} sizes of tiles or strips, and {wanted} are needed"
+            f"{len(offsets)} positions and {len(counts)} sizes of tiles or strips, and {wanted} are needed"
         )
     if not all(isinstance(number, int) and number >= 0 for number in (*offsets, *counts)):
-        raise ValueError("tiles or strips at places that cannot be")
+        raise ValueError("tiles or strips at positions that cannot be")
     if not any(counts):
         raise ValueError("not one of its tiles or strips holds a byte")
 

@@ -177,7 +177,7 @@ def turned_crop(
     side_um: float,
     side_px: int,
 ) -> RGB:
-    """A square of `side_um` after `matrix` (2, 2) was applied to the slide, level-0 `place` in its middle."""
+    """A square of `side_um` of the slide after `matrix` (2, 2), level-0 `position` in its middle."""
     mpp = side_um / side_px
     back = np.linalg.inv(matrix)
     reach_px = math.ceil(float(np.abs(back).sum(axis=1).max()) * side_px / 2) + 2
@@ -196,7 +196,7 @@ SentItem = Annotated[int, Field(ge=0, lt=MAX_NUMBER, strict=True)]
 
 
 class Point(Message):
-    """What the reviewer is told about a point of a reference standard."""
+    """What the observer sees about a point of a reference standard."""
 
     case: str
     candidate: str
@@ -206,7 +206,7 @@ class Point(Message):
     """Darkness in H&E relative to dark nuclei around; 0 where it could not be measured."""
     method: str
     accepted: bool
-    """Without any reviewer."""
+    """Without any observer."""
     reason: str
 
 

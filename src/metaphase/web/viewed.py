@@ -130,7 +130,7 @@ def viewed_slides(
 ) -> list[ViewedSlide]:
     """Slides of result folders, and slides by themselves, each once; with PHH3 where a registration has it.
 
-    `failed` is told of those that cannot be opened and the others go on; without it, or where none is left,
+    `failed` gets those that cannot be opened and the others go on; without it, or where none is left,
     that is an error.
     """
     found: dict[str, ViewedSlide] = {}
@@ -197,14 +197,14 @@ class RegisteredPair:
     verdict: str
 
     def is_of(self, slide: Path) -> bool:
-        """Whether it places PHH3 on this slide: the same file, or where that has moved, one of its name."""
+        """Whether it lays PHH3 over this slide: the same file, or where that has moved, one of its name."""
         if self.he.is_file():
             return self.he.resolve() == slide.resolve()
         return self.he.name == slide.name
 
 
 def registered_pair(folder: Path) -> RegisteredPair:
-    """Read a folder of `metaphase register`; a failed registration places nothing, and is refused."""
+    """Read a folder of `metaphase register`; a failed registration positions nothing, and is refused."""
     what, again = "holds no registration of a pair", "give a folder that metaphase register made"
     summary = read_json(folder / REGISTERED, what, next_step=again)
     with parsing(folder, what, next_step=again):
@@ -252,7 +252,7 @@ class Layer(ABC):
 
 
 GRID_PX = 32
-"""Between places that a transform is asked about; straight lines between."""
+"""Between positions that a transform is asked about; straight lines between."""
 
 
 @dataclass(frozen=True, eq=False)

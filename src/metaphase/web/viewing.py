@@ -178,7 +178,7 @@ class CountView(Shown):
 
 
 class Position(Message):
-    """A place on a slide."""
+    """A position on a slide."""
 
     slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
     x: Annotated[float, Field(ge=-1e8, le=1e8)]
@@ -473,7 +473,7 @@ def _count_view(
     density: Density | None,
     blind: bool,
 ) -> CountView:
-    """The result `told` as plain values, and what is drawn of `count`."""
+    """The result's facts as plain values, and what is drawn of `count`."""
     second = runner_up(reviewed.mitoses, count, slide.mpp)
     best, *beneath = counts_in(facts)
     own = count.config.threshold == slide.found.counting.threshold
@@ -545,7 +545,7 @@ def serve_view(
     """Serve the viewer until stopped.
 
     A token is made unless one is given. `registrations` are folders of `metaphase register`,
-    whose PHH3 slides can be laid over. `failed` is told of slides that cannot be opened.
+    whose PHH3 slides can be laid over. `failed` gets slides that cannot be opened.
     """
     slides = viewed_slides(paths, mpp=mpp, registrations=registrations, failed=failed)
     loopback = is_loopback(host)

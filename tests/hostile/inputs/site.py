@@ -1,4 +1,4 @@
-"""A site profile with one value of another type, or broken bytes."""
+"""A laboratory's profile with one value of another type, or broken bytes."""
 
 from __future__ import annotations
 

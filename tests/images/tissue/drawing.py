@@ -68,7 +68,7 @@ class Canvas:
         return np.asarray((cloud - cloud.mean()) / cloud.std(), np.float32)
 
     def dots(self, per_mm2: float, diameter_um: float) -> Floats:
-        """Blurred round dots of height about 1 at random places."""
+        """Blurred round dots of height about 1 at random positions."""
         height, width = self.size
         count = self.rng.poisson(per_mm2 * height * width * MPP**2 / 1e6)
         sigma = diameter_um / MPP / 2.5

@@ -1,4 +1,4 @@
-"""The mask's place on the slide, its outlines, and the files others read."""
+"""The mask's position on the slide, its outlines, and the files others read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real slides and fields, judged by places whose content was seen by eye."""
+"""Real slides and fields, judged by positions whose content was seen by eye."""
 
 from __future__ import annotations
 

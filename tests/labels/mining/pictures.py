@@ -1,4 +1,4 @@
-"""Small slides with dark dots at known places."""
+"""Small slides with dark dots at known positions."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_from_slides_to_a_distilled_network(mining: Mining) -> None:
 
 
 def _check_judge(mining: Mining, cnn3: NetworkJudge, members: list[Path], ensemble: NetworkJudge) -> None:
-    """What is said of places is said of their patches, and an ensemble is the mean of its members."""
+    """What is said of positions is said of their patches, and an ensemble is the mean of its members."""
     source = mining.train[0]
     stored = open_set(mining.easy_stores())
     patches, points = stored.take(np.arange(len(stored.index))), stored.index[["x", "y"]].to_numpy()

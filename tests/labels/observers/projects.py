@@ -16,7 +16,7 @@ SIDE_PX, MPP = 400, 0.5
 
 
 def write_project(folder: Path, items: int = 12, settings: dict[str, Any] | None = None) -> Project:
-    """`items` places on two slides; noise in stripes, so that pictures differ."""
+    """`items` positions on two slides; noise in stripes, so that pictures differ."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for name in ("secret-a.png", "secret-b.png"):

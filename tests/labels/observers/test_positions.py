@@ -1,4 +1,4 @@
-"""From answers about places to a table: votes, additions, moves, and what a new search leaves of them."""
+"""From answers about positions to a table: votes, additions, moves, and what a new search leaves of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small drawn PHH3 slides: pale blue tissue with blue nuclei and brown objects at known places."""
+"""Small drawn PHH3 slides: pale blue tissue with blue nuclei and brown objects at known positions."""
 
 from __future__ import annotations
 

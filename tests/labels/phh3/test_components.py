@@ -25,7 +25,7 @@ def planes(draw: st.DrawFn) -> np.ndarray:
 
 
 def stitched(brown: np.ndarray, tile_px: int, *, smallest: int = 1, shift: int = 0) -> tuple[Components, int]:
-    """Components of a plane seen in tiles, sorted by place; amounts are made from coordinates."""
+    """Components of a plane seen in tiles, sorted by position; amounts are made from coordinates."""
     height, width = brown.shape
     rows, columns = np.indices(brown.shape)
     dab = ((rows * 31 + columns * 17) % 200 + 300).astype(np.int16)

@@ -1,4 +1,4 @@
-"""Drawn pairs of slides with mitoses at known places, as arrays and as files."""
+"""Drawn pairs of slides with mitoses at known positions, as arrays and as files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REGISTRATION = RegistrationConfig(**QUICK)  # type: ignore[arg-type]
 
 @dataclass(frozen=True)
 class DrawnPair:
-    """The slides of one section; places are level-0 pixels."""
+    """The slides of one section; positions are level-0 pixels."""
 
     he: ArraySlide
     phh3: ArraySlide

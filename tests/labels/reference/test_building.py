@@ -19,7 +19,7 @@ def pair() -> DrawnPair:
 
 @pytest.fixture(scope="module")
 def placement(pair: DrawnPair) -> PlacedPoints:
-    """The mitoses, then places where nothing is, then places off the slide."""
+    """The mitoses, then positions where nothing is, then positions off the slide."""
     empty = pair.mitoses_phh3[:3] + np.array([35.0, 0.0])
     points = np.concatenate([pair.mitoses_phh3, empty, OUTSIDE])
     return place_points(pair.he, pair.phh3, detections(points), "one", registration=REGISTRATION)

@@ -21,7 +21,7 @@ from tests.labels.reference.test_table import MPP, placed
 
 @pytest.fixture
 def table() -> pd.DataFrame:
-    """Accepted, refused, accepted, and one without a place."""
+    """Accepted, refused, accepted, and one without a position."""
     lost = {"registration": "failed", "problem": "failed", "x": float("nan"), "y": float("nan")}
     return decide(placed({}, {"contrast": 0.5}, {}, lost), MPP)
 

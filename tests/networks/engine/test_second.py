@@ -108,7 +108,7 @@ class Asked:
         self.maps, self.windows = (one[None], other[None]), Counter[int]()
 
     def __call__(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """The maps around places."""
+        """The maps around positions."""
         self.windows[windows.outputs] += len(windows.tile)
         one, other = (cut(each, windows, 1, windows.outputs) for each in self.maps)
         return one, other
@@ -119,21 +119,21 @@ REACH, INNER = smoothing_reach(SIGMA), slice(MARGIN, -MARGIN)
 
 
 def hills(positions: list[tuple[int, int]], height: float, base: float = -6.0) -> Floats32:
-    """Logits of 80 x 80 outputs with a hill at each place."""
+    """Logits of 80 x 80 outputs with a hill at each position."""
     rows, columns = np.mgrid[:80, :80]
     tops = [np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / 50) for row, column in positions]
     return (base + (height - base) * np.max(tops, axis=0)).astype(np.float32)
 
 
 def looked(one: Floats32, other: Floats32) -> tuple[Peaks, Asked]:
-    """What becomes of the first network's places."""
+    """What becomes of the first network's positions."""
     own = smoothed(one[None, INNER, INNER], SIGMA)
     asked = Asked(one, other)
     return re_check(collect(own, is_peak(own, 0.3)), asked, SIGMA, FLOOR, Calibration()), asked
 
 
 def whole(one: Floats32, other: Floats32) -> Floats32:
-    """The mean of both everywhere, smoothed, where places are counted."""
+    """The mean of both everywhere, smoothed, where positions are counted."""
     return smoothed(((one + other) / 2)[None, INNER, INNER], SIGMA)
 
 
@@ -333,7 +333,7 @@ def saved(
     error: float | None = None,
     answered_from: float | None = None,
 ) -> Path:
-    """A model whose card asks for a second look; with an error it has a form in 8 bits."""
+    """A model whose card asks for a re-check; with an error it has a form in 8 bits."""
     about = {"mpp": 0.25, "patch_px": 100, "classes": ("no", "mitosis"), "normalisation": "batch"}
     data = (TrainingData(name="none", terms="none"),)
     card = ModelCard(name="other", family="residual", gamma=GAMMA, data=data, **about)

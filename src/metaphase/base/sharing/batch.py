@@ -77,7 +77,7 @@ class Failure:
 
 
 class BatchWatch:
-    """What is told while a batch runs; a base class that listens to nothing but the progress of items."""
+    """What is reported while a batch runs; a base class that listens to nothing but the progress of items."""
 
     _progress: Progress | None = None
 
@@ -122,7 +122,7 @@ Work = Callable[[Item, Progress], Result]
 
 
 class Workers:
-    """Who does the work: this process, one item after the other, each at once; or a crew (`crews.Crew`)."""
+    """Who does the work: this process, one item after the other, or a cluster's (`workers.DaskWorkers`)."""
 
     def __init__(self) -> None:
         self._work: Work[Any, Any] | None = None
@@ -149,7 +149,7 @@ class Workers:
         if self._work is not None:
             self._done = one.name, one.made(self._work, begin)
 
-    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for a crew
+    def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for those of a cluster
         """The next item that was tried, and what came of it; None where nothing came in time."""
         done, self._done = self._done, None
         return done
@@ -164,8 +164,8 @@ def run_batch(
 ) -> Batch[Result]:
     """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
 
-    Where other processes work on items of the same folder, theirs come last, and are waited for. A `crew`
-    does it in this one's place.
+    Where other processes work on items of the same folder, theirs come last, and are waited for. A `pool`
+    does it in this one's position.
     """
     watch, queue, pool = watch or BatchWatch(), Queue(list(items)), pool or Workers()
     log = None if folder is None else output_folder(folder) / ERRORS
@@ -206,7 +206,7 @@ class Queue:
         self._free, self._taken = deque(names), deque[str]()
         self._seen: dict[str, tuple[Holder, float]] = {}
         """What a lease said, and since when by this process's clock."""
-        self._told_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._looked_s = 0.0
 
     def __bool__(self) -> bool:
@@ -230,9 +230,9 @@ class Queue:
         now = time.monotonic()
         if name not in self._seen or self._seen[name][0] != holder:
             self._seen[name] = holder, now
-        if now - self._told_s.get(name, -TELL_AGAIN_S) < TELL_AGAIN_S:
+        if now - self._reported_s.get(name, -TELL_AGAIN_S) < TELL_AGAIN_S:
             return False
-        self._told_s[name] = now
+        self._reported_s[name] = now
         return True
 
     def lapsed(self, name: str) -> bytes | None:

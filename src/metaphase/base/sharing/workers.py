@@ -1,6 +1,6 @@
-"""Crews: workers of a Dask cluster that do the items of a batch, one item at a time each.
+"""Workers of a Dask cluster that do the items of a batch, one item at a time each.
 
-A crew is hired on this machine (`workers`), found at a scheduler that runs already (`scheduler`), or asked
+They are started on this machine (`workers`), found at a scheduler that runs already (`scheduler`), or asked
 of a queueing system (`cluster`, a TOML file; docs/cohorts.md). The work itself is given to the workers once,
 with all that it holds; of an item only what names it travels. A worker that dies is replaced, and its item
 goes on elsewhere from what is on the disk.
@@ -267,15 +267,15 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
     plugin: Any = worker.plugins[topic]
     if plugin.mine and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plugin.mine)
-    told_s = 0.0
+    reported_s = 0.0
 
     def progress(done: float, total: float) -> None:
-        nonlocal told_s
+        nonlocal reported_s
         task = worker.state.tasks.get(key)
         if task is None or task.state in ("cancelled", "released", "forgotten"):
             raise StoppedError
-        if time.monotonic() - told_s > REPORT_EVERY_S:
-            told_s = time.monotonic()
+        if time.monotonic() - reported_s > REPORT_EVERY_S:
+            reported_s = time.monotonic()
             worker.log_event(topic, ("progress", one.name, (done, total)))
 
     def begin() -> Progress:
@@ -286,17 +286,18 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
         return one.made(plugin.work, begin)
 
 
-# ---- where crews come from ----
+# ---- where workers come from ----
 
 
 @contextmanager
 def dask_workers(
     workers: int = 0, scheduler: str = "", cluster: Path | None = None, *, gpus: int = 0
 ) -> Iterator[DaskWorkers | None]:
-    """The crew that is asked for; none where nothing is, and this process does the work."""
+    """The workers that are asked for; none where nothing is, and this process does the work."""
     if sum((workers > 0, bool(scheduler), cluster is not None)) > 1:
         raise UsageError(
-            "--workers, --scheduler and --cluster name one crew each", next_step="give one of the three"
+            "--workers, --scheduler and --cluster each name the workers",
+            next_step="give one of the three",
         )
     if not (workers or scheduler or cluster):
         yield None
@@ -305,7 +306,7 @@ def dask_workers(
         import dask
         import distributed
     except ImportError as error:
-        raise UsageError("a crew needs dask.distributed", next_step=EXTRA) from error
+        raise UsageError("workers need dask.distributed", next_step=EXTRA) from error
     share = max(1, available_cores() // max(1, workers))
     quiet = FRUGAL | {
         "distributed.scheduler.allowed-failures": DEATHS,

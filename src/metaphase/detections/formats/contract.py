@@ -24,7 +24,7 @@ from metaphase.detections.table import BELOW, COUNTED, IGNORE, LOOKALIKE, MITOSI
 MARKER_UM = 12.5
 """Side of the box or circle around a detection: MIDOG's 50 pixels of 0.25 um."""
 PLACE_DECIMALS = 3
-"""Decimals of written pixel places."""
+"""Decimals of written pixel positions."""
 
 Resolution = float | Mapping[str, float] | None
 """Micrometres per level-0 pixel: one for all slides, one a slide by name, or unknown."""
@@ -173,7 +173,7 @@ def never(_: Any) -> bool:
 
 
 def leaving_out(detections: DetectionSet, path: Path, left_out: Mapping[str, int]) -> DetectionSet:
-    """The set with a caution for each kind of thing in the file that became no point, and their number."""
+    """The set with a warning for each kind of thing in the file that became no point, and their number."""
     warnings = (
         ResultWarning("objects-left-out", f"{path.name}: {count} {kind} left out")
         for kind, count in left_out.items()

@@ -195,7 +195,7 @@ def _rows(group: Any, slide: str) -> list[tuple[str, float, float, float | None,
         return []
     positions = [(shape.min(0) + shape.max(0)) / 2 for shape in group.get_graphic_data("2D")]
     if len(positions) != count:
-        raise ValueError(f"{len(positions):,} places of {count:,} annotations")
+        raise ValueError(f"{len(positions):,} positions of {count:,} annotations")
     names, values, _ = group.get_measurements()
     columns = [index for index, name in enumerate(names) if name.value == "122157"]
     given = values[:, columns[0]] if columns else np.full(count, np.nan)

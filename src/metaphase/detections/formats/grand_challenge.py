@@ -22,7 +22,7 @@ from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection
 
 UM_PER_MM = 1000.0
 MM_DECIMALS = 7
-"""A tenth of a nanometre: finer than the places other formats keep."""
+"""A tenth of a nanometre: finer than the positions other formats keep."""
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:

@@ -104,7 +104,7 @@ def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any
 
 
 def _kind(feature: dict[str, Any]) -> str | None:
-    """What QuPath calls the object; its first versions said it in other places."""
+    """What QuPath calls the object; its first versions said it in other positions."""
     properties = feature.get("properties") or {}
     return properties.get("objectType") or properties.get("object_type") or feature.get("id")
 

@@ -127,7 +127,7 @@ def _with_geometry(
 
 
 def _with_empty_images(dataset: Dataset) -> pd.DataFrame:
-    """The truth with a row without place for every image in which there is nothing."""
+    """The truth with a row without position for every image in which there is nothing."""
     table = dataset.truth.table
     filled = set(table["slide"])
     empty = [case for case in dataset.manifest["case"] if case not in filled]

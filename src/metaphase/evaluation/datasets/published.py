@@ -385,7 +385,7 @@ def read_atypia14(folder: Path) -> Dataset:
 
 
 def read_brecahad(folder: Path) -> Dataset:
-    """`groundTruth/Case_N-MM.json` with places as shares of the width and height of `images/Case_N-MM.tif`.
+    """`groundTruth/Case_N-MM.json` with positions as shares of the sides of `images/Case_N-MM.tif`.
 
     Mitoses stay mitoses; apoptotic bodies are look-alikes; other classes keep their names.
     """

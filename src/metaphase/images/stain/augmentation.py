@@ -370,7 +370,7 @@ def pixel_positions(size_px: int) -> Tensor:
 
 
 def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
-    """Sample (n, 3, h, w) at `places` (n or 1, 2, size, size), turned and shifted as drawn.
+    """Sample (n, 3, h, w) at `positions` (n or 1, 2, size, size), turned and shifted as drawn.
 
     Bilinear; beyond its edges a patch continues as its mirror image.
     """

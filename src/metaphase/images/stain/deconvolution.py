@@ -137,7 +137,7 @@ class StainMatrix:
             )
         if abs(np.linalg.det(self.array)) < MIN_DETERMINANT:
             raise UsageError(
-                f"the stains {', '.join(self.names)} cannot be told apart: their vectors lie in one plane",
+                f"the stains {', '.join(self.names)} cannot be distinguished: their vectors lie in one plane",
                 next_step="give three stains of clearly different colour",
             )
 

@@ -215,7 +215,7 @@ class SamplingConfig:
     """How much of a slide is looked at."""
 
     fields: int = 40
-    """Fields read at random places with tissue."""
+    """Fields read at random positions with tissue."""
     field_px: int = 256
     """Side of a field."""
     mpp: float = 0.5
@@ -250,7 +250,7 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
 
 
 def _choose(slide: Slide, positions: npt.NDArray[np.float64], config: SamplingConfig, seed: int) -> list[Box]:
-    """Some level-0 boxes of a grid, hence without overlap, that hold `places` (x, y within the bounds)."""
+    """Some level-0 boxes of a grid, hence without overlap, that hold `positions` (x, y within the bounds)."""
     bounds = slide.bounds
     side = max(1, round(config.field_px * _zoom(slide, config.mpp)))
     columns = bounds.width // side + 1

@@ -2,7 +2,7 @@
 
 Everything else is measured against it, as absorbance: minus the natural logarithm of the light that
 is left. Shading (lamp, lens, edge of the coverslip) is grey, stain is not; so the tint of the glass is
-taken once for the slide, and only its brightness may vary from place to place.
+taken once for the slide, and only its brightness may vary from position to position.
 
 Stains have characteristic ratios between their channels. Ratios of absorbance over real fields at 4 um/px:
 red to green at most 0.85 in H&E and 1.3 in haematoxylin with DAB; blue to green at most 0.65 in H&E. Blue
@@ -206,7 +206,7 @@ def _glass_colour(planes: RGB, glass: Mask, scanned: Mask) -> Floats32:
 
 
 def _shading(density: Floats32, flat: Mask, mpp: float) -> Floats32:
-    """Brightness of the glass from place to place: a lower quartile per cell, smoothed over empty cells."""
+    """Brightness of the glass at each position: a lower quartile per cell, smoothed over empty cells."""
     height, width = density.shape
     cell = max(1, round(SHADING_CELL_UM / mpp))
     rows, columns = -(-height // cell), -(-width // cell)
@@ -240,7 +240,7 @@ STROKE_UM = 80.0
 FRINGE_UM = 150.0
 """How far thin, smeared ink of the same hue reaches from a stroke."""
 RIM_UM = 16.0
-"""The blurred edge of a stroke, whose hue cannot be told."""
+"""The blurred edge of a stroke, whose hue is not known."""
 INKED_TISSUE_DENSITY = 0.9
 """Darker areas that touch a stroke are tissue under ink, which nobody can read."""
 

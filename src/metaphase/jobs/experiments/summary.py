@@ -34,7 +34,7 @@ from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_p
 
 @dataclass(frozen=True)
 class Row:
-    """One experiment: F1 on the laboratories that no network was trained on, and at home."""
+    """One experiment: F1 on the laboratories that no network was trained on, and on the others."""
 
     experiment: Experiment
     done: int
@@ -187,7 +187,7 @@ def markdown(summary: Summary) -> str:
 def main_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """Headings and cells of the paper's table."""
     headings = ["experiment", "augment", "ensemble", "distilled", "parameters", "seeds", "highest F1",
-                "F1 at validation threshold", "seeds from to", "at home", "paper, highest F1"]  # fmt: skip
+                "F1 at validation threshold", "seeds from to", "trained", "paper, highest F1"]  # fmt: skip
     rows = []
     for row in summary.rows:
         item = row.experiment

@@ -199,7 +199,7 @@ class Lab:
 
     @property
     def site(self) -> Path:
-        """The site profile made of it."""
+        """The laboratory's profile made of it."""
         return self.root / "site.json"
 
     @property

@@ -252,7 +252,7 @@ def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found]
         report(f"comparing {one.path.name} with {other.path.name}", number, len(tries))
         if not _same(one, other):
             continue
-        pair = Found(one.key.replace("/", "-"), one, other, _told_found(one, other))
+        pair = Found(one.key.replace("/", "-"), one, other, _found_line(one, other))
         verdict, _ = _verdict(lab, pair)
         if verdict == "reliable":
             found.append(pair)
@@ -270,7 +270,7 @@ def _same(he: Seen, phh3: Seen) -> bool:
         return same_tissue(first, second)
 
 
-def _told_found(he: Seen, phh3: Seen) -> str:
+def _found_line(he: Seen, phh3: Seen) -> str:
     text = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
     return "; ".join(filter(None, (text, _swapped(he, phh3))))
 

@@ -121,7 +121,7 @@ class ModelTried(Ingredients, stage="results"):
 
 @dataclass(frozen=True, eq=False)
 class ModelCalibrated(Ingredients, stage="calibration"):
-    """The site profile."""
+    """The laboratory's profile."""
 
     answers: pd.DataFrame
 
@@ -327,7 +327,7 @@ def _draw_calibration(lab: Lab, report: Report) -> None:
 def _fit(lab: Lab, report: Report) -> Facts:
     if (lab.calibration / NOTHING).is_file():
         return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
-    report("fitting the site profile", 0, 1)
+    report("fitting the laboratory's profile", 0, 1)
     profile = fit_profile(lab.calibration, lab.settings.name)
     save_profile(lab.site, profile)
     return {"profile": profile.described()}

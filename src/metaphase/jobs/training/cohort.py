@@ -239,7 +239,7 @@ def read_cohort(manifest: str | Path, needed: Sequence[str] = SPLITS) -> pd.Data
 def read_reference(
     section: ReferenceSection, cohort: pd.DataFrame, method: str = "paper", needed: Sequence[str] = SPLITS
 ) -> pd.DataFrame:
-    """Points `case, x, y, label` of the cohort's slides: mitoses, and places to ignore.
+    """Points `case, x, y, label` of the cohort's slides: mitoses, and positions to ignore.
 
     The method `dense` also learns from look-alikes, and from the column `atypical` where there is one.
 

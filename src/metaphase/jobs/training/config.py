@@ -1,4 +1,4 @@
-"""What `metaphase run` is told; the defaults are the paper's numbers."""
+"""The settings of `metaphase run`; the defaults are the paper's numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReferenceSection:
     """Where the mitoses are."""
 
     source: Source = "table"
-    """`table`: a table of H&E places. `phh3`: the table that `metaphase reference build` wrote. `simulated`:
+    """`table`: a table of H&E positions. `phh3`: that of `metaphase reference build`. `simulated`:
     the truth of simulated slides."""
     table: str = ""
     """CSV or Parquet with case, x, y (level-0 pixels of the H&E slide) and, where known, label, accepted."""

@@ -72,7 +72,7 @@ def _tables(results: dict[str, Any], samples: int) -> list[TextTable]:
         return []
     away, home = _centres(results)
     bootstrap = BootstrapConfig(samples=samples)
-    headings = ["network", "parameters", "threshold", "F1 held out", "highest F1 held out", "F1 at home"]
+    headings = ["network", "parameters", "threshold", "F1 held out", "highest F1 held out", "F1 trained"]
     rows, by_centre = [], []
     for name, values in results["networks"].items():
         counts = counts_of([values], away)

@@ -134,7 +134,7 @@ def data_stages(chain: Chain) -> list[Stage]:
         mining.standardise,
     )
     stages = [
-        Stage("candidates", "dark places of training and validation slides", (),
+        Stage("candidates", "dark positions of training and validation slides", (),
               (f"{MINING}/candidates",), chain.find_candidates, labelled, after=("reference",)),
         Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,
               EasySetsDrawn(mining.sets)),

@@ -167,7 +167,7 @@ def _circle(radius_px: float) -> Values:
 
 @dataclass(frozen=True)
 class CandidateConfig:
-    """Which places of a slide may be mitoses at all: dark points, darkest first, each with its own circle."""
+    """Which positions of a slide may be mitoses: dark points, darkest first, each with its own circle."""
 
     diameter_um: float = 25.0
     """d, the diameter of the circle that a candidate claims: 100 px at 0.25 um/px."""

@@ -268,7 +268,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class MiningConfig:
-    """All that is told to the chain from slides to patch stores."""
+    """The settings of the chain from slides to patch stores."""
 
     candidates: CandidateConfig = field(default_factory=CandidateConfig)
     """Where to look."""
@@ -283,7 +283,7 @@ class MiningConfig:
 
 
 class PositionJudge(Protocol):
-    """Says how probable a mitosis is at given places."""
+    """Says how probable a mitosis is at given positions."""
 
     @property
     def identity(self) -> str:

@@ -70,7 +70,7 @@ def label_candidates(
     """Candidates with `label` (1, 0, or -1 for ignored), `distance_um` to the nearest mitosis, and `source`.
 
     `reference` has x, y in level-0 pixels of this slide and, where there are others than mitoses, `label`
-    (`mitosis`, `ignore`; look-alikes are negatives like any other place).
+    (`mitosis`, `ignore`; look-alikes are negatives like any other position).
     """
     config = config or LabelConfig()
     check_reference(reference, slide)

@@ -1,6 +1,6 @@
-"""Answers about places of a slide: which detections are mitoses, which are not, and where one was missed.
+"""Answers about positions of a slide: which detections are mitoses, which are not, and where one was missed.
 
-An item is a place in level-0 pixels, to a tenth. Where a detection lies there, the answer is about it; a
+An item is a position in level-0 pixels, to a tenth. Where a detection lies there, the answer is about it; a
 mitosis where none lies was missed by the machine. A new search that moves a detection by less than `SAME_UM`
 keeps its answers, and nobody's mitosis is lost with the detection it was given to.
 """
@@ -34,11 +34,11 @@ _PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
 _MOVED = re.compile(rf"moved {_PLACE.pattern}")
 
 
-# ---- places and answers as text ----
+# ---- positions and answers as text ----
 
 
 def position_name(x: float, y: float) -> str:
-    """How a place is called.
+    """How a position is called.
 
     >>> place_name(1234.56, 7)
     '1234.6 7.0'
@@ -47,13 +47,13 @@ def position_name(x: float, y: float) -> str:
 
 
 def position_of(name: str) -> tuple[float, float] | None:
-    """The place of a name; None where it names none."""
+    """The position of a name; None where it names none."""
     found = _PLACE.fullmatch(name)
     return None if found is None else (float(found[1]), float(found[2]))
 
 
 def moved_to(x: float, y: float) -> str:
-    """The answer that there is a mitosis, but at another place.
+    """The answer that there is a mitosis, but at another position.
 
     >>> moved_to(10, 20.04)
     'moved 10.0 20.0'

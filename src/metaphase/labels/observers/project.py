@@ -99,7 +99,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One candidate: a place in a slide, in level-0 pixels."""
+    """One candidate: a position in a slide, in level-0 pixels."""
 
     name: str
     slide: Path
@@ -108,9 +108,9 @@ class Item:
     case: str
     mpp: float | None
     number: int
-    """How the browser calls it: a hash of name and place, which tells nothing and changes with the place."""
+    """How the browser calls it: a hash of name and position, which says nothing and changes with it."""
     turn: int = 0
-    """Items of a lower turn are asked first; the browser is not told."""
+    """Items of a lower turn are asked first; the browser does not know."""
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def join_figures(components: Components, config: BrownConfig, mpp: float) -> tup
 
 
 def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> pd.DataFrame:
-    """The table of `COLUMNS`, ordered and numbered by place, top to bottom."""
+    """The table of `COLUMNS`, ordered and numbered by position, top to bottom."""
     area = components.of("area")
     x, y = (components.of(name) / area + 0.5 for name in ("x", "y"))
     left, top = -components.of("minus_left"), -components.of("minus_top")

@@ -374,7 +374,7 @@ HELD_OUT = "test"
 """Cases of this split are not labelled: they judge the result."""
 ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp", "turn")
 """What training and the page may know of an item; nothing that a network or a feature says, but for the turn:
-those that a network is unsure about are asked after the random ones. Observers are not told."""
+those that a network is unsure about are asked after the random ones. Observers do not know."""
 QUESTIONS = {
     "cnn1": "Is the brown object in the middle a cell (mitosis or not), or an artefact?",
     "cnn2": "Is the brown object in the middle a mitosis?",

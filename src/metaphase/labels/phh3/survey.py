@@ -69,7 +69,7 @@ class BrownConfig:
     field_px: int = 256
     """Side of such a field, in pixels of `mpp`."""
     tissue: TissueConfig = field(default_factory=TissueConfig)
-    """How tissue is told from glass."""
+    """How tissue is distinguished from glass."""
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self) if f.name != "tissue"):

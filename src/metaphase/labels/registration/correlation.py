@@ -25,7 +25,7 @@ MAX_RATIO = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest place of a heat map, in pixels from its centre, to a fraction of a pixel."""
+    """The highest position of a heat map, in pixels from its centre, to a fraction of a pixel."""
 
     x: float
     y: float
@@ -65,7 +65,7 @@ def _boxes(table: npt.NDArray[np.float64], rows: int, columns: int) -> npt.NDArr
 
 
 def find_peak(heat: Image, exclusion_px: float) -> Peak:
-    """The highest place; the second is the highest at least `exclusion_px` away from it."""
+    """The highest position; the second is the highest at least `exclusion_px` away from it."""
     row, column = np.unravel_index(int(heat.argmax()), heat.shape)
     height = float(heat[row, column])
     rows, columns = np.ogrid[: heat.shape[0], : heat.shape[1]]
@@ -141,12 +141,12 @@ class MaskedImage:
         return np.where(enough, shared / np.sqrt(variance * m_variance), np.float32(-1))
 
 
-# ---- what the neighbours of a place say about its shift ----
+# ---- what the neighbours of a position say about its shift ----
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """The robust opinion of the neighbours of each place."""
+    """The robust opinion of the neighbours of each position."""
 
     shifts: Points
     """Median shift of the neighbours; 0 without any."""
@@ -160,7 +160,7 @@ class Consensus:
 def consensus(
     positions: Points, voters: Points, shifts: Points, neighbours: int, *, own: npt.NDArray[np.int64]
 ) -> Consensus:
-    """Median over the nearest `neighbours` voters of each place, never counting the voter `own` (or -1)."""
+    """Median over the `neighbours` nearest voters of each position, without the voter `own` (or -1)."""
     if not len(voters) or not len(positions):
         nothing = np.full(len(positions), np.inf)
         return Consensus(np.zeros((len(positions), 2)), nothing, np.zeros(len(positions), np.int64), nothing)

@@ -119,7 +119,7 @@ def _both(registration: Registration, corner: Points, size: tuple[int, int], mpp
 def _pull_map(
     registration: Registration, corner: Points, size: tuple[int, int], mpp: float
 ) -> tuple[npt.NDArray[np.float64], Points]:
-    """PHH3 places, in pixels of `mpp`, of H&E pixels; and their corner in um."""
+    """PHH3 positions, in pixels of `mpp`, of H&E pixels; and their corner in um."""
     step = max(1, max(size) // 64)
     columns, rows = np.arange(0, size[0] + step, step), np.arange(0, size[1] + step, step)
     x, y = np.meshgrid(columns, rows)
@@ -196,7 +196,7 @@ def _draw_residuals(
 
 
 def _zoom_positions(registration: Registration, points: pd.DataFrame | None) -> Points:
-    """H&E places (um) to look at closely: points if there are any, else control tiles, well spread."""
+    """H&E positions (um) to look at closely: points if there are any, else control tiles, well spread."""
     positions = registration.transform.apply(registration.controls.positions)
     if points is not None and points["accepted"].any():
         kept = points.loc[points["accepted"], ["x_he", "y_he"]].to_numpy()

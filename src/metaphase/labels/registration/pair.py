@@ -2,7 +2,7 @@
 
 Three questions are asked of tiles that had no part in alignment and field. Does each match best where it is
 expected, more often than chance would have it? Are the peaks higher than those of the same tiles at wrong
-places of the same slides? And how far from their expected place do those lie whose match is clear? No
+places of the same slides? And how far from their expected position do those lie whose match is clear? No
 correlation coefficient is good or bad in itself.
 """
 
@@ -61,13 +61,13 @@ FAILED_P = 1e-6
 FAILED_SHARE, RELIABLE_SHARE = 0.25, 0.6
 """Share of tiles that agree: below the first it failed, from the second on it is reliable."""
 RELIABLE_UM = 2.0
-"""95 % of the clear matches lie this close to their expected place. A tile is an average over its area and
+"""95 % of the clear matches lie this close to their expected position. A tile is an average over its area and
 hardly reaches the edge of the tissue; points are off by up to three times as much, so this vouches for 95 %
 of them within 5 um (`recipes/accuracy/registration_warps.py`, commit fe38706)."""
 MIN_STRENGTH = 4.0
-"""Standard deviations above the peaks of wrong places from which a match is clear."""
+"""Standard deviations above the peaks of wrong positions from which a match is clear."""
 RELIABLE_SEPARATION = 0.8
-"""Chance that a right place has a higher peak than a wrong one."""
+"""Chance that a right position has a higher peak than a wrong one."""
 MIN_STAIN_CONTRAST = 1.0
 """Least difference of the log odds of being H&E: 0.017 of the share that the green channel absorbs."""
 HUGE_SCALE_ERROR = 0.1
@@ -86,7 +86,7 @@ class Evidence:
     """Probability that a tile agrees by chance."""
     median_peak: float
     null_peak: float
-    """Median peak at wrong places."""
+    """Median peak at wrong positions."""
     separation: float
     clear: int
     """Tiles whose peak stands out."""
@@ -130,7 +130,7 @@ class Verdict:
 def gather_evidence(
     pair: SlidePair, mapping: Mapping, shape: TileShape, config: RegistrationConfig
 ) -> Evidence:
-    """Look for fresh tiles around where the mapping expects them, and at wrong places."""
+    """Look for fresh tiles around where the mapping expects them, and at wrong positions."""
     rng = np.random.default_rng([config.seed, 1])
     positions = tissue_positions(pair, mapping, shape.tile_um, config.checks, rng)
     if len(positions) < 2:
@@ -212,7 +212,7 @@ def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[st
             f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}"
         ]
     if evidence.separation < RELIABLE_SEPARATION:
-        return [], [f"peaks are hardly higher than at wrong places (separation {evidence.separation:.2f})"]
+        return [], [f"peaks are hardly higher than at wrong positions (separation {evidence.separation:.2f})"]
     if steady < RELIABLE_SHARE:
         return [], [f"only {steady:.0%} of the control tiles agree with their neighbours"]
     return [], []
@@ -316,7 +316,7 @@ class Registration:
     controls: Shifts
     """Control tiles that agree with their neighbours, with what the transform leaves to them as shifts."""
     null: Null
-    """Peaks of tiles of `shape` at wrong places."""
+    """Peaks of tiles of `shape` at wrong positions."""
     shape: TileShape
     config: RegistrationConfig
 

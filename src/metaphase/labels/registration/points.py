@@ -89,7 +89,7 @@ MIN_TISSUE = 0.05
 
 
 def register_points(registration: Registration, points: npt.ArrayLike) -> pd.DataFrame:
-    """H&E places of PHH3 points (n, 2), level-0 pixels, one row each in the same order.
+    """H&E positions of PHH3 points (n, 2), level-0 pixels, one row each in the same order.
 
     `method` says whether the point's own tiles decided (`measured`), its neighbours (`consensus`, where the
     point's own shift contradicts them), or nothing could (`rejected`); `confidence` is the probability that
@@ -113,7 +113,7 @@ class _Decision:
 
 
 def _state(registration: Registration, positions: Points) -> npt.NDArray[np.object_]:
-    """Why a place cannot be compared, or nothing."""
+    """Why a position cannot be compared, or nothing."""
     state = np.full(len(positions), "", object)
     pair = registration.pair
     sides = (("PHH3", pair.phh3, positions), ("H&E", pair.he, registration.transform.apply(positions)))
@@ -129,7 +129,7 @@ def _state(registration: Registration, positions: Points) -> npt.NDArray[np.obje
 
 
 def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray[np.bool_]:
-    """Whether the tile around each place has some tissue."""
+    """Whether the tile around each position has some tissue."""
     tissue = view.tissue
     cells = np.floor((positions_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
     half = max(1, round(tile_um / 2 / tissue.mpp))
@@ -142,7 +142,7 @@ def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray
 
 
 def _measured(registration: Registration, positions: Points, which: npt.NDArray[np.bool_]) -> Shifts:
-    """Shifts of the comparable places; 0 for the others."""
+    """Shifts of the comparable positions; 0 for the others."""
     some = measure(registration.pair, registration.transform, positions[which], registration.shape)
     every = Shifts(positions, np.zeros_like(positions), np.zeros(len(positions)), np.ones(len(positions)))
     for name in ("shifts", "heights", "ratios"):

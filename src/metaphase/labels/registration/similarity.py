@@ -247,7 +247,7 @@ class RegistrationConfig:
     control_spacing_um: float = 75.0
     """... no closer to each other than this."""
     search_px: int = 40
-    """How far from the expected place a tile is looked for: 20 um."""
+    """How far from the expected position a tile is looked for: 20 um."""
     tolerance_px: float = 8.0
     """Tiles agree when their shifts differ by no more than this: 4 um."""
     neighbours: int = 8
@@ -390,7 +390,7 @@ OWN_PX = 6
 
 
 def own_peaks(maps: npt.NDArray[np.float32], expected_px: Points) -> tuple[Points, npt.NDArray[np.float64]]:
-    """Each map's highest place near the expected one, in pixels from the centre, and its height."""
+    """Each map's highest position near the expected one, in pixels from the centre, and its height."""
     side = maps.shape[1]
     middle = (side - 1) // 2
     shifts, heights = np.zeros_like(expected_px), np.zeros(len(maps))

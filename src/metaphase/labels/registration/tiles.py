@@ -120,7 +120,7 @@ MIN_TISSUE = 0.5
 MARGIN_PX = 3
 """Read beyond the window, for the resampling kernel."""
 NODES = 9
-"""The map is exact at so many places along each side of a window, and straight between them."""
+"""The map is exact at so many positions along each side of a window, and straight between them."""
 
 
 class Mapping(Protocol):
@@ -185,7 +185,7 @@ def read_window(pair: SlidePair, mapping: Mapping, position_um: Points, shape: T
 
 
 def heat_maps(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Iterator[Image]:
-    """The correlation of each place's tile with its window, as (2 search + 1, 2 search + 1), in order.
+    """The correlation of each position's tile with its window, as (2 search + 1, 2 search + 1), in order.
 
     Tiles are read and compared in threads; only a few wait in memory.
     """
@@ -200,7 +200,7 @@ def heat_maps(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: Ti
 def shuffled_heat_maps(
     pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape, rounds: int
 ) -> Iterator[Image]:
-    """Tiles correlated with windows of other places: what heat maps look like where nothing corresponds."""
+    """Tiles correlated with windows of other positions: heat maps where nothing corresponds."""
     threads = available_cores()
     read = partial(_both, pair, mapping, shape)
     pairs = list(ordered_map(read, positions_um, threads=threads, ahead=2 * threads))
@@ -221,7 +221,7 @@ def tissue_positions(
     rng: np.random.Generator,
     min_spacing_um: float = 0.0,
 ) -> Points:
-    """At most `count` PHH3 places (n, 2), um, well apart, with tissue around them on both slides."""
+    """At most `count` PHH3 positions (n, 2), um, well apart, with tissue around them on both slides."""
     found = _candidates(pair, mapping, tile_um)
     if not len(found) or not count:
         return np.zeros((0, 2))
@@ -283,12 +283,12 @@ def _apart(points: Points, spacing: float, count: int) -> list[int]:
 EXCLUSION_PX = 10.0
 """The second peak lies at least this far from the first: a nucleus's width."""
 NULL_TILES, NULL_ROUNDS = 12, 6
-"""The null distribution comes from so many tiles, each compared with so many wrong places."""
+"""The null distribution comes from so many tiles, each compared with so many wrong positions."""
 
 
 @dataclass(frozen=True)
 class Shifts:
-    """Measured shifts, one row a place; `places` in PHH3 um."""
+    """Measured shifts, one row a position; `positions` in PHH3 um."""
 
     positions: Points
     shifts: Points
@@ -307,7 +307,7 @@ class Shifts:
 
 
 def measure(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Shifts:
-    """Compare one pair of tiles for each PHH3 place (n, 2)."""
+    """Compare one pair of tiles for each PHH3 position (n, 2)."""
     peaks = [find_peak(heat, EXCLUSION_PX) for heat in heat_maps(pair, mapping, positions_um, shape)]
     rows = np.array([(p.x, p.y, p.height, p.ratio) for p in peaks], float).reshape(-1, 4)
     return Shifts(positions_um, rows[:, :2] * shape.mpp, rows[:, 2], rows[:, 3])
@@ -332,11 +332,11 @@ class Null:
         return max(1.4826 * float(np.median(np.abs(self.heights - self.centre))), SMALLEST_SPREAD)
 
     def strength(self, heights: Floats) -> Floats:
-        """How many standard deviations heights stand above those of wrong places."""
+        """How many standard deviations heights stand above those of wrong positions."""
         return (heights - self.centre) / self.spread
 
     def separation(self, heights: Floats) -> float:
-        """Chance that a right place is higher than a wrong one (0.5: they cannot be told apart)."""
+        """Chance that a right position is higher than a wrong one (0.5: they cannot be distinguished)."""
         if not len(heights) or not len(self.heights):
             return 0.5
         above = heights[:, None] - self.heights[None]
@@ -347,6 +347,6 @@ SMALLEST_SPREAD = 0.01
 
 
 def measure_null(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Null:
-    """Heights of peaks between tiles and windows of different places."""
+    """Heights of peaks between tiles and windows of different positions."""
     maps = shuffled_heat_maps(pair, mapping, positions_um[:NULL_TILES], shape, NULL_ROUNDS)
     return Null(np.array([heat.max() for heat in maps], float))

@@ -2,7 +2,7 @@
 
 The field is a sum of uniform cubic B-splines on a square grid, so it and its slope are continuous. Beyond the
 grid it keeps the value of the nearest edge. Coefficients come from scattered measurements by robust
-least squares, with a penalty on bending that bridges places without any.
+least squares, with a penalty on bending that bridges positions without any.
 """
 
 from __future__ import annotations

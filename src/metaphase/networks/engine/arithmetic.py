@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOLERANCE = {"auto": 0.4, "fast": 1.0}
-"""Largest difference in logits to plain float32, in any of 2,500 places of what looks like tissue, with which
-faster arithmetic is used. Smoothing averages most of it away (`recipes/breast/arithmetic.py`)."""
+"""Largest difference in logits to plain float32, at any of 2,500 positions of tissue, with which faster
+ arithmetic is used. Smoothing averages most of it away (`recipes/breast/arithmetic.py`)."""
 TRIED_PX = RECEPTIVE_PX + OUTPUT_STRIDE_PX * 49
 _BLOBS_PX = ((4, 0.5), (12, 1.0), (40, 1.0))
 """Sizes of what a picture of tissue is made of, with weights."""

@@ -1,7 +1,7 @@
 """Triton kernels of a `lite` detector on a GPU: little of what a block computes leaves the chip.
 
 Arrays are float16, channels last, sums float32. Channels are padded with zeros as `cell_gpu.py` states; tiles
-are the grid's second axis, so that places inside one count in 32 bits. Imported only where Triton is there.
+are the grid's second axis, so that positions inside one count in 32 bits. Imported only with Triton.
 """
 
 # ruff: noqa: D103

@@ -327,7 +327,7 @@ class StartedBatch:
         return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around places."""
+        """Logits of both networks around positions."""
         second = self._engine.second
         assert second is not None
         parts = []
@@ -415,7 +415,7 @@ def combine(logits: list[Tensor]) -> Tensor:
 
 
 def mean_logit(logits: list[Tensor]) -> Tensor:
-    """As a second look combines two networks."""
+    """As a re-check combines two networks."""
     return torch.stack(logits).mean(0)
 
 

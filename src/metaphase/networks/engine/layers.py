@@ -368,7 +368,7 @@ class ForeignDetector:
         return values[:, 1] - values[:, 0]
 
     def _check_geometry(self) -> None:
-        """Refuse a network whose answers do not mean the places that the engine takes them for."""
+        """Refuse a network whose answers do not mean the positions that the engine takes them for."""
         side = RECEPTIVE_PX + 3 * OUTPUT_STRIDE_PX
         pixels = torch.randint(0, 256, (1, side, side, 3), generator=torch.Generator().manual_seed(0))
         image = pixels.to(self._device, torch.uint8)
@@ -386,7 +386,7 @@ class ForeignDetector:
             raise _other_geometry(f"it answers {shapes}, and not (4, 4) and (1, 1)")
         spread = float(whole.std()) + float(whole.abs().mean()) + 1e-6
         if not float((whole[0, row, column] - alone[0, 0, 0]).abs()) <= SHIFTED_TOLERANCE * spread:
-            raise _other_geometry("its answer about a place depends on what lies around its 97 px")
+            raise _other_geometry("its answer about a position depends on what lies around its 97 px")
 
 
 def first_line(error: Exception) -> str:

@@ -55,7 +55,7 @@ a quarter of it, and less of larger tiles overlaps."""
 STEP_PX = 2 * OUTPUT_STRIDE_PX
 """Tiles join without a seam, whatever the detector's cells."""
 WINDOWS_PX = 1_000_000
-"""Pixels of windows that a second look sees at once."""
+"""Pixels of windows that a re-check sees at once."""
 LONGEST_S = 600.0
 """A tile takes seconds; a graph that takes longer than this is given up."""
 MOST_BYTES = 2 << 30
@@ -220,7 +220,7 @@ class OnnxEngine:
         self.second: Second[Any] | None = None
         self.answered_from = None if second is None else second.answered_from
         self.quick: tuple[Any, Any] | None = None
-        """Sessions of both networks in 8 bits: the first searches, the second sees each place by itself."""
+        """Sessions of both networks in 8 bits: the first searches, the second sees single positions."""
         if second is not None and not everywhere:
             self.second = Second(self._session(second.network), second.floor)
             if self.config.precision != "float32" and self.device == "cpu" and len(networks) == 1:
@@ -375,7 +375,7 @@ class OnnxBatch:
         return smoothed(raw[:, inner, inner], self.sigma)
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around places, in float32."""
+        """Logits of both networks around positions, in float32."""
         engine = self.engine
         assert engine.second is not None
         if engine.quick is None:
@@ -389,7 +389,7 @@ class OnnxBatch:
         return cut(self.pixels, windows, 1, ANSWER_PX)
 
     def _quick_answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around places, in 8 bits."""
+        """Logits of both networks around positions, in 8 bits."""
         assert self.engine.quick is not None
         second = _in_windows(self.engine.quick[1], self.pixels, windows)
         return cut(self.raw, windows, 1, windows.outputs), second
@@ -415,7 +415,7 @@ def begin(session: Any, tiles: Pixels) -> Callable[[], Floats32]:
     def run() -> None:
         try:
             answers.put(session.run([LOGIT], {PIXELS: np.ascontiguousarray(tiles)}, options)[0])
-        except Exception as error:  # noqa: BLE001 -- told below
+        except Exception as error:  # noqa: BLE001 -- reported below
             answers.put(error)
 
     def wait() -> Floats32:
@@ -459,5 +459,5 @@ def combined(logits: list[Floats32]) -> Floats32:
 
 
 def mean_logit(logits: list[Floats32]) -> Floats32:
-    """As a second look combines two networks."""
+    """As a re-check combines two networks."""
     return np.asarray(np.mean(logits, axis=0), np.float32)

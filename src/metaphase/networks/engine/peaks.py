@@ -12,10 +12,10 @@ from metaphase.networks.engine.positions import BORDER, EARLIER, Peaks, smoothin
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
-    """Logits of the mean probability around each place of (maps, rows, columns), by a Gaussian of `sigma`.
+    """Logits of the mean probability around each position of (maps, rows, columns), by a Gaussian of `sigma`.
 
     The result is smaller by `smoothing_reach` on each side. Yes and no are averaged apart, so that very
-    certain places do not round to 1.
+    certain positions do not round to 1.
     """
     reach = smoothing_reach(sigma)
     if reach == 0:
@@ -31,7 +31,7 @@ def smoothed(logits: Tensor, sigma: float) -> Tensor:
 
 
 def is_peak(logits: Tensor, floor: float) -> Tensor:
-    """Which places of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
+    """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
     Of equal neighbours the first one (by row, then column) wins. Logits do not saturate as probabilities
     do, so that the middle of a large mitosis is a peak and not a plateau. Places at the border are no peaks.
@@ -45,13 +45,13 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
 
 
 def reaches(logits: Tensor, floor: float) -> Tensor:
-    """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
+    """Which positions of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
     reached = _shifted(logits, 0, 0) >= logit_of(floor)
     return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
 
 
 def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
-    """The places as arrays; a parabola through the neighbours puts each `between` outputs."""
+    """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
     index, row, column = peak.nonzero(as_tuple=True)
     middle = logits[index, row, column]
     if not between:

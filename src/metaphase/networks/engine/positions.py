@@ -15,7 +15,7 @@ from metaphase.base.arrays import Floats, Floats32
 BORDER = 1
 """Outputs around a tile's own that its maxima are compared with."""
 EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
-"""Neighbours before a place, by row, then column; those after it lie opposite."""
+"""Neighbours before a position, by row, then column; those after it lie opposite."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -37,10 +37,10 @@ def smoothing_reach(sigma: float) -> int:
 
 
 def smoothed(logits: Floats32, sigma: float) -> Floats32:
-    """Logits of the mean probability around each place of (maps, rows, columns), by a Gaussian of `sigma`.
+    """Logits of the mean probability around each position of (maps, rows, columns), by a Gaussian of `sigma`.
 
     The result is smaller by `smoothing_reach` on each side. Yes and no are averaged apart, so that very
-    certain places do not round to 1.
+    certain positions do not round to 1.
     """
     reach = smoothing_reach(sigma)
     if reach == 0:
@@ -53,7 +53,7 @@ def smoothed(logits: Floats32, sigma: float) -> Floats32:
 
 
 def is_peak(logits: Floats32, floor: float) -> Mask:
-    """Which places of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
+    """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
     Of equal neighbours the first one (by row, then column) wins. Places at the border are no peaks.
     """
@@ -66,12 +66,12 @@ def is_peak(logits: Floats32, floor: float) -> Mask:
 
 
 def reaches(logits: Floats32, floor: float) -> Mask:
-    """Which places of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
+    """Which positions of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
     return _bordered(_shifted(logits, 0, 0) >= logit(floor))
 
 
 def collect(logits: Floats32, peak: Mask, *, between: bool = True) -> Peaks:
-    """The places as arrays; a parabola through the neighbours puts each `between` outputs."""
+    """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
     index, row, column = np.nonzero(peak)
     middle = logits[index, row, column].astype(np.float64)
     down = right = np.zeros(len(middle))

@@ -1,4 +1,4 @@
-"""A second look: another network has its say about the few places that a first one points to."""
+"""A re-check: another network has its say about the few positions that a first one points to."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MARGIN = 6
 """Outputs that a tile needs at each side beyond those of a search with one look: `FAR` and a border, and an
 even number, so that the cells of a network lie as they do in such a search."""
 LACKING = 0.7
-"""Logits, calibrated, by which both networks at a place itself may say less than what is asked for."""
+"""Logits, calibrated, by which both networks at a position itself may say less than what is asked for."""
 NARROW_OUTPUTS = 2.5
-"""Smoothing up to which a place itself tells enough: what is averaged wider says little about it."""
+"""Smoothing up to which a position itself tells enough: what is averaged wider says little about it."""
 VIEWS, ANSWER_REACH = 8, 2
 """Turned by right angles and mirrored views of a final answer; outputs around the maximum that it covers."""
 ANSWER_PX = PATCH_PX + 2 * ANSWER_REACH * OUTPUT_STRIDE_PX
@@ -43,7 +43,7 @@ Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 @dataclass(frozen=True)
 class Windows:
-    """Squares of a batch of tiles around places: where they begin in their tile's outputs, and their side."""
+    """Squares of a batch of tiles around positions: their corner in the tile's outputs, and their side."""
 
     tile: Ints
     corner: Ints
@@ -73,7 +73,7 @@ Answers = Callable[[Windows], tuple[Floats32, Floats32]]
 
 
 def refuse_components(config: PeakConfig) -> None:
-    """What touches can be told only where both networks saw everything."""
+    """What touches is known only where both networks saw everything."""
     if config.method != "maxima":
         raise UsageError(
             "connected components, as in the paper, need every network of the model at every position",
@@ -89,11 +89,11 @@ def re_check(
     calibration: Calibration,
     quick: Answers | None = None,
 ) -> Peaks:
-    """What becomes of the places that the first network points to, from a probability of `floor` on.
+    """What becomes of the positions that the first network points to, from a probability of `floor` on.
 
     As if both had searched everything, and the mean of their logits counted. The second network first sees
-    each place itself, where `quick` answers do, then what is near where that is promising, and more where the
-    answer rises beyond it. Places are counted in the first network's smoothed maps, which lack `MARGIN` and
+    each position itself, where `quick` answers do, then what is near where that is promising, and more where
+    the answer rises beyond it. Places are counted in the first network's smoothed maps, which lack `MARGIN` and
     the smoothing's reach.
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
@@ -172,7 +172,7 @@ def view_logits(squares: RGB, window_logits: Callable[[RGB], Floats32]) -> Float
 
 
 def _means(first: Peaks, answers: Answers, around: int, sigma: float) -> Floats32:
-    """Mean logits of both networks `around` places: (places, 2 around + 1, 2 around + 1)."""
+    """Mean logits of both networks `around` positions: (positions, 2 around + 1, 2 around + 1)."""
     corner = first.output + (MARGIN + smoothing_reach(sigma) - around)
     one, other = answers(Windows(first.map_index, corner, 2 * around + 1))
     return np.asarray((one + other) / 2, np.float32)
@@ -198,7 +198,7 @@ def _joined(some: Peaks, others: Peaks) -> Peaks:
 def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
     """The highest maximum of each small map; the highest value of one that rises towards its border.
 
-    Its output remains the first network's, by which a place belongs to one tile. Values at the border are
+    Its output remains the first network's, by which a position belongs to one tile. Values at the border are
     there to be compared with.
     """
     inner = slice(BORDER, -BORDER)

@@ -26,10 +26,10 @@ class EngineConfig:
     """`cpu`, `cuda`, `cuda:1` or `mps`; None is an NVIDIA GPU where there is one."""
     precision: Precision = "auto"
     """`auto`: on a GPU numbers of 16 bits where probabilities stay within about 0.01 of float32, on a CPU a
-    search in 8 bits whose places are answered in float32; `fast`: also where they stay within 0.1 on a GPU;
+    search in 8 bits whose positions are answered in float32; `fast`: also within 0.1 on a GPU;
     `float32`: all arithmetic in float32."""
     exhaustive: bool = False
-    """Whether a model's second look sees every place, and not only those that the first points to."""
+    """Whether a model's re-check sees every position, and not only those that the first points to."""
     batch: int | None = field(default=None, metadata=decides())
     """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
     workers: int | None = field(default=None, metadata=decides())
@@ -57,12 +57,12 @@ class PeakConfig:
     """Of two detections nearer than this, the less probable one goes (the paper's d, 100 px of 0.25 um)."""
     smooth_um: float = 0.0
     """Standard deviation of the Gaussian by which probabilities are averaged before maxima are taken: what a
-    network says about places a little beside each other. 0, as in the paper, averages nothing."""
+    network says about positions a little beside each other. 0, as in the paper, averages nothing."""
     method: PeakMethod = "maxima"
     """`maxima`: local maxima from the floor on, placed between outputs. `components`, as in the paper: what
     reaches the floor and touches is one detection, in its middle, with its highest probability."""
     max_peaks: int = field(default=5_000_000, metadata=decides())
-    """Where more places than this reach the floor, the network or the floor is at fault: an error."""
+    """Where more positions than this reach the floor, the network or the floor is at fault: an error."""
 
     def __post_init__(self) -> None:
         if not 0 < self.floor < 1 or not self.suppress_um >= 0 or self.max_peaks < 1:

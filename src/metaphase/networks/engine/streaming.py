@@ -36,7 +36,7 @@ class Started(Protocol):
     """Tiles on their way through a device."""
 
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
-        """Their places and, where asked for, probabilities (tiles, rows, columns)."""
+        """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
 
 
 class TileEngine(Protocol):
@@ -308,6 +308,6 @@ def check_count(count: int, config: PeakConfig) -> None:
     """Refuse more peaks than a sound network finds."""
     if count > config.max_peaks:
         raise ModelError(
-            f"more than {config.max_peaks:,} places reach a probability of {config.floor:g}",
+            f"more than {config.max_peaks:,} positions reach a probability of {config.floor:g}",
             next_step="check that model and slide fit together, or raise the floor",
         )

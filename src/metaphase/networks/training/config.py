@@ -1,4 +1,4 @@
-"""What a training run is told, from TOML or Python; the defaults are the paper's protocol."""
+"""The settings of a training run, from TOML or Python; the defaults are the paper's protocol."""
 
 from __future__ import annotations
 

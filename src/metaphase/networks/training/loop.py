@@ -235,7 +235,7 @@ class _Run:
         return functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
 
     def _seed(self, purpose: int, number: int) -> int:
-        """A seed that depends on place and purpose alone, so that nothing random has to be saved."""
+        """A seed that depends on position and purpose alone, so that nothing random has to be saved."""
         words = (self.config.seed, self.progress.epoch, purpose, number, self.team.rank)
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 

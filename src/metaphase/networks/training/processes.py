@@ -18,7 +18,7 @@ from metaphase.networks.checkpoints import choose_device
 
 @dataclass(frozen=True)
 class Team:
-    """This process's place among those that train together."""
+    """This process's position among those that train together."""
 
     rank: int
     size: int

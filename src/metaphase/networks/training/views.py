@@ -70,7 +70,7 @@ WHITE = 255
 @torch.no_grad()
 def with_seams(pixels: Tensor, share: float, generator: Generator) -> Tensor:
     """Patches (n, side, side, 3) of bytes, a share of which end at a vertical and a horizontal line, each at
-    a place of its own; beyond these lie the pixels of another patch of the batch, or white."""
+    a position of its own; beyond these lie the pixels of another patch of the batch, or white."""
     count, side = pixels.shape[:2]
     unit = torch.rand((6, count), generator=generator, device=pixels.device)
     reach = LEAST_PX + unit[:2] * (FURTHEST * side - LEAST_PX)

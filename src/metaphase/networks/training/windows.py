@@ -37,7 +37,7 @@ POSITIVE_UM, IGNORE_UM = 3.5, 8.0
 BLACK, RECOLOURED_SPREAD = 20, (0.8, 1.25)
 """What is darker lies beyond the edge of a scan; limits of how much the contrast of tissue is changed."""
 KINDS = {"mitoses": 0.4, "hard": 0.35, "anywhere": 0.25}
-"""What windows are drawn around: mitoses, look-alikes and a teacher's errors, any place of a field."""
+"""What windows are drawn around: mitoses, look-alikes and a teacher's errors, any position of a field."""
 FRAMED, FRAME_PX, SEAM_PX = 0.35, (90, 128), 1.5
 """Share of the windows of fields that end like a crop, at a rectangle of such sides; how softly they end."""
 FEW = 20

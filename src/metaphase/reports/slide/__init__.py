@@ -134,7 +134,7 @@ def _warnings(slide: Slide, result: ReportInput, points: Points) -> ResultWarnin
     """Each different warning once, and each piece of advice with the first that calls for it."""
     found = [*result.warnings, *slide.info.warnings, *result.tissue.warnings, *result.score.warnings]
     if points.dropped:
-        text = f"{points.dropped} detections without a finite place or probability are left out"
+        text = f"{points.dropped} detections without a finite position or probability are left out"
         found.append(ResultWarning("points-left-out", text))
     given: set[str] = set()
     shown = []

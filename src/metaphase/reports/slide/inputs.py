@@ -61,7 +61,7 @@ class ReportInput:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Detections with a place and a probability, the most probable first."""
+    """Detections with a position and a probability, the most probable first."""
 
     x: Floats
     y: Floats
@@ -71,14 +71,14 @@ class Points:
     in_hotspot: Mask
     """Counted, and inside the hotspot's circle."""
     dropped: int
-    """Rows without a finite place and probability, which no part of the report shows."""
+    """Rows without a finite position and probability, which no part of the report shows."""
 
     def __len__(self) -> int:
         return len(self.x)
 
 
 def shown_points(result: ReportInput) -> Points:
-    """The usable detections of a result in order of probability, then place."""
+    """The usable detections of a result in order of probability, then position."""
     values = result.detections[["x", "y", "probability"]].to_numpy(float, na_value=np.nan)
     finite = np.isfinite(values).all(axis=1)
     x, y, probability = values[finite].T
@@ -90,7 +90,7 @@ def shown_points(result: ReportInput) -> Points:
 
 
 def drawable(hotspot: Hotspot | None) -> Hotspot | None:
-    """The hotspot, or None where there is nothing to draw: no mitosis, or no finite place."""
+    """The hotspot, or None where there is nothing to draw: no mitosis, or no finite position."""
     if hotspot is None or not hotspot.count:
         return None
     return hotspot if all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px))) else None
@@ -181,7 +181,7 @@ def _merit(point: Mapping[str, Any]) -> str:
     recall, false = point.get("recall"), point.get("false_per_mm2")
     parts = [
         "" if recall is None else f"found {recall:.0%} of the mitoses",
-        "" if false is None else f"made {number(false)} false detections per mm²",
+        "" if false is None else f"made {number(false)} false positives per mm²",
     ]
     return " and ".join(filter(None, parts))
 

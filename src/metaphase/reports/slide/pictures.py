@@ -246,7 +246,7 @@ def _rings(frame: Frame, points: Points) -> tuple[Ring, ...]:
 CROP_PX = 256
 """Side of a crop at 0.25 um/px: 64 um."""
 HOTSPOT_MOST, ELSEWHERE_LEAST, COUNTED_MOST, BORDERLINE_MOST = 54, 9, 54, 9
-"""Crops of the hotspot at most; of other places at least, however full the hotspot is; of both together,
+"""Crops of the hotspot at most; of other positions at least, however full the hotspot is; of both together,
 where the hotspot leaves room; on each side of the threshold."""
 GALLERY_BYTES = 1_600_000
 CONTEXT_UM, CONTEXT_PX = 256.0, 384
@@ -384,7 +384,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Bars from left (probability 0) to right (1), and the threshold's place."""
+    """Bars from left (probability 0) to right (1), and the threshold's position."""
 
     width: float
     height: float

@@ -396,7 +396,7 @@ async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
   const { key } = slide;
-  outbox = new Outbox(key, observer, (...told) => stateChanged(key, ...told)); // answers wait for a server that has their slide
+  outbox = new Outbox(key, observer, (...state) => stateChanged(key, ...state)); // answers wait for a server that has their slide
   review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
     asking += 1; // a count on its way does not know of this
     outbox.add(item, answer, seconds);
