@@ -191,7 +191,7 @@ def print_visibility(cohort: Path, data: Path | None) -> None:
 
 
 def _beside(truth: pd.DataFrame, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Places of the tumour where no object is: 30 um and more from a mitosis."""
+    """Positions of the tumour where no object is: 30 um and more from a mitosis."""
     mitoses = _positions(truth[truth["category"] == "mitosis"], "_he")
     angle = rng.uniform(0, 2 * np.pi, len(mitoses))
     away = rng.uniform(30, 60, len(mitoses)) / MPP

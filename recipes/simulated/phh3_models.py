@@ -173,7 +173,7 @@ def _on_glass(tile: RGB) -> RGB:
 
 
 def searched(slide: Slide) -> pd.DataFrame:
-    """Places of the brown candidates of a slide."""
+    """Positions of the brown candidates of a slide."""
     config = BrownConfig()
     survey = survey_slide(slide, config, 1)
     if survey.threshold is None:

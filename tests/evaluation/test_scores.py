@@ -252,7 +252,7 @@ def test_two_names_of_one_slide_are_refused(cohort: Path) -> None:
 # ---- values that cannot be
 
 
-@pytest.mark.parametrize(("grade", "told"), [(5, "a true grade is 5"), (2.5, r"a true grade is 2\.5")])
+@pytest.mark.parametrize(("grade", "described"), [(5, "a true grade is 5"), (2.5, r"a true grade is 2\.5")])
 def test_tuning_refuses_what_is_no_grade(cohort: Path, grade: float, described: str) -> None:
     path = scores(cohort, count=3, threshold=0.9)
     manifest = pd.read_csv(cohort / "manifest.csv").astype({"grade": float})
@@ -425,7 +425,7 @@ def test_a_spoilt_section_of_points_is_told(tmp_path: Path, section: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "described"),
     [({"threshold": 90.0}, "column threshold holds 90"), ({"count": -1}, "column count holds -1")],
 )  # fmt: skip
 def test_counts_that_cannot_be_are_refused(cohort: Path, changes: dict[str, float], described: str) -> None:

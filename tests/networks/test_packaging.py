@@ -130,7 +130,7 @@ def test_a_missing_model_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "described"),
     [
         ("card.toml", "licence = 1", r"has no setting licence\. Choose among data, .*known_failures"),
         ("card.json", '{"licence": 1}', r"has no setting licence\. Choose among data"),

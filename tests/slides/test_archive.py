@@ -105,7 +105,7 @@ def _others(url: str, study: str) -> list[pydicom.Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "described"),
     [
         ("404", "does not have it (404 Not Found)"),
         ("401", f"does not let us in (401 Unauthorized). Name its user in ~/.netrc, or set {AUTHORISATION}"),

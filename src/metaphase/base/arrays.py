@@ -63,4 +63,4 @@ AnyFloats = npt.NDArray[np.floating[Any]]
 """Of either precision."""
 Integers = npt.NDArray[np.int64]
 Points = npt.NDArray[np.float64]
-"""Places (n, 2), columns x and y."""
+"""Positions (n, 2), columns x and y."""

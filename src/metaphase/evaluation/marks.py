@@ -235,7 +235,7 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
 
 
 def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:
-    """Places and probabilities of each slide."""
+    """Positions and probabilities of each slide."""
     positions, probability = table[["x", "y"]].to_numpy(float), table["probability"].to_numpy(float)
     groups = table.groupby("slide", sort=False).indices
     return {str(slide): (positions[rows], probability[rows]) for slide, rows in groups.items()}

@@ -344,7 +344,7 @@ def fit_profile(
 
 
 def _answered(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
-    """Places and answers by slide."""
+    """Positions and answers by slide."""
     asked = sample.assign(answer=answer)[np.isfinite(answer)]
     return {
         str(case): [tuple(row) for row in part[["x", "y", "answer"]].to_numpy(np.float64).tolist()]

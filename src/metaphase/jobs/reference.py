@@ -456,7 +456,7 @@ class Registered:
 
     @cached_property
     def transform(self) -> Transform:
-        """Places of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
+        """Positions of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
         return load_transform(self.folder / TRANSFORM)
 
     @cached_property

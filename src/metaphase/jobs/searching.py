@@ -436,7 +436,7 @@ class ProbabilityMap:
             self._open("r+")[y : y + rows, x : x + columns] = levels
 
     def write(self, target: Path) -> None:
-        """Write the pyramid. Places never searched are 0."""
+        """Write the pyramid. Positions never searched are 0."""
         height, width = self._shape
         form = PyramidFormat.probabilities(self._mpp)
         write_pyramid(target, self._tiles(form.tile_px), width, height, form)

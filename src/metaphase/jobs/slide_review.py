@@ -363,7 +363,7 @@ def share_text(share: Share) -> str:
 # ---- files edited elsewhere, as a review ----
 
 MOVED_PX = 1.0
-"""Places that differ by no more are the same: some formats have whole pixels only."""
+"""Positions that differ by no more are the same: some formats have whole pixels only."""
 
 
 @dataclass(frozen=True)

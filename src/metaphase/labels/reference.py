@@ -93,8 +93,8 @@ COLUMNS = (
     "reviewer",
     "reviewed",
 )
-"""Places are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict on
-the pair; `automatic` is the decision without any observer, `cause` (one of `CAUSES`) and `reason` say what
+"""Positions are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict
+on the pair; `automatic` is the decision without any observer, `cause` (one of `CAUSES`) and `reason` say what
 speaks against the point, as a word and in words."""
 CAUSES = ("registration", "doubtful", "probability", "confidence", "invisible", "double")
 PLACED_COLUMNS = tuple(

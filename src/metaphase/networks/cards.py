@@ -129,7 +129,7 @@ class SecondModel(BaseModel):
     """Name of its files beside this card, without suffix."""
     weights_sha256: str
     floor: float = Field(gt=0, lt=1)
-    """Places from this probability on are looked at again; then the mean of both logits decides."""
+    """Positions from this probability on are re-checked; then the mean of both logits decides."""
     answered_from: float | None = Field(None, gt=0, lt=1)
     """Where the smoothed mean of both, not calibrated, reaches this, the mean logit of turned and mirrored
     views is the answer. Without it, in older models, the smoothed mean is."""

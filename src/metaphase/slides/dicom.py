@@ -1,6 +1,6 @@
 """DICOM whole slides (VL Whole Slide Microscopy): which files are one slide, and what OpenSlide cannot read.
 
-Places are pixels of the total pixel matrix, counted from 0: as OpenSlide counts them, and as annotations in
+Positions are pixels of the total pixel matrix, counted from 0: as OpenSlide counts them, and as annotations in
 image coordinates refer to it.
 """
 

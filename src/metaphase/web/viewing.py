@@ -126,7 +126,7 @@ class SlideView(Message):
     counted: bool
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
-    """Places to a tenth of a pixel, as answers name them."""
+    """Positions to a tenth of a pixel, as answers name them."""
     probability: tuple[float, ...] = ()
     order: tuple[int, ...] = ()
     """Rows in the order of review."""

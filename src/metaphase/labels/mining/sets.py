@@ -87,7 +87,7 @@ def label_candidates(
 
 
 def points_of(reference: pd.DataFrame, label: str) -> Points:
-    """Places of one label; a table without labels holds mitoses."""
+    """Positions of one label; a table without labels holds mitoses."""
     if "label" not in reference.columns:
         chosen = reference if label == MITOSIS else reference.iloc[:0]
     else:

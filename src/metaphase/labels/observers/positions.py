@@ -27,7 +27,7 @@ from metaphase.labels.observers.store import AnswerLog, Entry, Given
 REVIEW = "review.sqlite"
 """The answers about a slide, in the folder of its results."""
 SAME_UM = 4.0
-"""Places nearer than this are one figure: less than a metaphase plate is long."""
+"""Positions nearer than this are one figure: less than a metaphase plate is long."""
 VERDICTS = (MITOSIS, NOT, UNSURE)
 
 _PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
@@ -40,7 +40,7 @@ _MOVED = re.compile(rf"moved {_PLACE.pattern}")
 def position_name(x: float, y: float) -> str:
     """How a position is called.
 
-    >>> place_name(1234.56, 7)
+    >>> position_name(1234.56, 7)
     '1234.6 7.0'
     """
     return f"{x:.1f} {y:.1f}"

@@ -343,7 +343,7 @@ class OnnxBatch:
     sigma: float
 
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
-        """Places and, where asked for, probabilities (tiles, rows, columns)."""
+        """Positions and, where asked for, probabilities (tiles, rows, columns)."""
         second, calibration = self.engine.second, self.engine.calibration
         own = self._smoothed(self.raw)
         maxima = self.config.method == "maxima"

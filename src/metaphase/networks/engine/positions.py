@@ -1,4 +1,4 @@
-"""Places of logit maps as arrays: local maxima, or all that reach a probability. `peaks`: as tensors."""
+"""Positions of logit maps as arrays: local maxima, or all that reach a probability. `peaks`: as tensors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def smoothed(logits: Floats32, sigma: float) -> Floats32:
 def is_peak(logits: Floats32, floor: float) -> Mask:
     """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
-    Of equal neighbours the first one (by row, then column) wins. Places at the border are no peaks.
+    Of equal neighbours the first one (by row, then column) wins. Positions at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
     peak: Mask = inner >= logit(floor)

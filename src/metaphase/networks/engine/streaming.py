@@ -79,7 +79,7 @@ class TileEngine(Protocol):
 
 @dataclass(frozen=True)
 class Detections:
-    """Places in level-0 pixels with the probability of a mitosis at each."""
+    """Positions in level-0 pixels with the probability of a mitosis at each."""
 
     x: Floats
     y: Floats

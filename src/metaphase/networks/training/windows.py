@@ -269,7 +269,7 @@ class Flat:
 
 
 def _mirrored(positions: Pair, first: Pair, last: Pair) -> Pair:
-    """Places along sides that are mirrored at `first` and `last`."""
+    """Positions along sides that are mirrored at `first` and `last`."""
     length = last - first
     inside = (positions - first) % (2 * length)
     return np.asarray(first + np.where(inside < length, inside, 2 * length - 1 - inside), np.int64)

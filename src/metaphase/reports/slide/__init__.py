@@ -30,7 +30,7 @@ ROOM = 1.08
 
 @dataclass(frozen=True)
 class GradeScale:
-    """Places along the line in per cent of its length."""
+    """Positions along the line in per cent of its length."""
 
     count: float
     low: float
