@@ -1,7 +1,7 @@
 """DICOM whole slides (VL Whole Slide Microscopy): which files are one slide, and what OpenSlide cannot read.
 
-Positions are pixels of the total pixel matrix, counted from 0: as OpenSlide counts them, and as annotations in
-image coordinates refer to it.
+Positions are pixels of the total pixel matrix, counted from 0: as OpenSlide counts them, and as
+annotations in image coordinates refer to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions of logit maps on a device: local maxima, or all that reach a probability; only points leave it."""
+"""Positions of logit maps on a device: local maxima, or all that reach a probability."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_peak(logits: Tensor, floor: float) -> Tensor:
     """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
     Of equal neighbours the first one (by row, then column) wins. Logits do not saturate as probabilities
-    do, so that the middle of a large mitosis is a peak and not a plateau. Positions at the border are no peaks.
+    do, so that the middle of a large mitosis is a peak and not a plateau. Those at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
     peak = inner >= logit_of(floor)

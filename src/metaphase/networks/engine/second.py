@@ -93,8 +93,8 @@ def re_check(
 
     As if both had searched everything, and the mean of their logits counted. The second network first sees
     each position itself, where `quick` answers do, then what is near where that is promising, and more where
-    the answer rises beyond it. Positions are counted in the first network's smoothed maps, which lack `MARGIN`
-    and the smoothing's reach.
+    the answer rises beyond it. Positions are counted in the first network's smoothed maps, which lack
+    `MARGIN` and the smoothing's reach.
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
         alone = calibration(_means(first, quick or answers, 0, sigma))[:, 0, 0]
@@ -136,8 +136,8 @@ def answered(
 ) -> Peaks:
     """Detections with their final probability; what then lies below `floor` is none.
 
-    Positions are counted as in `look_again`; tiles have `tile_px` rows and columns, and networks see windows of
-    `window_px` at once.
+    Positions are counted as in `re_check`; tiles have `tile_px` rows and columns, and networks see windows
+    of `window_px` at once.
     """
     positions = np.column_stack([found.row, found.column]) + (MARGIN + smoothing_reach(sigma))
     corner = np.rint(OUTPUT_STRIDE_PX * (positions - ANSWER_REACH)).astype(np.int64)
