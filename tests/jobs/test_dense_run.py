@@ -18,12 +18,13 @@ from metaphase.detections import MITOSIS
 from metaphase.evaluation.pairs import FIELDS, PairConfig, chosen_pair, floor_for, validation_groups
 from metaphase.jobs.stages import run_stages, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
-from metaphase.jobs.training.dense import DenseChain, atypical_figures
+from metaphase.jobs.training.dense import DenseChain
 from metaphase.jobs.training.run import chain_of, delivered_model, read_results, run_chain, run_table
 from metaphase.jobs.training.summary import run_report
 from metaphase.networks.cards import parse_card
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import load_detector
+from metaphase.networks.training.atypical import atypical_figures
 from metaphase.networks.training.images import LabelledImage
 from tests.networks.training.published import random_weights
 from tests.sharing import made_once

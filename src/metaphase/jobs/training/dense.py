@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from scipy.special import expit, logit
-from scipy.stats import mannwhitneyu
+from scipy.special import logit
 from torch import nn
 
 from metaphase.base.arrays import Floats
@@ -24,7 +23,6 @@ from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import write_table
 from metaphase.detections import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
-from metaphase.images.stain.augmentation import StainMixer
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
@@ -57,14 +55,7 @@ from metaphase.networks.cards import (
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.engine.settings import Calibration
 from metaphase.networks.exporting import measured_eight_bits
-from metaphase.networks.training.atypical import (
-    FOLDS,
-    Figures,
-    figure_logits,
-    folds_of,
-    images_with_flags,
-    taught_figures,
-)
+from metaphase.networks.training.atypical import FOLDS, atypical_figures, learnt_figures
 from metaphase.networks.training.dense import (
     DenseTraining,
     Lesson,
@@ -408,50 +399,39 @@ class DenseChain(Chain):
     def teach_atypical(self, made_from: AtypicalTaught, report: Report) -> Facts:
         """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
         protocol = made_from.protocol
-        windows = Windows(images_with_flags(self.learnt), self.torch_device, protocol.seed)
-        figures = Figures.of(windows)
-        mixer = StainMixer(windows.appearances, protocol.stain_mix).to(self.torch_device)
+
+        def start() -> nn.Module:
+            network: nn.Module = _on(self.candidate(NEW)[FIRST], self.torch_device)
+            return network.requires_grad_(True)
+
+        def show(done: float) -> None:
+            report("atypical figures", done, FOLDS + 1)
+
         lesson = Lesson(made_from.steps, 0.3 * protocol.learning_rate)
-        fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))
-
-        def taught(number: int, mine: Any) -> nn.Module:
-            network = _on(self.candidate(NEW)[FIRST], self.torch_device).requires_grad_(True)
-            torch.manual_seed(protocol.seed)
-
-            def show(share: float) -> None:
-                report("atypical figures", number + share, FOLDS + 1)
-
-            return taught_figures(
-                network, figures, mine, mixer, protocol.view, lesson, protocol.seed, show
-            ).eval()
-
-        for number in range(FOLDS):
-            out = fold == number
-            if out.any():
-                chosen = torch.from_numpy(out).to(self.torch_device)
-                said[out] = figure_logits(taught(number, ~out), figures.pixels[chosen])
+        network, figures, said = learnt_figures(
+            self.learnt, start, protocol.view, lesson, protocol.seed, self.torch_device, show
+        )
         calibration = fitted(said, figures.atypical, np.ones(len(said)))
-        network = taught(FOLDS, np.ones(len(said), np.bool_))
         metrics = atypical_figures(calibration(said), figures.atypical, figures.patient)
         spec = self.specs[FIRST]
         card = ModelCard(
             name=ATYPICAL, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
             patch_px=PATCH_PX, classes=("typical", "atypical"), metrics={"left out": metrics},
-            data=self.training_data(figures), intended_use=self.config.card.intended_use,
+            data=self.training_data(atypical=True), intended_use=self.config.card.intended_use,
             calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
             versions=current_versions(),
         )  # fmt: skip
         save_model(model_path(self.workspace / NETWORKS, ATYPICAL), network, card, half=True)
         return metrics
 
-    def training_data(self, figures: Figures | None = None) -> tuple[TrainingData, ...]:
+    def training_data(self, *, atypical: bool = False) -> tuple[TrainingData, ...]:
         """The images learnt from, with their terms; one entry a beginning of laboratories' names."""
         positives: dict[str, int] = {}
         for one in self.learnt:
             key = next(
                 (key for key in self.config.card.terms if one.laboratory.startswith(key)), one.laboratory
             )
-            count = len(one.of(MITOSIS)) if figures is None else int(np.nansum(one.atypical))
+            count = int(np.nansum(one.atypical)) if atypical else len(one.of(MITOSIS))
             positives[key] = positives.get(key, 0) + count
         terms = self.config.card.terms
         return tuple(
@@ -549,29 +529,6 @@ class DenseChain(Chain):
         beside = target.with_name(f"{target.stem}-atypical.safetensors")
         saved = save_model(beside, network, card.model_copy(update={"name": beside.stem}), half=True)
         return AtypicalModel(model=beside.stem, weights_sha256=saved.weights_sha256)
-
-
-def atypical_figures(logits: Floats, right: Any, patients: Any) -> dict[str, Any]:
-    """ROC AUC with its interval over patients, balanced accuracy, and how far chances are off."""
-    rows = [np.flatnonzero(patients == name) for name in np.unique(patients)]
-    rng, drawn = np.random.default_rng(0), []
-    for _ in range(300):
-        at = np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
-        if right[at].any() and not right[at].all():
-            drawn.append(_auc(logits[at], right[at]))
-    low, high = np.quantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
-    chance = expit(logits)
-    yes = chance >= right.mean()
-    groups = [group for group in np.array_split(np.argsort(chance), 10) if len(group)]
-    error = np.mean([abs(chance[group].mean() - right[group].mean()) for group in groups])
-    return {"figures": len(right), "atypical": int(right.sum()),
-            "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
-            "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
-            "calibration_error": round(float(error), 3)}  # fmt: skip
-
-
-def _auc(values: Floats, right: Any) -> float:
-    return float(mannwhitneyu(values[right], values[~right]).statistic / (right.sum() * (~right).sum()))
 
 
 def _on(network: Any, device: torch.device) -> Any:

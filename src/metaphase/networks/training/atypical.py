@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit
+from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -61,6 +64,39 @@ class Figures:
         odds = 1 / np.bincount(group)[group]
         patient = np.array([windows.images[number].patient for number in numbers])
         return cls(pixels, torch.from_numpy(laboratory).to(windows.device), atypical, patient, odds)
+
+
+def learnt_figures(
+    images: Sequence[LabelledImage],
+    start: Callable[[], nn.Module],
+    view: ViewConfig,
+    lesson: Lesson,
+    seed: int,
+    device: torch.device,
+    progress: Progress,
+) -> tuple[nn.Module, Figures, Floats]:
+    """A network that learnt all figures of the images, and the logit of each figure by one that did not see
+    its patient. Each begins as `start` gives it; `progress` hears how many of `FOLDS` + 1 are taught."""
+    windows = Windows(images_with_flags(images), device, seed)
+    figures = Figures.of(windows)
+    mixer = StainMixer(windows.appearances, view.stain_mix).to(device)
+    fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))
+
+    def taught(number: int, mine: npt.NDArray[np.bool_]) -> nn.Module:
+        network = start()
+        torch.manual_seed(seed)
+
+        def show(share: float) -> None:
+            progress(number + share)
+
+        return taught_figures(network, figures, mine, mixer, view, lesson, seed, show).eval()
+
+    for number in range(FOLDS):
+        out = fold == number
+        if out.any():
+            chosen = torch.from_numpy(out).to(device)
+            said[out] = figure_logits(taught(number, ~out), figures.pixels[chosen])
+    return taught(FOLDS, np.ones(len(said), np.bool_)), figures, said
 
 
 def taught_figures(
@@ -119,3 +155,26 @@ def folds_of(patients: Sequence[str]) -> npt.NDArray[np.int64]:
 def images_with_flags(images: Sequence[LabelledImage]) -> list[LabelledImage]:
     """Those with a figure of which somebody said whether it is atypical."""
     return [one for one in images if not np.isnan(one.atypical).all()]
+
+
+def atypical_figures(logits: Floats, right: Any, patients: Any) -> dict[str, Any]:
+    """ROC AUC with its interval over patients, balanced accuracy, and how far chances are off."""
+    rows = [np.flatnonzero(patients == name) for name in np.unique(patients)]
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(300):
+        at = np.concatenate([rows[number] for number in rng.integers(len(rows), size=len(rows))])
+        if right[at].any() and not right[at].all():
+            drawn.append(_auc(logits[at], right[at]))
+    low, high = np.quantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
+    chance = expit(logits)
+    yes = chance >= right.mean()
+    groups = [group for group in np.array_split(np.argsort(chance), 10) if len(group)]
+    error = np.mean([abs(chance[group].mean() - right[group].mean()) for group in groups])
+    return {"figures": len(right), "atypical": int(right.sum()),
+            "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
+            "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
+            "calibration_error": round(float(error), 3)}  # fmt: skip
+
+
+def _auc(values: Floats, right: Any) -> float:
+    return float(mannwhitneyu(values[right], values[~right]).statistic / (right.sum() * (~right).sum()))
