@@ -4,7 +4,7 @@ Both compute the same tiles in turns, so that a shared machine disturbs both ali
 (`--model`), or He-initialised, without or with batch normalisation, and scaled so that their probabilities
 spread over 0 to 1. Then JPEG pyramids are written and detected end to end.
 
-    python benchmarks/inference.py [--device cuda] [--networks lite swift] [--gamma 0.6 1.0]
+    python benchmarks/inference.py [--device cuda] [--networks lite residual] [--gamma 0.6 1.0]
         [--model breast] [--tissue PICTURES] [--side 0] [--explore] [--json FILE]
 """
 
@@ -53,7 +53,6 @@ KINDS: dict[str, Callable[[float], NetworkSpec]] = {
     "none": lambda gamma: NetworkSpec("detector", gamma),
     "batch": lambda gamma: NetworkSpec("detector", gamma, "batch"),
     "residual": lambda gamma: NetworkSpec("residual", gamma, "batch"),
-    "swift": lambda gamma: NetworkSpec("swift", gamma, "batch"),
     "lite": lambda gamma: NetworkSpec("lite", gamma, "batch"),
 }
 """The paper's detector without and with batch normalisation, and those of other blocks."""

@@ -22,7 +22,7 @@ from metaphase.slides import (
     read_tiles,
     write_pyramid,
 )
-from tests.networks.engine.networks_made import swift_network, texture
+from tests.networks.engine.networks_made import lite_network, texture
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_shared_memory_is_prepared_before_its_use_and_let_go(tmp_path: Path) -> 
 
 
 def test_a_search_finds_the_same(tmp_path: Path, processes: TileProcesses) -> None:
-    engine = Engine([swift_network()], EngineConfig(device="cpu"))
+    engine = Engine([lite_network()], EngineConfig(device="cpu"))
     config = PeakConfig(floor=0.3, suppress_um=5)
     with open_slide(pyramid(tmp_path / "a.tif")) as slide:
         plan = plan_detection(slide, engine, config, tile_px=128)

@@ -149,7 +149,6 @@ DETECTOR_LAYERS = (
 )
 RESIDUAL_FILTERS = (32, 64, 128, 256)
 RESIDUAL_WIDE = _Conv(256, 9, 1)
-SWIFT_FILTERS = (24, 48, 64, 96, 160)
 LITE_STEM, LITE_HEAD = 32, 192
 LITE_TRIM = (-2, -1, -2, -1)
 """What the stem's features lose at each side: a cell sees 91 px, and its outputs lie in their middle."""
@@ -263,22 +262,6 @@ def build_residual(spec: NetworkSpec) -> nn.Sequential:
     )
 
 
-def build_swift(spec: NetworkSpec) -> nn.Sequential:
-    """A detector most of whose layers work on cells of 2 um: a fifteenth of the residual one's products."""
-    stem, first, second, third, fourth = (_width(spec, filters) for filters in SWIFT_FILTERS)
-    return nn.Sequential(
-        PixelScale(),
-        *_activated(3, _Conv(stem, 5, 2), spec.normalisation),
-        *_activated(stem, _Conv(first, 3, 2), spec.normalisation),
-        ResidualBlock(first, second, LEAKY_SLOPE),
-        *_activated(second, _Conv(third, 3, 2), spec.normalisation),
-        ResidualBlock(third, third, LEAKY_SLOPE),
-        ResidualBlock(third, fourth, LEAKY_SLOPE),
-        *_activated(fourth, _Conv(fourth, 1, 1), spec.normalisation),
-        Subcells(fourth),
-    )
-
-
 def build_lite(spec: NetworkSpec) -> nn.Sequential:
     """The beginning of EfficientNet-Lite0, whose published weights fit, on cells of 2 um."""
     channels = _width(spec, LITE_STEM)
@@ -311,7 +294,6 @@ def build_classifier(spec: NetworkSpec) -> nn.Sequential:
 _BUILDERS = {
     "detector": build_detector,
     "residual": build_residual,
-    "swift": build_swift,
     "lite": build_lite,
     "classifier": build_classifier,
 }

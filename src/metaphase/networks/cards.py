@@ -29,7 +29,7 @@ OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
 Family = str
-DETECTORS: tuple[Family, ...] = ("detector", "residual", "swift", "lite")
+DETECTORS: tuple[Family, ...] = ("detector", "residual", "lite")
 """Our families that search slides: the same patches, output stride and receptive field."""
 PLAIN, PATCHES = "plain", "patches"
 """Families of a network that was given as it is, which nothing builds again: a detector, a classifier."""
@@ -46,9 +46,8 @@ class NetworkSpec:
 
     family: Family = "detector"
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
-    blocks in their place; `swift`: one of fewer and coarser layers; `lite`: the beginning of
-    EfficientNet-Lite0, which may start from ImageNet's weights; `classifier`: CNN1 and CNN2; others are built
-    by packages that name them as entry points."""
+    blocks in their place; `lite`: the beginning of EfficientNet-Lite0, which may start from ImageNet's
+    weights; `classifier`: CNN1 and CNN2; others are built by packages that name them as entry points."""
     gamma: float = 1.0
     """Width factor: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
@@ -324,7 +323,7 @@ class CardAdditions(BaseModel):
 
 
 FILE_SETTINGS = ("train", "validation", "teachers", "start")
-"""Settings of a recipe that name files of the machine on which it ran."""
+"""Settings of a recipe that name files of the machine on which it ran; `teachers` in models of old."""
 
 
 def completed_card(card: ModelCard, name: str, additions: CardAdditions) -> ModelCard:

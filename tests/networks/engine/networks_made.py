@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB
 from metaphase.networks.architectures import build_network, probability
-from metaphase.networks.cards import Family, NetworkSpec, Normalisation
+from metaphase.networks.cards import NetworkSpec, Normalisation
 from metaphase.networks.engine import Detections
 
 GAMMA = 0.07
@@ -28,15 +28,10 @@ def residual_network(seed: int = 0, gamma: float = GAMMA) -> nn.Sequential:
     return _spread(network, network[-1])
 
 
-def swift_network(seed: int = 0, gamma: float = 0.3, family: Family = "swift") -> nn.Sequential:
-    """The same of cells of several outputs."""
-    network = _with_biases(NetworkSpec(family, gamma, "batch"), seed)
-    return _spread(network, network[-1].answer)
-
-
 def lite_network(seed: int = 0, gamma: float = 0.3) -> nn.Sequential:
-    """The same of inverted blocks."""
-    return swift_network(seed, gamma, "lite")
+    """The same of inverted blocks, with cells of several outputs."""
+    network = _with_biases(NetworkSpec("lite", gamma, "batch"), seed)
+    return _spread(network, network[-1].answer)
 
 
 def _spread(network: nn.Sequential, head: nn.Conv2d) -> nn.Sequential:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metaphase.networks.architectures import InvertedBlock
 from metaphase.networks.engine import Engine, EngineConfig
 from metaphase.networks.engine.layers import OtherKindError, fold_logits
-from tests.networks.engine.networks_made import lite_network, swift_network, texture
+from tests.networks.engine.networks_made import lite_network, residual_network, texture
 from tests.networks.engine.test_residual import plain_logits
 
 if importlib.util.find_spec("triton") is None:
@@ -93,7 +93,7 @@ def test_a_cell_answers_four_times() -> None:
 
 def test_other_networks_are_left_to_pytorch() -> None:
     with pytest.raises(OtherKindError):
-        LiteDetector(swift_network(), DEVICE)
+        LiteDetector(residual_network(), DEVICE)
 
 
 @pytest.mark.skipif(not CUDA, reason="needs CUDA")

@@ -36,7 +36,6 @@ from tests.networks.engine.networks_made import (
     lite_network,
     random_network,
     residual_network,
-    swift_network,
     texture,
 )
 
@@ -53,7 +52,6 @@ NETWORKS = {
     "detector": (random_network(), card_of("detector", 0.07, "none")),
     "normalised": (random_network(normalisation="batch"), card_of("detector", 0.07, "batch")),
     "residual": (residual_network(), card_of("residual", 0.07, "batch")),
-    "swift": (swift_network(), card_of("swift", 0.3, "batch")),
     "lite": (lite_network(), card_of("lite", 0.3, "batch")),
 }
 

@@ -64,7 +64,7 @@ class ReferenceSection:
 class LearningSection(TrainingProtocol):
     """The protocol that trains every network."""
 
-    family: Literal["detector", "residual", "swift", "lite"] = "detector"
+    family: Literal["detector", "residual", "lite"] = "detector"
     """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
     normalisation: Literal["none", "batch"] = "none"
     """`none` as in the paper; `batch` learns faster from little."""

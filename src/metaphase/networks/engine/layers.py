@@ -317,7 +317,7 @@ def fold_logits(network: nn.Sequential) -> nn.Sequential:
 
 
 class CellDetector:
-    """One `swift` or `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
+    """One `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
 
     `dtype` is that of weights and features. The head gives the logit of "yes" against "no".
     """
