@@ -134,17 +134,6 @@ def test_a_changed_setting_concerns_the_stages_that_follow(changed: dict[str, An
     assert waiting == list(found)[list(found).index(first) :]
 
 
-@pytest.mark.slow
-def test_a_student_may_ask_its_teachers_about_every_image(workspace: Path) -> None:
-    chain = chain_in(workspace, students={"gammas": [0.04], "answers": "augmented"})
-    found = statuses(chain)
-    assert [name for name, status in found.items() if status == "waiting"] == ["cnn5-0p04", "test"]
-    run_chain(chain)
-    card = load_model(chain.model("cnn5-0p04"))[1]
-    assert [Path(teacher).stem for teacher in card.recipe["teachers"]] == ["cnn4-1", "cnn4-2"]
-    assert checksum(workspace, "cnn5-0p04") != checksum(finished_workspace(), "cnn5-0p04")
-
-
 def test_another_number_of_processes_changes_nothing() -> None:
     assert set(statuses(chain_in(finished_workspace(), simulate={"workers": 8})).values()) == {"kept"}
 

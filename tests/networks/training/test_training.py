@@ -19,15 +19,13 @@ import torch
 from torch import nn
 
 from metaphase.base.errors import TrainingError, UsageError
-from metaphase.networks.architectures import build_network, probability
-from metaphase.networks.cards import PATCH_PX, ModelCard, NetworkSpec
-from metaphase.networks.checkpoints import load_model, save_model
+from metaphase.networks.cards import NetworkSpec
+from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training import loop
 from metaphase.networks.training.config import TrainingConfig, read_config
 from metaphase.networks.training.loop import Update, train
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import BestF1, Progress, load_state, save_state
-from metaphase.networks.training.views import teacher_answers
 from tests.networks.training.stores import write_store
 
 PATIENCE_S = 600.0
@@ -141,7 +139,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECK_EVERY", 1)
-    chosen = config(stores, epochs=2, checkpoint_minutes=1e-9, seams=0.5)
+    chosen = config(stores, epochs=2, checkpoint_minutes=1e-9, stain_mix=0.5)
     seen: list[tuple[int, int]] = []
 
     def stop(update: Update) -> None:
@@ -159,7 +157,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
 @pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(stores: Path, tmp_path: Path) -> None:
-    toml = write_toml(stores, tmp_path / "run.toml", seams=0.5)
+    toml = write_toml(stores, tmp_path / "run.toml", stain_mix=0.5)
     whole = start(toml, tmp_path / "whole")
     assert whole.wait(PATIENCE_S) == 0, whole.stderr.read() if whole.stderr else ""
     broken = start(toml, tmp_path / "broken", KILLED_AFTER="6")  # in the second epoch: 4 steps each
@@ -243,18 +241,8 @@ def test_exploding_loss_keeps_the_last_good_state(
 
 
 @pytest.mark.slow
-def test_a_student_learns_from_its_teachers_alone(stores: Path, tmp_path: Path) -> None:
-    chosen = config(stores, epochs=5, augment="R", network=NetworkSpec(gamma=1 / 8, normalisation="batch"))
-    teacher = train(chosen, tmp_path / "teacher", device="cpu").model
-    without_labels = replace(chosen, target="no such column", teachers=(str(teacher),), seed=6)
-    assert train(without_labels, tmp_path / "student", device="cpu").best == 1.0
-    with pytest.raises(TrainingError, match="no complete column"):
-        train(replace(without_labels, teachers=()), tmp_path / "alone", device="cpu")
-
-
-@pytest.mark.slow
 def test_compiled_networks_learn_the_same(
-    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
 
@@ -263,38 +251,21 @@ def test_compiled_networks_learn_the_same(
         return function
 
     monkeypatch.setattr(torch, "compile", plainly)
-    teacher = trained[0] / "network.safetensors"
-    student = config(stores, epochs=1, teachers=(str(teacher),), seed=6)
-    train(student, tmp_path / "plain", device="cpu")
+    chosen = config(stores, epochs=1)
+    train(chosen, tmp_path / "plain", device="cpu")
     assert not compiled
-    train(replace(student, compile=True), tmp_path / "compiled", device="cpu")
-    assert compiled == 2 * [{"dynamic": False}], "the teacher, and the student's loss"
+    train(replace(chosen, compile=True), tmp_path / "compiled", device="cpu")
+    assert compiled == [{"dynamic": False}]
     plain, made = weights(tmp_path / "plain"), weights(tmp_path / "compiled")
     assert all(torch.equal(plain[key], made[key]) for key in plain)
 
 
-def test_teachers_answer_the_image_that_the_student_sees(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    networks = [build_network(NetworkSpec(gamma=1 / 16)).eval() for _ in range(2)]
-    classes = ("other", "mitosis")
-    card = ModelCard(name="t", family="detector", gamma=1 / 16, mpp=0.25, patch_px=PATCH_PX, classes=classes)
-    models = [str(tmp_path / f"teacher{number}") for number in range(2)]
-    for model, network in zip(models, networks, strict=True):
-        save_model(model, network, card)
-    images = torch.rand(3, 3, PATCH_PX, PATCH_PX)
-    said = teacher_answers(models, torch.device("cpu"))(images, np.zeros(3, np.int64))
-    wanted = torch.stack([probability(network(images)).flatten() for network in networks]).mean(dim=0)
-    assert torch.allclose(said, wanted, atol=1e-6)
-    assert not said.requires_grad
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["stain_mix", "seams"])
-def test_mixing_and_seams_are_part_of_what_is_drawn(
-    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path, setting: str
+def test_mixing_is_part_of_what_is_drawn(
+    stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path
 ) -> None:
     for name in ("first", "again"):
-        train(replace(config(stores, epochs=1), **{setting: 0.8}), tmp_path / name, device="cpu")
+        train(config(stores, epochs=1, stain_mix=0.8), tmp_path / name, device="cpu")
     first, again, without = map(weights, (tmp_path / "first", tmp_path / "again", trained[0]))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], without[key]) for key in first)

@@ -87,7 +87,7 @@ def easy_networks(config: RunConfig) -> list[Task]:
 def unsoftened(config: RunConfig) -> list[Task]:
     """Students that learn from labels, where no CNN4 is of their width and length."""
     return [
-        replace(task, name=f"label-{width_name(task.gamma)}", target="label", teachers=())
+        replace(task, name=f"label-{width_name(task.gamma)}", target="label")
         for task in students(config)
         if _has_own_baseline(task, config)
     ]

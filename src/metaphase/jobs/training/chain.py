@@ -65,8 +65,7 @@ def train_task(
 ) -> Facts:
     """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
     folder = networks / task.name
-    teachers = tuple(str(model_path(networks, name)) for name in task.teachers)
-    config = protocol.of_task(task, tuple(stores), tuple(validation), teachers)
+    config = protocol.of_task(task, tuple(stores), tuple(validation))
 
     def show(update: Update) -> None:
         done = update.epoch + update.step / update.steps

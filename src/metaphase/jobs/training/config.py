@@ -72,13 +72,7 @@ class LearningSection(TrainingProtocol):
     """`paper`: candidates, CNN3, an ensemble and CNN5. `dense`: teachers that learn every cell of windows,
     and a pair of networks as the bundled one."""
 
-    def of_task(
-        self,
-        task: Task,
-        train: tuple[str, ...],
-        validation: tuple[str, ...],
-        teachers: tuple[str, ...] = (),
-    ) -> TrainingConfig:
+    def of_task(self, task: Task, train: tuple[str, ...], validation: tuple[str, ...]) -> TrainingConfig:
         """The settings of one network's training."""
         return self.training(
             train=train,
@@ -87,7 +81,6 @@ class LearningSection(TrainingProtocol):
             name=task.name,
             augment=self.augment if task.augment is None else task.augment,
             target=task.target,
-            teachers=teachers,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
             epochs=task.epochs or self.epochs,
             seed=self.seed + task.seed,
@@ -110,8 +103,6 @@ class Task:
     """Another recipe than the protocol's."""
     epochs: int | None = None
     """Another number of passes than the protocol's."""
-    teachers: tuple[str, ...] = ()
-    """Networks of the run whose answers to augmented patches are learnt; then `target` is not."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +126,8 @@ class StudentSection:
 
     gammas: tuple[float, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
-    answers: Literal["stored", "augmented"] = "stored"
-    """`stored`, as in the paper: the ensemble answers once, about each patch as it was cut. `augmented`: it
-    answers every image that the student sees, k answers a step."""
     epochs: int | None = None
-    """Passes; by default as many as the others make. Students that see new answers gain from more."""
+    """Passes; by default as many as the others make."""
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
@@ -148,8 +136,6 @@ class StudentSection:
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
             )
-        if self.answers not in ("stored", "augmented"):
-            raise UsageError(f"students.answers is {self.answers!r}", next_step="give stored or augmented")
         for gamma in self.gammas:
             NetworkSpec(gamma=gamma)
 
@@ -405,9 +391,7 @@ def members(config: RunConfig) -> list[Task]:
 
 def students(config: RunConfig) -> list[Task]:
     """A CNN5 of each width; all learn from the first difficult set."""
-    asked = config.students.answers == "augmented"
-    teachers = tuple(task.name for task in members(config)) if asked else ()
-    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET, teachers=teachers, epochs=config.students.epochs)
+    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET, epochs=config.students.epochs)
     return [
         replace(shared, name=f"cnn5-{width_name(gamma)}", gamma=gamma, seed=101 + number)
         for number, gamma in enumerate(config.students.gammas)

@@ -161,12 +161,9 @@ def ensemble_stages(chain: Chain) -> list[Stage]:
     tasks = members(chain.config)
     names = tuple(task.name for task in tasks)
     stages = [network_stage(chain, task, (HARD,), "CNN4, one of the ensemble") for task in tasks]
-    learnt_from = (HARD, *names)
-    if chain.config.students.answers == "stored":
-        stages.append(soft_target_stage(chain, names))
-        learnt_from = ("soft targets",)
+    stages.append(soft_target_stage(chain, names))
     stages += [
-        network_stage(chain, task, learnt_from, f"CNN5 with gamma {task.gamma:g}")
+        network_stage(chain, task, ("soft targets",), f"CNN5 with gamma {task.gamma:g}")
         for task in students(chain.config)
     ]
     return stages

@@ -24,8 +24,6 @@ class TrainingProtocol:
     """Ranges of the letters."""
     stain_mix: float = 0.0
     """Share of the patches that are shown in the colours of another training slide, before the letters."""
-    seams: float = 0.0
-    """Share of the patches that end near their centre and go on as another patch; for small crops."""
     batch: int = 64
     """Patches a step, half of them positive, over all processes together."""
     epochs: int = 20
@@ -70,8 +68,6 @@ class TrainingConfig(TrainingProtocol):
     """Names of class 0 and class 1."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
-    teachers: tuple[str, ...] = field(default=(), metadata=decides())
-    """Networks whose mean answer to each augmented patch is learnt instead of a stored column."""
     start: str = field(default="", metadata=decides())
     """A model whose weights training starts from; by default they are drawn at random."""
     draws: str = ""
@@ -91,16 +87,15 @@ class TrainingConfig(TrainingProtocol):
                 raise UsageError(
                     f"{name} = {value} in the training configuration", next_step="give more than 0"
                 )
-        if (self.stain_mix or self.seams) and not self.augment:
+        if self.stain_mix and not self.augment:
             raise UsageError(
-                f"stain_mix = {self.stain_mix} and seams = {self.seams} need augmentation",
-                next_step="name the letters of a recipe in augment, or leave them out",
+                f"stain_mix = {self.stain_mix} needs augmentation",
+                next_step="name the letters of a recipe in augment, or leave it out",
             )
-        shares = 0 <= self.stain_mix <= 1 and 0 <= self.seams <= 1
-        if not shares or self.keep not in ("best", "last"):
+        if not 0 <= self.stain_mix <= 1 or self.keep not in ("best", "last"):
             raise UsageError(
-                f"stain_mix = {self.stain_mix}, seams = {self.seams}, keep = {self.keep!r} cannot be",
-                next_step="give shares from 0 to 1, and best or last",
+                f"stain_mix = {self.stain_mix}, keep = {self.keep!r} cannot be",
+                next_step="give a share from 0 to 1, and best or last",
             )
         if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
             raise UsageError(
@@ -152,6 +147,5 @@ def read_config(path: str | Path) -> TrainingConfig:
         config,
         train=beside(config.train),
         validation=beside(config.validation),
-        teachers=beside(config.teachers),
         start=resolved(path.parent, config.start),
     )

@@ -6,7 +6,7 @@ without talking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from metaphase.base.arrays import RGB, Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.images.stain.augmentation import StainMixer, appearance_of
 from metaphase.networks.training.patches import PatchStore, open_store
 
 # ---- which patches make up each batch ----
@@ -213,3 +214,31 @@ def _load(patches: PatchSet, rows: Integers, device: torch.device) -> Tensor:
         loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))
         start += len(pixels)
     return loaded
+
+
+# ---- stain mixing between the slides of a patch set ----
+
+PATCHES_A_SLIDE, PIXEL_STEP = 24, 4
+"""Patches, and every how many pixels of them, from which a slide's appearance is taken."""
+
+Mix = Callable[[Tensor, Integers, Generator], Tensor]
+"""Mixed images of pixels that are the given rows of the set."""
+
+
+def stain_mixer(patches: PatchSet, share: float, device: torch.device) -> Mix:
+    """Mixes patches in the colours of the set's slides, whose appearances are taken from their patches."""
+    numbers, names = patches.index["slide"].factorize()
+    rng = np.random.default_rng(0)
+    appearances = []
+    for number in range(len(names)):
+        rows = np.flatnonzero(numbers == number)
+        chosen = np.sort(rng.choice(rows, min(PATCHES_A_SLIDE, len(rows)), replace=False))
+        appearances.append(appearance_of(patches.take(chosen)[:, ::PIXEL_STEP, ::PIXEL_STEP]))
+    mixer = StainMixer(appearances, share).to(device)
+    slides = torch.from_numpy(numbers.astype(np.int64)).to(device)
+
+    def mix(pixels: Tensor, rows: Integers, generator: Generator) -> Tensor:
+        mixed: Tensor = mixer(pixels, slides[rows_on(device, rows)], generator)
+        return mixed
+
+    return mix

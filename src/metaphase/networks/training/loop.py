@@ -35,7 +35,15 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import load_model, save_model
 from metaphase.networks.training.config import TrainingConfig
-from metaphase.networks.training.data import Feeder, PatchSet, balanced_batches, check_disjoint, open_set
+from metaphase.networks.training.data import (
+    Feeder,
+    PatchSet,
+    balanced_batches,
+    check_disjoint,
+    open_set,
+    rows_on,
+    stain_mixer,
+)
 from metaphase.networks.training.patches import PatchStore
 from metaphase.networks.training.processes import Team, join_team
 from metaphase.networks.training.progress import (
@@ -46,13 +54,6 @@ from metaphase.networks.training.progress import (
     save_state,
     write_curves,
     write_history,
-)
-from metaphase.networks.training.views import (
-    Answers,
-    stain_mixer,
-    stored_answers,
-    teacher_answers,
-    with_seams,
 )
 
 STATE_FILE = "last.safetensors"
@@ -116,12 +117,11 @@ def train(
 
 @dataclass(frozen=True)
 class NetworkLearnt(Ingredients, stage="training"):
-    """What decides a network's weights; where stores and teachers lie does not."""
+    """What decides a network's weights; where stores lie does not."""
 
     config: TrainingConfig
     train: tuple[PatchStore, ...]
     validation: tuple[PatchStore, ...]
-    teachers: tuple[NetworkIdentity, ...]
     start: tuple[NetworkIdentity, ...]
 
 
@@ -134,7 +134,8 @@ class _Run:
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
         self.clock = _Clock(config.checkpoint_minutes)
-        self.answers = _answers(config, self.patches, team.device)
+        wanted = _smoothed(self.patches.targets(config.target), config.label_smoothing)
+        self.wanted = torch.from_numpy(wanted).to(team.device)
         torch.manual_seed(config.seed)
         self.network = _first_network(config).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -143,11 +144,8 @@ class _Run:
         self.augment = Augmentation(config.augment, config.augmentation) if config.augment else None
         self.mixer = stain_mixer(self.patches, config.stain_mix, team.device) if config.stain_mix else None
         self.loss_sum = torch.zeros((), device=team.device)
-        others = [
-            tuple(parse_card(Path(one).with_suffix(".json")).identity for one in models)
-            for models in (config.teachers, filter(None, [config.start]))
-        ]
-        made_from = NetworkLearnt(config, self.patches.stores, self.held_out.stores, *others).account()
+        start = (parse_card(Path(config.start).with_suffix(".json")).identity,) if config.start else ()
+        made_from = NetworkLearnt(config, self.patches.stores, self.held_out.stores, start).account()
         self.progress = Progress(made_from)
         if (folder / STATE_FILE).exists():
             arguments = self.network, self.optimizer, self.loss_sum
@@ -205,7 +203,7 @@ class _Run:
         for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
             shown = batches[number * group :][:group].reshape(-1)
             images = self._augmented(pixels, shown, number)
-            answers = self.answers(images, shown)
+            answers = self.wanted[rows_on(self.team.device, shown)]
             steps = zip(images.split(size), answers.split(size), strict=True)
             yield from itertools.islice(steps, max(0, done - number * group), None)
 
@@ -213,8 +211,6 @@ class _Run:
         if self.augment is None:
             return centre_crop(pixels)
         self.generator.manual_seed(self._seed(_AUGMENTATION, group))
-        if self.config.seams:
-            pixels = with_seams(pixels, self.config.seams, self.generator)
         if self.mixer is not None:
             pixels = self.mixer(pixels, rows, self.generator)
         images: Tensor = self.augment(pixels, self.generator)
@@ -377,13 +373,6 @@ class _Clock:
             return False
         self._saved = time.monotonic()
         return True
-
-
-def _answers(config: TrainingConfig, patches: PatchSet, device: torch.device) -> Answers:
-    """What the network should say: the teachers' mean answer where there are any, else a stored column."""
-    if config.teachers:
-        return teacher_answers(config.teachers, device, compiled=config.compile)
-    return stored_answers(_smoothed(patches.targets(config.target), config.label_smoothing), device)
 
 
 def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:
