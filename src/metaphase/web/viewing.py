@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import logging
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
 
-import numpy as np
-import shapely
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
-from PIL import Image
-from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
-from metaphase.counting.clinical import Count, SlideCount, counts_in
-from metaphase.counting.hotspot import Hotspot
-from metaphase.counting.specimen import DensityMap
-from metaphase.jobs.slide_review import apply_reviews, reviewed_result, runner_up, withdraw_review
-from metaphase.labels.observers.positions import Reviewed, Share, position_name, position_of
-from metaphase.labels.observers.store import Entry, Given
-from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
+from metaphase.jobs.slide_review import apply_reviews, withdraw_review
+from metaphase.labels.observers.positions import position_name, position_of
+from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
+from metaphase.web.messages import (
+    AppliedView,
+    AskedCount,
+    CountView,
+    Position,
+    ReviewView,
+    SlideList,
+    SlideView,
+    StandingAnswer,
+    count_view,
+    drawn_density,
+    row_with,
+    slide_row,
+    slide_view,
+)
 from metaphase.web.serving import (
     LOOPBACK,
     Hello,
-    Message,
     Number,
-    OnceInAWhile,
     Ready,
     Receipt,
     SentAnswers,
@@ -45,185 +45,11 @@ from metaphase.web.serving import (
     picture,
     serve,
 )
-from metaphase.web.viewed import (
-    KEY_BYTES,
-    TILE_PX,
-    Layer,
-    TileMaker,
-    ViewedSlide,
-    levels_of,
-    viewed_slides,
-)
-
-# ---- what the page and its server say to each other ----
-
-OUTLINE_SHARE = 1 / 1500
-"""How far the outline may be off, as a share of the slide's longer side."""
-Ring = list[float]
-"""Corners x, y, x, y, ... in level-0 pixels."""
-
-
-class Shown(Message):
-    """A count and its grade, as numbers and for reading."""
-
-    count: float | None = None
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-    interval: str = ""
-    kind: str = ""
-    """`reviewed`, `calibrated` or `model`."""
-    grade: str = ""
-    """As it may be shown: one, a range, or withheld."""
-
-
-class SlideRow(Shown):
-    """A line of the list."""
-
-    key: str
-    name: str
-    counted: bool
-    """Whether something was sought on it."""
-    doubt: float | None = None
-    """Chance that the grade is another one."""
-    answered: int = 0
-    """Candidates that the observer answered; without a name, whoever answered most that one may know of."""
-    candidates: int = 0
-    progress: float | None = None
-    """The share of them."""
-
-
-class SlideList(Message):
-    """The list, and what holds for all slides."""
-
-    slides: list[SlideRow]
-    blind: bool
-
-
-class LayerView(Message):
-    """A picture that can be laid over the slide, in the slide's own pixels."""
-
-    name: str
-    title: str
-    tiles: str
-    """Where its tiles are, as those of the slide."""
-    ending: str
-
-
-class SlideView(Message):
-    """What a slide shows before anybody says anything."""
-
-    key: str
-    name: str
-    width: int
-    height: int
-    mpp: float
-    tiles: str
-    """Where tiles are, for `{level}/{column}_{row}.jpg`."""
-    tile_px: int
-    levels: int
-    layers: tuple[LayerView, ...]
-    counted: bool
-    x: tuple[float, ...] = ()
-    y: tuple[float, ...] = ()
-    """Positions to a tenth of a pixel, as answers name them."""
-    probability: tuple[float, ...] = ()
-    order: tuple[int, ...] = ()
-    """Rows in the order of review."""
-    threshold: float = 1.0
-    lowest: float = 1.0
-    """Below this the networks' answers were not kept."""
-    outline: tuple[Ring, ...] = ()
-
-
-class CircleView(Message):
-    """A circle in level-0 pixels, and the mitoses inside."""
-
-    x: float
-    y: float
-    radius: float
-    count: int
-
-
-class Density(Message):
-    """A picture of mitoses per mm2 and where it lies, in level-0 pixels."""
-
-    address: str
-    x: float
-    y: float
-    width: float
-    height: float
-    highest: float
-
-
-class CountView(Shown):
-    """The count in force with the answers that the observer may know of; a quick one has no interval, and no
-    count either where a profile of the laboratory has to be asked."""
-
-    name: str
-    """What its interval is called."""
-    note: str
-    """Its kind, and what that means and leaves out."""
-    beneath: list[str]
-    """The counts that it stands for: those without people."""
-    grades: list[float] | None
-    counted: int
-    hotspot: CircleView | None
-    runner_up: CircleView | None
-    density: Density | None
-    shares: list[str]
-    """Who looked at how much; empty where observers are blind."""
-    row: SlideRow | None = None
-    """The line of the list as it is now; None of a quick count, or at another threshold."""
-
-
-class Position(Message):
-    """A position on a slide."""
-
-    slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
-    x: Annotated[float, Field(ge=-1e8, le=1e8)]
-    y: Annotated[float, Field(ge=-1e8, le=1e8)]
-
-
-class StandingAnswer(Message):
-    """An answer that stands."""
-
-    x: float
-    y: float
-    answer: str
-    own: bool
-
-
-class ReviewView(Message):
-    """What an observer has answered about a slide, and what others have where they may know."""
-
-    observer: str
-    standing: list[StandingAnswer]
-
-
-class AppliedView(Message):
-    """A review in force."""
-
-    count: float | None
-    text: str
-    """The count with its interval and kind, for reading."""
-
-
-class AskedCount(Message):
-    """A count at a threshold, for an observer or for nobody."""
-
-    observer: Annotated[str, Field(max_length=64)] = ""
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    quick: bool = False
-
-
-# ---- the viewer as a web application ----
+from metaphase.web.viewed import Layer, TileMaker, ViewedSlide, viewed_slides
 
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 8_000_000
 """Bytes of pictures that a page may still ask for."""
-_log = logging.getLogger(__name__)
-_log.addFilter(OnceInAWhile())
 
 
 def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool = False) -> FastAPI:
@@ -298,12 +124,12 @@ def _add_slides(
     @app.post("/api/slides")
     def cohort(asked: AskedCount) -> SlideList:
         """The list."""
-        return SlideList(slides=[_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+        return SlideList(slides=[slide_row(slide, asked.observer, blind) for slide in slides], blind=blind)
 
     @app.get("/api/slide/{key}")
     def one(key: str) -> SlideView:
         """A slide and what the networks found."""
-        return _view(named(key))
+        return slide_view(named(key))
 
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
@@ -317,14 +143,14 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         given = slide.answers(asked.observer, blind=blind)
         stored = slide.stored(given) if asked.threshold is None else None
         reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
-        drawn = _density(slide, counted.density)
+        drawn = drawn_density(slide, counted.density)
         if drawn is not None:
             densities.put(drawn[0].address, drawn[1])
         facts = stored or counted.to_dict()
-        view = _count_view(slide, reviewed, counted, facts, drawn[0] if drawn else None, blind)
+        view = count_view(slide, reviewed, counted, facts, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        return view.model_copy(update={"row": _line(slide, reviewed.shares, facts, asked.observer)})
+        return view.model_copy(update={"row": row_with(slide, reviewed.shares, facts, asked.observer)})
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -376,153 +202,6 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
             else:
                 saved.append(one.uuid)
         return Receipt(saved=saved, refused=refused)
-
-
-def _row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
-    if slide.result is None:
-        return SlideRow(key=slide.key, name=slide.name, counted=False)
-    given: list[Given] = []
-    try:
-        given = slide.answers(observer, blind=blind)
-    except MetaphaseError as error:  # the list is for all slides
-        _log.warning("%s is listed without its answers: %s", slide.name, error)
-    facts = slide.stored(given) or slide.counted(given)[1].to_dict()
-    shares = reviewed_result(slide.result, given).shares if given else ()
-    return _line(slide, shares, facts, observer)
-
-
-def _line(slide: ViewedSlide, shares: Sequence[Share], facts: Mapping[str, Any], observer: str) -> SlideRow:
-    own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
-    looked = () if observer and not own else own or shares
-    answered = max((one.counted + one.below for one in looked), default=0)
-    candidates = len(slide.found.candidates)
-    return SlideRow(
-        key=slide.key,
-        name=slide.name,
-        counted=True,
-        **_shown(counts_in(facts)[0]),
-        grade=facts["grade_shown"]["text"],
-        doubt=1 - max(facts["grade_probabilities"]),
-        answered=answered,
-        candidates=candidates,
-        progress=answered / candidates if candidates else 1.0,
-    )
-
-
-def _shown(count: Count) -> dict[str, Any]:
-    """A count as the page shows it."""
-    low, high = count.count_interval or (None, None)
-    number = count.count if math.isfinite(count.count) else None
-    facts = {
-        "count": number,
-        "low": low,
-        "high": high,
-        "text": count.text,
-        "interval": count.interval_text,
-    }
-    return facts | {"kind": count.kind}
-
-
-def _view(slide: ViewedSlide) -> SlideView:
-    base: dict[str, Any] = {
-        "key": slide.key,
-        "name": slide.name,
-        "width": slide.width,
-        "height": slide.height,
-        "mpp": slide.mpp,
-        "tiles": f"/tile/{slide.key}/{slide.version}",
-        "tile_px": TILE_PX,
-        "levels": levels_of(slide.width, slide.height),
-        "layers": tuple(
-            LayerView(name=name, title=one.title, ending=one.ending,
-                      tiles=f"/layer/{slide.key}/{name}/{one.version}")
-            for name, one in slide.layers.items()
-        ),
-        "counted": slide.result is not None,
-    }  # fmt: skip
-    if slide.result is None:
-        return SlideView(**base)
-    table = slide.result.candidates
-    return SlideView(
-        **base,
-        x=tuple(round(value, 1) for value in table["x"].tolist()),
-        y=tuple(round(value, 1) for value in table["y"].tolist()),
-        probability=tuple(table["probability"].tolist()),
-        order=tuple(slide.order),
-        threshold=slide.result.counting.threshold,
-        lowest=float(table["probability"].min()) if len(table) else 0.0,
-        outline=_outline(slide),
-    )
-
-
-def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
-    if slide.found.tissue.is_empty:
-        return ()
-    tolerance_px = OUTLINE_SHARE * max(slide.width, slide.height)
-    pieces = shapely.MultiPolygon(list(coarse_tissue(slide.found.tissue).polygons()))
-    simple = shapely.simplify(pieces, tolerance_px)
-    rings = (ring for part in shapely.get_parts(simple) for ring in (part.exterior, *part.interiors))
-    return tuple(np.asarray(ring.coords).round(1).ravel().tolist() for ring in rings if not ring.is_empty)
-
-
-def _count_view(
-    slide: ViewedSlide,
-    reviewed: Reviewed,
-    count: SlideCount,
-    facts: Mapping[str, Any],
-    density: Density | None,
-    blind: bool,
-) -> CountView:
-    """The result's facts as plain values, and what is drawn of `count`."""
-    second = runner_up(reviewed.mitoses, count, slide.mpp)
-    best, *beneath = counts_in(facts)
-    own = count.config.threshold == slide.found.counting.threshold
-    waits = own and not facts["draws"] and slide.found.site is not None
-    return CountView(
-        **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
-        name=best.interval_name,
-        note=f"{best.kind_text}; {best.interval_note}",
-        beneath=[str(one) for one in beneath],
-        grade=facts["grade_shown"]["text"],
-        grades=_grades(facts),
-        counted=count.counted,
-        hotspot=_circle(count.hotspot) if count.hotspot.count else None,
-        runner_up=_circle(second) if second else None,
-        density=density,
-        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
-    )
-
-
-def _grades(facts: Mapping[str, Any]) -> list[float] | None:
-    """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not facts["draws"]:
-        return None
-    return [] if facts["grade_shown"]["withheld"] else facts["grade_probabilities"]
-
-
-def _circle(hotspot: Hotspot) -> CircleView:
-    return CircleView(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
-
-
-def _density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] | None:
-    """The picture of a density map, its address from what it shows."""
-    values = np.nan_to_num(density.values.astype(np.float32))
-    highest = float(values.max(initial=0))
-    if highest <= 0:
-        return None
-    data = io.BytesIO()
-    Image.fromarray(heat_colours(values / highest)).save(data, "PNG")
-    png, (rows, columns) = data.getvalue(), values.shape
-    name = blake2b(png, digest_size=KEY_BYTES).hexdigest()
-    drawn = Density(
-        address=f"/density/{slide.key}-{name}.png",
-        x=density.x,
-        y=density.y,
-        width=columns * density.step_px,
-        height=rows * density.step_px,
-        highest=highest,
-    )
-    return drawn, png
 
 
 # ---- starting the server ----
