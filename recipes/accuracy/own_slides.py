@@ -129,9 +129,9 @@ def laid_out(cohort: Path, cases: pd.DataFrame, folder: Path) -> None:
     table.to_csv(folder / "patients.csv", index=False)
 
 
-def run_command(arguments: Sequence[str], position: Path) -> subprocess.Popen[str]:
+def run_command(arguments: Sequence[str], root: Path) -> subprocess.Popen[str]:
     """A command as the user types it, in the laboratory's folder."""
-    return subprocess.Popen([sys.executable, "-m", "metaphase", *arguments], cwd=position, text=True)
+    return subprocess.Popen([sys.executable, "-m", "metaphase", *arguments], cwd=root, text=True)
 
 
 def waiting(lab: Lab) -> Iterator[Asked]:
@@ -167,13 +167,13 @@ def followed(lab: Lab, truths: dict[str, pd.DataFrame], options: argparse.Namesp
             return {"commands": 1 + commands, "paths": 1, "answers": answers, "minutes": seconds / 60}
 
 
-def judged(model: str | Path, position: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
+def judged(model: str | Path, root: Path, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """How good a model is on the slides of a bench, by the truth of the simulation, and how fast."""
     ready = ReadyDetector(load_detector([model]), EngineConfig(device=options.device))
-    slides = cohort_slides(position / "manifest.csv")
-    detect_cohort(slides, position / name, ready)
+    slides = cohort_slides(root / "manifest.csv")
+    detect_cohort(slides, root / name, ready)
     result = evaluate_mitoses(
-        position / "truth.csv", position / name / "candidates.parquet", manifest=position / "manifest.csv",
+        root / "truth.csv", root / name / "candidates.parquet", manifest=root / "manifest.csv",
         matching=MatchingConfig(threshold=ready.detector.points.mitoses.delta), bootstrap=BootstrapConfig(),
     )  # fmt: skip
     rates = [measure_rates(ready, slides[0].slide).whole_mm2_per_s for _ in range(3)]
@@ -187,15 +187,13 @@ def he_of(cohort: Path, case: str) -> Path:
     return (cohort / case / "he.tif").resolve()
 
 
-def write_bench(cohort: Path, cases: pd.DataFrame, position: Path) -> None:
+def write_bench(cohort: Path, cases: pd.DataFrame, root: Path) -> None:
     """Manifest and truth of slides to test on."""
-    position.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     tables = [truth_of({"case": case, "he": he_of(cohort, case)}) for case in cases["case"]]
-    write_table(
-        position / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"})
-    )
+    write_table(root / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"}))
     slides = [str(he_of(cohort, case)) for case in cases["case"]]
-    write_table(position / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
+    write_table(root / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
 
 
 def everywhere(
@@ -214,10 +212,10 @@ def everywhere(
 
 def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """One laboratory of so many pairs, from its folder of slides to figures."""
-    position = cohort.parent / f"pairs{total}"
+    root = cohort.parent / f"pairs{total}"
     own = cases[cases["use"] == "learn"].head(total)
-    laid_out(cohort, own, position / "slides")
-    lab = Lab(position / "lab", options.device)
+    laid_out(cohort, own, root / "slides")
+    lab = Lab(root / "lab", options.device)
     lab.root.mkdir(exist_ok=True)
     started = time.perf_counter()
     if run_command(["lab", "init", "../slides", "--start", options.start], lab.root).wait():
@@ -246,20 +244,20 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
 
 def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
     """Somebody answers about detections of one slide; two labelled slides choose, no PHH3 is there."""
-    position = cohort.parent / f"corrections{options.corrections}"
-    position.mkdir(exist_ok=True)
+    root = cohort.parent / f"corrections{options.corrections}"
+    root.mkdir(exist_ok=True)
     own = cases[(cases["use"] == "learn") & (cases["centre"] == OWN[0])].head(3)
     rows = pd.concat([own, cases[cases["use"] == "home"]])
     rows = rows.assign(phh3="", patient=rows["case"], he=[str(he_of(cohort, case)) for case in rows["case"]])
     rows["split"] = np.where(rows["use"] == "home", "test", "validation")
     table = rows[["case", "he", "phh3", "centre", "split", "patient"]]
-    write_table(position / "one.csv", table.head(1))
-    write_table(position / "manifest.csv", table[1:])
+    write_table(root / "one.csv", table.head(1))
+    write_table(root / "manifest.csv", table[1:])
     labels = [truth_of(row) for row in table[1:].to_dict("records")]
-    write_table(position / "reference.csv", pd.concat(labels, ignore_index=True))
+    write_table(root / "reference.csv", pd.concat(labels, ignore_index=True))
     ready = ReadyDetector(load_detector([BUNDLED]), EngineConfig(device=options.device))
-    detect_cohort(cohort_slides(position / "one.csv"), position / "results", ready)
-    (result,) = load_results([position / "results"])
+    detect_cohort(cohort_slides(root / "one.csv"), root / "results", ready)
+    (result,) = load_results([root / "results"])
     found = result.candidates.sort_values("probability", ascending=False)
     real = truth_of(rows.iloc[0].to_dict())[["x", "y"]].to_numpy(float)
     reach_px = MatchingConfig().radius_um / result.mpp
@@ -270,13 +268,13 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
             verdict = MITOSIS if apart.min() <= reach_px else "not"
             log.record("observer", position_name(x, y), verdict)
             answers[verdict] += 1
-    (position / "run.toml").write_text(CORRECTED)
+    (root / "run.toml").write_text(CORRECTED)
     arguments = ["run", "run.toml", "-o", "run", "--corrections", "results"]
     started = time.perf_counter()
     device = ["--device", options.device] if options.device else []
-    if run_command([*arguments, *device], position).wait():
+    if run_command([*arguments, *device], root).wait():
         raise SystemExit("metaphase run failed")
-    model = position / "run" / "model" / "pair.safetensors"
+    model = root / "run" / "model" / "pair.safetensors"
     return {"corrections": answers, "minutes": round((time.perf_counter() - started) / 60, 1),
             "delivered": parse_card(model.with_suffix(".json")).known_metrics.chosen,
             **everywhere(model, cohort, f"corrections{options.corrections}", options)}  # fmt: skip
@@ -284,11 +282,11 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
 
 def odd_folder(options: argparse.Namespace) -> None:
     """A folder with slides that do not fit, and what `metaphase lab init` says of it."""
-    position: Path = options.folder.resolve() / "odd"
-    cohort = position.parent / f"seed{options.seed}" / "cohort"
+    root: Path = options.folder.resolve() / "odd"
+    cohort = root.parent / f"seed{options.seed}" / "cohort"
     cases = simulated(cohort, options)
     own = list(cases.loc[cases["use"] == "learn", "case"])
-    slides = position / "slides"
+    slides = root / "slides"
     shutil.rmtree(slides, ignore_errors=True)
     laid_out(cohort, cases[cases["use"] == "learn"], slides)
 
@@ -312,7 +310,7 @@ def odd_folder(options: argparse.Namespace) -> None:
             "H&E slide cut off at half of its bytes"]  # fmt: skip
     for case, what in zip(own, described, strict=False):
         print(f"{case}: {what}")
-    lab = position / "lab"
+    lab = root / "lab"
     lab.mkdir(exist_ok=True)
     raise SystemExit(run_command(["lab", "init", "../slides"], lab).wait())
 
@@ -349,11 +347,11 @@ def main() -> None:
     options.most = 6 if small else total_of(options.most_pairs)
     if options.odd:
         odd_folder(options)
-    position: Path = options.folder.resolve() / f"seed{options.seed}"
-    cohort = position / "cohort"
+    root: Path = options.folder.resolve() / f"seed{options.seed}"
+    cohort = root / "cohort"
     cases = simulated(cohort, options)
     for bench in ("home", "abroad"):
-        write_bench(cohort, cases[cases["use"] == bench], position / bench)
+        write_bench(cohort, cases[cases["use"] == bench], root / bench)
     taken = socket.socket()
     with suppress(OSError):  # another trial has it
         taken.bind(("127.0.0.1", PORT))

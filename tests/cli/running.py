@@ -44,11 +44,11 @@ def _forking() -> ForkServerContext:
     return context
 
 
-def _called(words: list[str], position: Path, environment: dict[str, str], said: list[Path]) -> None:
+def _called(words: list[str], where: Path, environment: dict[str, str], said: list[Path]) -> None:
     """In the process: what `python -m metaphase` does."""
     from metaphase.cli.main import main
 
-    os.chdir(position)
+    os.chdir(where)
     os.environ.clear()
     os.environ.update(environment)
     for stream, path in zip(("stdout", "stderr"), said, strict=True):

@@ -132,16 +132,16 @@ def run_trials(trials: Iterable[Trial], folder: Path, *, at_once: int = 1) -> It
     waiting, running = iter(trials), dict[int, tuple[Trial, Path, float]]()
     while True:
         for trial in islice(waiting, at_once - len(running)):
-            position = folder / f"{trial.name}-{trial.seed}"
-            running[_fork(trial, position)] = (trial, position, time.monotonic())
+            place = folder / f"{trial.name}-{trial.seed}"
+            running[_fork(trial, place)] = (trial, place, time.monotonic())
         if not running:
             return
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if pid in running:
-            trial, position, _ = running.pop(pid)
+            trial, place, _ = running.pop(pid)
             memory = max(0, usage.ru_maxrss * 1024 - baseline)
-            yield _judged(trial, position, status, usage.ru_utime + usage.ru_stime, memory)
-            shutil.rmtree(position, ignore_errors=True)
+            yield _judged(trial, place, status, usage.ru_utime + usage.ru_stime, memory)
+            shutil.rmtree(place, ignore_errors=True)
             continue
         for late, (_, _, started) in running.items():
             if time.monotonic() - started > BLOCKED_S:
@@ -149,30 +149,30 @@ def run_trials(trials: Iterable[Trial], folder: Path, *, at_once: int = 1) -> It
         time.sleep(0.002)
 
 
-def _fork(trial: Trial, position: Path) -> int:
-    shutil.rmtree(position, ignore_errors=True)
-    (position / "in").mkdir(parents=True)
+def _fork(trial: Trial, place: Path) -> int:
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "in").mkdir(parents=True)
     pid = os.fork()
     if pid == 0:
-        os._exit(_child(trial, position))
+        os._exit(_child(trial, place))
     return pid
 
 
-def _child(trial: Trial, position: Path) -> int:
+def _child(trial: Trial, place: Path) -> int:
     """In the child: never returns into the parent's code."""
     os.setpgid(0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    said = (position / "said.txt").open("w+", buffering=1, encoding="utf-8", errors="surrogateescape")
+    said = (place / "said.txt").open("w+", buffering=1, encoding="utf-8", errors="surrogateescape")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(said.fileno(), 1)
     os.dup2(said.fileno(), 2)
     try:
-        os.chdir(position / "in")
-        attempt = trial.maker(Random(f"{trial.seed} {trial.family} {trial.number}"), position / "in")
+        os.chdir(place / "in")
+        attempt = trial.maker(Random(f"{trial.seed} {trial.family} {trial.number}"), place / "in")
         arguments = [os.fsdecode(part) for part in attempt.arguments]
-        (position / "command.json").write_text(json.dumps(arguments))
+        (place / "command.json").write_text(json.dumps(arguments))
     except BaseException as error:  # noqa: BLE001 -- told to the parent
-        (position / "verdict.json").write_text(json.dumps({"generator": repr(error)}))
+        (place / "verdict.json").write_text(json.dumps({"generator": repr(error)}))
         return 0
     resource.setrlimit(resource.RLIMIT_DATA, (HARD_BYTES, HARD_BYTES))
     limit_s = math.ceil(time.process_time()) + HANG_S
@@ -180,9 +180,9 @@ def _child(trial: Trial, position: Path) -> int:
     code = _called(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
-    printed = (position / "said.txt").read_bytes().decode("utf-8", "surrogateescape")
+    printed = (place / "said.txt").read_bytes().decode("utf-8", "surrogateescape")
     verdict = {"code": code, "wrong": attempt.always(printed) or ("" if code else attempt.judge(printed))}
-    (position / "verdict.json").write_text(json.dumps(verdict))
+    (place / "verdict.json").write_text(json.dumps(verdict))
     return 0
 
 
@@ -200,13 +200,13 @@ def _called(arguments: list[str]) -> int:
     return 0
 
 
-def _judged(trial: Trial, position: Path, status: int, work_s: float, memory: int) -> Result:
-    printed = (position / "said.txt").read_bytes().decode("utf-8", "replace")
-    outcome, detail = _outcome(position, status, printed, memory)
-    return Result(trial, outcome, detail, _command(position), work_s, memory)
+def _judged(trial: Trial, place: Path, status: int, work_s: float, memory: int) -> Result:
+    printed = (place / "said.txt").read_bytes().decode("utf-8", "replace")
+    outcome, detail = _outcome(place, status, printed, memory)
+    return Result(trial, outcome, detail, _command(place), work_s, memory)
 
 
-def _outcome(position: Path, status: int, printed: str, memory: int) -> tuple[Outcome, str]:
+def _outcome(place: Path, status: int, printed: str, memory: int) -> tuple[Outcome, str]:
     last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")[-300:]
     if memory > MEMORY_BYTES or "MemoryError" in printed:
         return "memory", f"{memory / 1e9:.1f} GB {last}"
@@ -215,7 +215,7 @@ def _outcome(position: Path, status: int, printed: str, memory: int) -> tuple[Ou
     if os.WIFSIGNALED(status):
         return "traceback", f"signal {os.WTERMSIG(status)} {last}"
     try:
-        verdict = json.loads((position / "verdict.json").read_text())
+        verdict = json.loads((place / "verdict.json").read_text())
     except (OSError, ValueError):
         return "traceback", f"ended with {status} and no verdict {last}"
     if "generator" in verdict:
@@ -233,9 +233,9 @@ def _place_of(printed: str) -> str:
     return ours[-1].partition("metaphase/")[2] + " | " if ours else ""
 
 
-def _command(position: Path) -> str:
+def _command(place: Path) -> str:
     try:
-        return " ".join(json.loads((position / "command.json").read_text()))
+        return " ".join(json.loads((place / "command.json").read_text()))
     except (OSError, ValueError):
         return "?"
 

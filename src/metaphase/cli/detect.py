@@ -374,7 +374,7 @@ def score(
     as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
     if stored := jobs.stored_results(detections) if as_stored else []:
         every = [jobs.count_point([one.folder]) for one in stored]
-        points = [point for position, point in enumerate(every) if point not in every[:position]]
+        points = [point for number, point in enumerate(every) if point not in every[:number]]
         counts = [(one.name, one.described) for one in stored]
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)

@@ -1,4 +1,4 @@
-"""`metaphase lab`: one thread from a folder of slide pairs to a laboratory's own detector."""
+"""`metaphase lab`: the workflow from a folder of slide pairs to a laboratory's own detector."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "o
 
 
 @lab.callback(invoke_without_command=True)
-def status(context: typer.Context, position: LabOption = None, as_json: Json = False) -> None:
+def status(context: typer.Context, root: LabOption = None, as_json: Json = False) -> None:
     """Where the laboratory's detector stands, and the one next command."""
     if context.invoked_subcommand is not None:
-        context.obj = position
+        context.obj = root
         return
     from metaphase.jobs.lab.folder import find_lab
     from metaphase.jobs.lab.running import next_command, show, standings
 
-    found = find_lab(position)
+    found = find_lab(root)
     standing = standings(found)
     show(found, [one.step for one in standing])
     command = next_command(standing)
@@ -75,7 +75,7 @@ def status(context: typer.Context, position: LabOption = None, as_json: Json = F
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
-    position: Annotated[
+    root: Annotated[
         Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
     ] = None,
     name: Annotated[str, typer.Option(help="Of the model; by default that of the folder.")] = "",
@@ -101,7 +101,7 @@ def init(
             return said
 
         begun = begin(
-            position or context.obj or Path(),
+            root or context.obj or Path(),
             folder,
             name=name,
             table=table,
@@ -123,7 +123,7 @@ def init(
 @lab.command("next")
 def next_(
     context: typer.Context,
-    position: LabOption = None,
+    root: LabOption = None,
     device: Device = None,
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
@@ -140,7 +140,7 @@ def next_(
     from metaphase.jobs.lab.parts import say_enough
     from metaphase.jobs.lab.running import alone, go_on, measure_machine
 
-    found = find_lab(position or context.obj, device)
+    found = find_lab(root or context.obj, device)
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):

@@ -168,7 +168,7 @@ def find(
 
     found = find_slides(url, output, patient=patient, study=study)
     if as_json:
-        console.print_json([{"file": str(path), **asdict(position)} for path, position in found])
+        console.print_json([{"file": str(path), **asdict(remote)} for path, remote in found])
         return
     for path, _ in found:
         console.say(path)

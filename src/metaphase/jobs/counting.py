@@ -231,7 +231,7 @@ def _lined_up(
 
 def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
     """The manifest's mask, else the one that `metaphase detect` left for this slide, else tissue is found."""
-    left = (position / f"{name}.tissue.png" for folder in folders for position in (folder, folder / name))
+    left = (inside / f"{name}.tissue.png" for folder in folders for inside in (folder, folder / name))
     mask = next((path for path in left if is_file(path)), None)
     return TissueSource.stated(stated) if stated or mask is None else TissueSource(mask=mask)
 

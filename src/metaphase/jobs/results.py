@@ -308,8 +308,8 @@ def found_from(folder: Path, stated: str) -> Path:
     path = Path(stated)
     if url_of(path):
         return path
-    positions = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
-    return next((position for position in positions if is_slide_there(position)), path)
+    paths = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
+    return next((one for one in paths if is_slide_there(one)), path)
 
 
 # ---- one slide ----

@@ -71,12 +71,12 @@ def read_remote(path: Path) -> RemoteSlide:
 
 def open_remote(path: Path, mpp: float | None) -> Slide:
     """The slide that a file names, read tile by tile from its server."""
-    position = read_remote(path)
-    archive = Archive(position.url)
+    remote = read_remote(path)
+    archive = Archive(remote.url)
     wsidicom = _needed("wsidicom")
-    with archive.asking(f"the slide of series {position.series}"):
+    with archive.asking(f"the slide of series {remote.series}"):
         handle = wsidicom.WsiDicom.open_web(
-            archive.tiles(), position.study, position.series, requested_transfer_syntax=_syntaxes()
+            archive.tiles(), remote.study, remote.series, requested_transfer_syntax=_syntaxes()
         )
     return dicom.DicomSlide(handle, mpp, path)
 
@@ -85,8 +85,8 @@ def source_image(path: Path) -> Any:
     """Header of a slide's finest level, to which results refer: from its files or from its server."""
     if not is_remote(path):
         return dicom.source_image(path)
-    position = read_remote(path)
-    return dicom.finest(Archive(position.url).headers(position.study, position.series), path)
+    remote = read_remote(path)
+    return dicom.finest(Archive(remote.url).headers(remote.study, remote.series), path)
 
 
 def find_slides(
@@ -97,38 +97,36 @@ def find_slides(
     Series of microscopy without a pyramid (single fields, labels) are passed over.
     """
     archive = Archive(url)
-    positions = [
-        (position, archive.name_of(position)) for position in archive.slides(patient=patient, study=study)
-    ]
-    names = [name for _, name in positions]
+    named = [(remote, archive.name_of(remote)) for remote in archive.slides(patient=patient, study=study)]
+    names = [name for _, name in named]
     found = []
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for position, name in positions:
+    for remote, name in named:
         if name is None:
             continue
-        path = folder / f"{name if names.count(name) == 1 else f'{name}-{position.series}'}{SUFFIX}"
-        write_text(path, json.dumps(asdict(position), indent=2) + "\n")
-        found.append((path, position))
+        path = folder / f"{name if names.count(name) == 1 else f'{name}-{remote.series}'}{SUFFIX}"
+        write_text(path, json.dumps(asdict(remote), indent=2) + "\n")
+        found.append((path, remote))
     return found
 
 
 def store_results(url: str, results: Iterable[Path]) -> list[Path]:
     """Store DICOM results at a server, files or those of folders of results; the files that were stored."""
-    files = [file for position in results for file in _results(position)]
+    files = [file for path in results for file in _results(path)]
     archive = Archive(url)
     for file in files:
         archive.store(file)
     return files
 
 
-def _results(position: Path) -> list[Path]:
-    if not position.is_dir():
-        return [position]
-    found = sorted({*position.glob("*.dcm"), *position.glob("*/*.dcm")})
+def _results(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted({*path.glob("*.dcm"), *path.glob("*/*.dcm")})
     if not found:
         raise UsageError(
-            f"{position} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
+            f"{path} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
         )
     return found
 
@@ -192,24 +190,24 @@ class Archive:
                     RemoteSlide(self.url, *(one[tag]["Value"][0] for tag in _STUDY_AND_SERIES))
                     for one in page
                 ]
-                if all(position.series in found for position in more):
+                if all(remote.series in found for remote in more):
                     return list(found.values())
-                found |= {position.series: position for position in more}
+                found |= {remote.series: remote for remote in more}
 
     def headers(self, study: str, series: str) -> list[Any]:
         """What the instances of a series say of themselves."""
         with self.asking(f"the headers of series {series}"):
             return [header_of(one) for one in self._client.retrieve_series_metadata(study, series)]
 
-    def name_of(self, position: RemoteSlide) -> str | None:
+    def name_of(self, remote: RemoteSlide) -> str | None:
         """What is written on the glass, or the series where nothing is stated; None for what is no slide."""
-        headers = self.headers(position.study, position.series)
+        headers = self.headers(remote.study, remote.series)
         try:
-            header = dicom.finest(headers, Path(position.series))
+            header = dicom.finest(headers, Path(remote.series))
         except SlideError:
             return None
         stated = re.sub(r"[^\w.-]+", "_", str(header.get("ContainerIdentifier") or ""))
-        return stated.strip("._")[:80] or position.series
+        return stated.strip("._")[:80] or remote.series
 
     def tiles(self) -> Any:
         """What wsidicom asks for tiles."""
@@ -240,9 +238,9 @@ class Archive:
     ) -> tuple[str, list[bytes]]:
         """Frames, counted from 1, and the transfer syntax that they are in."""
         listed = ",".join(map(str, numbers))
-        position = f"{self.url}/studies/{study}/series/{series}/instances/{instance}/frames/{listed}"
+        address = f"{self.url}/studies/{study}/series/{series}/instances/{instance}/frames/{listed}"
         with self.asking(f"tiles of instance {instance}"):
-            answer = self._session.get(position, headers={"Accept": AS_STORED})
+            answer = self._session.get(address, headers={"Accept": AS_STORED})
             answer.raise_for_status()
             syntax, found = parts_of(answer.headers.get("Content-Type", ""), answer.content)
             if len(found) != len(numbers):
@@ -301,8 +299,8 @@ def _session(url: str) -> Any:
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, Bounded(max_retries=retry))
-    position, _, says = os.environ.get(AUTHORISATION, "").strip().partition(" ")
-    if says and (url + "/").startswith(position.rstrip("/") + "/"):
+    address, _, says = os.environ.get(AUTHORISATION, "").strip().partition(" ")
+    if says and (url + "/").startswith(address.rstrip("/") + "/"):
         session.headers["Authorization"] = says.strip()
     return session
 

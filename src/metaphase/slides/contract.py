@@ -1,4 +1,4 @@
-"""What a slide is: pixels of a position, at a physical resolution, whatever file they come from.
+"""What a slide is: pixels at a position, at a physical resolution, whatever file they come from.
 
 Planes: `read` speaks level-0 pixels for the place and micrometres per pixel for the resolution;
 `read_level` speaks whole pixels of one pyramid level. Level-0 coordinates are those of the file
@@ -126,8 +126,8 @@ class Slide(ABC):
             return self._sound(level, box)
         out = blank(box)
         if inside.area:
-            position = inside.moved(-box.x, -box.y)
-            out[position.y : position.bottom, position.x : position.right] = self._sound(level, inside)
+            part = inside.moved(-box.x, -box.y)
+            out[part.y : part.bottom, part.x : part.right] = self._sound(level, inside)
         return out
 
     def _sound(self, level: int, box: Box) -> RGB:

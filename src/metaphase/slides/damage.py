@@ -93,15 +93,15 @@ class JpegFrame(NamedTuple):
 
 def jpeg_frame(data: bytes) -> JpegFrame:
     """The frame of a JPEG; a `ValueError` where none comes before its pixels."""
-    position, frame = 2, (0, 0, 0, 0)
-    while position + 10 <= len(data) and data[position] == 0xFF:
-        marker, length = data[position + 1], int.from_bytes(data[position + 2 : position + 4])
+    offset, frame = 2, (0, 0, 0, 0)
+    while offset + 10 <= len(data) and data[offset] == 0xFF:
+        marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
         if 0xC0 <= marker <= 0xCF and marker not in _TABLES:
-            height, width = (int.from_bytes(data[position + at : position + at + 2]) for at in (5, 7))
-            frame = (width, height, marker, data[position + 9])
+            height, width = (int.from_bytes(data[offset + at : offset + at + 2]) for at in (5, 7))
+            frame = (width, height, marker, data[offset + 9])
         if marker == 0xDA and frame[2]:
-            return JpegFrame(*frame, data[position + 4], position + 2 + length)
-        position += 1 if marker == 0xFF else 2 + length
+            return JpegFrame(*frame, data[offset + 4], offset + 2 + length)
+        offset += 1 if marker == 0xFF else 2 + length
     raise ValueError("a JPEG without a frame before its pixels")
 
 

@@ -142,10 +142,10 @@ class OmeZarrSlide(Slide):
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
-        position = tuple(wanted.get(axis, 0) for axis in self._axes)
+        index = tuple(wanted.get(axis, 0) for axis in self._axes)
         what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
         with parsing(self.info.path or "", what, next_step="copy it again", error=DamagedPixelsError):
-            pixels = np.asarray(self._arrays[level][position])
+            pixels = np.asarray(self._arrays[level][index])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:
             return as_rgb(pixels.transpose(left.index("y"), left.index("x"))[..., None])

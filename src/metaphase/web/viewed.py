@@ -55,8 +55,8 @@ class ViewedSlide:
         with source.open() as slide:
             self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
         self.name = result.name if result else source.path.stem
-        position = result.folder if result else source.path
-        self.key = _digest(str(position.resolve()))
+        path = result.folder if result else source.path
+        self.key = _digest(str(path.resolve()))
         """What the browser calls it, the same whenever it is viewed."""
         stat = source.path.stat()
         self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))

@@ -165,7 +165,7 @@ def run_batch(
     """Do `work` on every named item. Those that fail are named in `errors.log` in `folder`.
 
     Where other processes work on items of the same folder, theirs come last, and are waited for. A `pool`
-    does it in this one's position.
+    does it instead of this process.
     """
     watch, queue, pool = watch or BatchWatch(), Queue(list(items)), pool or Workers()
     log = None if folder is None else output_folder(folder) / ERRORS

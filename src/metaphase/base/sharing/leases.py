@@ -194,7 +194,7 @@ class Lease:
                 return
 
     def _renew(self) -> None:
-        """In position, not by renaming: whoever opens the same file again sees the newest content."""
+        """In place, not by renaming: whoever opens the same file again sees the newest content."""
         if not self._is_mine(_read(self._path)):
             self._lost = True
             return

@@ -264,9 +264,9 @@ class Lab:
 def find_lab(folder: Path | None = None, device: str | None = None) -> Lab:
     """The laboratory of a folder, or of the current one or one above it."""
     here = (folder or Path()).resolve()
-    for position in (here,) if folder is not None else (here, *here.parents):
-        if (position / SETTINGS).is_file():
-            return Lab(position, device)
+    for root in (here,) if folder is not None else (here, *here.parents):
+        if (root / SETTINGS).is_file():
+            return Lab(root, device)
     raise UsageError(
         f"there is no {SETTINGS} here" + ("" if folder else " nor above"),
         path=here,

@@ -94,7 +94,7 @@ def find_slides(folder: Path, leave_out: Iterable[Path] = ()) -> list[Path]:
     """Slide files below a folder, hidden ones and those of some folders left out."""
     if not folder.is_dir():
         raise UsageError("no such folder", path=folder, next_step="give the folder with the slides")
-    skipped = [position.resolve() for position in leave_out]
+    skipped = [path.resolve() for path in leave_out]
     found = [
         path
         for path in folder.rglob("*")

@@ -163,12 +163,12 @@ def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
     slides = {str(path): _source(str(path), group) for path, group in ordered.groupby("slide", sort=False)}
     items = ordered[["item", "case", "label", "split", "x", "y"]]
     made_from = LabelledPatches(items, tuple(slides.values()))
-    position = folder / "patches" / made_from.key
-    stores = {split: position / split for split in (TRAIN, VALIDATION)}
+    output = folder / "patches" / made_from.key
+    stores = {split: output / split for split in (TRAIN, VALIDATION)}
     for split, store in stores.items():
         if not (store / "store.json").exists():
             _write_store(ordered[ordered["split"] == split], slides, store)
-    made_from.write(position / "patches.json")
+    made_from.write(output / "patches.json")
     return stores
 
 
