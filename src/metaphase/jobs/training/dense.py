@@ -200,8 +200,8 @@ class DenseChain(Chain):
 
     @property
     def needed(self) -> Sequence[str]:
-        """Corrections are enough to learn from."""
-        return SPLITS if self.corrections.empty else UNSEEN
+        """Corrections are enough to learn from; without a lesson nothing is needed for it."""
+        return SPLITS if self.learns and self.corrections.empty else UNSEEN
 
     @cached_property
     def images(self) -> list[LabelledImage]:
