@@ -30,7 +30,7 @@ from metaphase.evaluation import MitosisResult, evaluate_mitoses
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
-from metaphase.jobs.reference import Registered, register_slides
+from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig

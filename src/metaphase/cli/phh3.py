@@ -412,7 +412,7 @@ def register(
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
-    from metaphase.jobs.reference import register_slides
+    from metaphase.jobs.registration import register_slides
     from metaphase.labels.registration.files import Annotations
     from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides.opening import sources_with

@@ -175,13 +175,9 @@ def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
 def _write_store(rows: pd.DataFrame, slides: Mapping[str, SlideSource], store: Path) -> None:
     with PatchWriter(store, side_px=SIDE_PX, mpp=WORKING_MPP) as writer:
         for path, group in rows.groupby("slide", sort=False):
-            records = group.to_dict("records")
+            items = group.assign(source="observers", slide=group["case"])
             with slides[str(path)].open() as slide:
-                cut = cut_squares(slide, group[["x", "y"]].to_numpy(float), SIDE_PX, WORKING_MPP)
-                for numbers, patches in cut:
-                    for patch, row in zip(patches, (records[number] for number in numbers), strict=True):
-                        facts = {"label": row["label"], "slide": row["case"], "x": row["x"], "y": row["y"]}
-                        writer.add(patch, source="observers", item=row["item"], **facts)
+                writer.cut(slide, items[["source", "item", "label", "slide", "x", "y"]])
 
 
 def _source(path: str, items: pd.DataFrame) -> SlideSource:
