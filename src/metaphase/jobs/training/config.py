@@ -64,8 +64,6 @@ class ReferenceSection:
 class LearningSection(TrainingProtocol):
     """The protocol that trains every network."""
 
-    family: Literal["detector", "residual", "lite"] = "detector"
-    """`detector`: the paper's network; `residual`: blocks with shortcuts (needs batch normalisation)."""
     normalisation: Literal["none", "batch"] = "none"
     """`none` as in the paper; `batch` learns faster from little."""
     method: Literal["paper", "dense"] = field(default="paper", metadata=decides())
@@ -77,12 +75,11 @@ class LearningSection(TrainingProtocol):
         return self.training(
             train=train,
             validation=validation,
-            network=NetworkSpec(self.family, task.gamma, self.normalisation),
+            network=NetworkSpec(gamma=task.gamma, normalisation=self.normalisation),
             name=task.name,
             augment=self.augment if task.augment is None else task.augment,
             target=task.target,
             draws="" if task.hard_set is None else hard_column(task.hard_set),
-            epochs=task.epochs or self.epochs,
             seed=self.seed + task.seed,
         )
 
@@ -101,8 +98,6 @@ class Task:
     """Column of the set to learn."""
     augment: str | None = None
     """Another recipe than the protocol's."""
-    epochs: int | None = None
-    """Another number of passes than the protocol's."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +121,8 @@ class StudentSection:
 
     gammas: tuple[float, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
-    epochs: int | None = None
-    """Passes; by default as many as the others make."""
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise UsageError(f"students.epochs is {self.epochs}", next_step="give 1 or more")
         if not self.gammas or len(set(self.gammas)) != len(self.gammas):
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
@@ -391,7 +382,7 @@ def members(config: RunConfig) -> list[Task]:
 
 def students(config: RunConfig) -> list[Task]:
     """A CNN5 of each width; all learn from the first difficult set."""
-    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET, epochs=config.students.epochs)
+    shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET)
     return [
         replace(shared, name=f"cnn5-{width_name(gamma)}", gamma=gamma, seed=101 + number)
         for number, gamma in enumerate(config.students.gammas)
