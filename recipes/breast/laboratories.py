@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.tables import read_table
-from metaphase.detections import MITOSIS
 from metaphase.detections.matching import suppress
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.metrics import slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false
 from metaphase.evaluation.pairs import Found, marked

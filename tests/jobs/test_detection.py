@@ -15,7 +15,7 @@ import tifffile
 from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import journal
 from metaphase.jobs.cohort import CohortSlide
@@ -24,10 +24,11 @@ from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import SlideSource, open_slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide
 

@@ -12,18 +12,19 @@ import pytest
 
 from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
-from metaphase.evaluation import BootstrapConfig
+from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
-from metaphase.jobs.experiments import Experiments, markdown, run_experiments, summarise
 from metaphase.jobs.experiments.running import (
+    Experiments,
     baselines,
     colour_table,
     easy_networks,
     experiments,
     questions,
+    run_experiments,
     unsoftened,
 )
-from metaphase.jobs.experiments.summary import experiments_report
+from metaphase.jobs.experiments.summary import experiments_report, markdown, summarise
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config

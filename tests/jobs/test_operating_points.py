@@ -21,7 +21,9 @@ from metaphase.detections.points import (
     paper_points,
     points_of,
 )
-from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
+from metaphase.evaluation import cohort
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import counting
@@ -31,8 +33,10 @@ from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, find_detections
-from metaphase.slides import SlideSource, open_slide
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.networks.engine.streaming import find_detections
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 
 MITOSES = OperatingPoint(

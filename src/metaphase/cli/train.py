@@ -198,7 +198,7 @@ def bench(
     """Measure decoding, detector and both together, and say how long a slide will take."""
     from metaphase.jobs.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
-    from metaphase.networks.engine import EngineConfig
+    from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
     config = EngineConfig(

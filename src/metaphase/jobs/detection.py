@@ -35,10 +35,18 @@ from metaphase.counting.calibration import atypical_share
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings
 from metaphase.counting.sites import SiteProfile, save_profile
 from metaphase.counting.specimen import CountConfig, specimen
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import UsedPoints
-from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, DETECTIONS, LISTED, OPERATING_POINTS
+from metaphase.detections.table import (
+    ATYPICAL,
+    CHANCE,
+    COUNTED,
+    DETECTIONS,
+    LISTED,
+    OPERATING_POINTS,
+    DetectionSet,
+)
 from metaphase.images.inspection import (
     DAMAGED,
     Quality,

@@ -26,8 +26,10 @@ from metaphase.base.errors import OutputError
 from metaphase.base.files import explained
 from metaphase.base.foreign import check_plain, read_bytes
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
-from metaphase.slides import PyramidFormat, TilePlan, open_slide, write_pyramid
 from metaphase.slides.contract import KINDS, Flaw
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import TilePlan
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 _RECORD = struct.Struct("<III")
 _COLUMNS = 3

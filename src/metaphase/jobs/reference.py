@@ -42,8 +42,8 @@ from metaphase.base.tables import (
     stated_number,
     write_table,
 )
-from metaphase.detections import DetectionSet, read_detections
-from metaphase.detections.files import known_formats
+from metaphase.detections.files import known_formats, read_detections
+from metaphase.detections.table import DetectionSet
 from metaphase.jobs.stages import Facts
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.phh3.survey import BrownConfig
@@ -65,7 +65,7 @@ from metaphase.labels.reference import (
 from metaphase.labels.registration.files import PICTURE, TRANSFORM, save_registration_picture
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import save_transform
-from metaphase.slides import SlideSource, open_slide
+from metaphase.slides.opening import SlideSource, open_slide
 
 PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
 CASES, MANIFEST, DECISIONS = "cases.csv", "manifest.csv", "decisions.csv"

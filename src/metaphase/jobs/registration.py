@@ -26,7 +26,7 @@ from metaphase.labels.registration.files import (
 )
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, load_transform
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 
 @dataclass(frozen=True)

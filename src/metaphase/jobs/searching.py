@@ -18,8 +18,9 @@ from metaphase.base.sharing.batch import Progress
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import MITOSIS, known_formats
+from metaphase.detections.files import known_formats
 from metaphase.detections.points import UsedPoints, paper_points
+from metaphase.detections.table import MITOSIS
 from metaphase.images.inspection import named_positions
 from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.jobs.cohort import CohortSlide
@@ -27,10 +28,10 @@ from metaphase.jobs.journal import Peaks, ProbabilityMap, TileJournal
 from metaphase.jobs.stages import Report
 from metaphase.networks.cards import PAPER_MODEL, Identity, vouched_card
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector, identities_of, load_detector
-from metaphase.networks.engine import (
+from metaphase.networks.engine.second import refuse_components
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import (
     Detections,
-    EngineConfig,
-    PeakConfig,
     TileEngine,
     as_detections,
     check_count,
@@ -38,15 +39,9 @@ from metaphase.networks.engine import (
     even_tile_px,
     plan_detection,
 )
-from metaphase.networks.engine.second import refuse_components
-from metaphase.slides import (
-    Slide,
-    SlideSource,
-    TilePlan,
-    TileProcesses,
-    read_tiles,
-)
-from metaphase.slides.contract import UNDECODABLE
+from metaphase.slides.contract import UNDECODABLE, Slide
+from metaphase.slides.opening import SlideSource
+from metaphase.slides.tiles import TilePlan, TileProcesses, read_tiles
 
 MIN_TILE_PX = 64
 

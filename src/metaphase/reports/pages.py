@@ -19,8 +19,8 @@ from PIL import Image
 from metaphase.base.arrays import RGB, Box, Floats
 from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError
-from metaphase.slides import Slide, cut_square
-from metaphase.slides.tiles import square_corners
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_square, square_corners
 from metaphase.version import __version__
 
 POLICY = (

@@ -32,7 +32,7 @@ from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
 from metaphase.labels.registration.files import PICTURE, TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import JPEG_QUALITY, encode_jpeg, item_view
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 from metaphase.web.access import Access, is_loopback, kept_token, own_token
 from metaphase.web.serving import (

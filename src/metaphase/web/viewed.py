@@ -36,8 +36,8 @@ from metaphase.labels.registration.files import TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours
-from metaphase.slides import Slide, SlideSource
-from metaphase.slides.opening import OPEN_SLIDES, SlidePool, sources_with
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import OPEN_SLIDES, SlidePool, SlideSource, sources_with
 
 # ---- what is viewed ----
 

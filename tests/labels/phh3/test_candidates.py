@@ -24,7 +24,7 @@ from metaphase.labels.phh3.survey import (
     stained,
     survey_slide,
 )
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from tests.labels.phh3.slides import BROWN, array_slide, draw_slide, spread_points
 
 CONFIG = BrownConfig(fields=8)

@@ -18,7 +18,8 @@ from metaphase.labels.registration.pair import Registration, Verdict, gather_evi
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import tissue_positions
-from metaphase.slides import ArraySlide, Slide
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
 
 SIZE = 800, 700

@@ -14,7 +14,7 @@ from scipy.special import expit
 from torch import nn
 
 from metaphase.base.errors import TrainingError
-from metaphase.detections import LOOKALIKE, MITOSIS
+from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.architectures import build_network
@@ -32,7 +32,7 @@ from metaphase.networks.training.dense import (
 )
 from metaphase.networks.training.images import ImageSource, LabelledImage, read_images
 from metaphase.networks.training.windows import ANY, NO, YES, Flat, ViewConfig, Views, Windows, label_cells
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 from tests.networks.training.published import random_weights
 
 CPU = torch.device("cpu")

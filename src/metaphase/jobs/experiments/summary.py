@@ -12,8 +12,7 @@ import numpy as np
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.files import write_text
-from metaphase.evaluation import BootstrapConfig, Estimate
-from metaphase.evaluation.metrics import estimate
+from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import GRID, BenchCounts, counts_of
 from metaphase.jobs.experiments.running import (
     OTHER_RUN,

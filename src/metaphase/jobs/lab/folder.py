@@ -19,7 +19,7 @@ from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("training", "dense", "test")

@@ -21,8 +21,7 @@ from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.registration import register_slides
 from metaphase.jobs.stages import Report, silent
 from metaphase.labels.registration.pair import same_tissue
-from metaphase.slides import SlideSource
-from metaphase.slides.opening import WHOLE_SLIDES
+from metaphase.slides.opening import WHOLE_SLIDES, SlideSource
 
 Role = Literal["he", "phh3", ""]
 STAIN_WORDS: dict[str, Role] = {

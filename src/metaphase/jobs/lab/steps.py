@@ -19,8 +19,9 @@ from metaphase.base.files import write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
-from metaphase.detections import MITOSIS
-from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import counts_of
 from metaphase.jobs.calibration import (
     SAMPLE,
@@ -72,7 +73,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.reports.evaluation import write_mitosis_report
 from metaphase.reports.run import write_run_page
 

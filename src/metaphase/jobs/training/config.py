@@ -10,12 +10,13 @@ from typing import Any, Literal, TypeVar
 from metaphase.base.config import blamed, read_toml, refuse_unknown, resolved, settings_of
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.evaluation import BootstrapConfig, MatchingConfig
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.labels.mining.candidates import CandidateConfig
 from metaphase.labels.mining.mining import SOFT_TARGET, MiningConfig
 from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
-from metaphase.networks.engine import PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.simulation.config import SimulationConfig
 

@@ -21,7 +21,7 @@ from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import write_table
-from metaphase.detections import LOOKALIKE, MITOSIS
+from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage

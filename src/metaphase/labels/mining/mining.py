@@ -55,7 +55,8 @@ from metaphase.networks.training.patches import (
     remove_stores,
     write_store,
 )
-from metaphase.slides import Slide, SlideSource
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 
 # ---- the slides that networks learn from ----
 

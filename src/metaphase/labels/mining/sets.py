@@ -20,9 +20,9 @@ from metaphase.base.arrays import Floats32, Integers, Points
 from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
-from metaphase.detections import IGNORE, MITOSIS
+from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.labels.mining.candidates import CandidateError
-from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Slide
 
 PositiveRule = Literal["nearest", "stated"]
 

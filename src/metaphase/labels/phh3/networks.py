@@ -31,7 +31,9 @@ from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
 from metaphase.networks.training.patches import PatchWriter
-from metaphase.slides import WORKING_MPP, Slide, SlideSource, cut_squares
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.opening import SlideSource
+from metaphase.slides.tiles import cut_squares
 
 TRAIN, VALIDATION = "train", "validation"
 SIDE_PX = 128

@@ -23,13 +23,14 @@ from metaphase.base.arrays import RGB, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import TableError, write_table
-from metaphase.detections import COLUMNS, DetectionSet, read_detections
+from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
+from metaphase.detections.table import COLUMNS, DetectionSet
 from metaphase.labels.registration.pair import Registration, register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, save_transform
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from metaphase.version import __version__
 
 # ---- a picture of a registration for people: do the slides fit, where did tissue move, what is left ----

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import TrainingError
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.images.stain.augmentation import Augmentation, StainMixer
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.training.dense import Learner, Lesson, dense_logits

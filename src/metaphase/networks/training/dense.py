@@ -25,8 +25,8 @@ from metaphase.base.arrays import RGB, Floats, Floats32, Points
 from metaphase.base.errors import ModelError, TrainingError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.detections.matching import suppress
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.networks.architectures import EFFICIENT_EPSILON, InvertedBlock, PixelScale
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed

@@ -23,7 +23,8 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import OutputError, TrainingError
 from metaphase.base.files import atomic_path, explained, write_text
 from metaphase.base.provenance import Ingredients, file_fingerprint
-from metaphase.slides import Slide, cut_squares
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_squares
 
 INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
 """What every patch has: class, slide it was cut from, level-0 centre, and who made the label."""

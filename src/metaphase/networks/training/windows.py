@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Points
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import (
     Augmentation,
     AugmentationConfig,
