@@ -43,8 +43,6 @@ class LabelConfig:
     """Candidates at most this far from a point labelled `ignore` are left out; 0: as `positive_um`."""
 
     def __post_init__(self) -> None:
-        if self.rule not in ("nearest", "stated"):
-            raise UsageError(f"no label rule is called {self.rule!r}", next_step="give nearest or stated")
         require(0 < self.positive_um < math.inf, "positive_um", self.positive_um, "above 0")
         require(0 < self.own_um < math.inf, "own_um", self.own_um, "above 0")
         if not 0 <= self.ignore_um < math.inf or self.own_um > self.positive_um:
