@@ -304,7 +304,7 @@ def test_validation_of_one_class_or_another_kind(stores: Path, tmp_path: Path) -
         ('train = []\nvalidation = ["b"]', "no patch stores"),
         ('train = "a"\nvalidation = ["b"]', "train is 'a'. Give a list"),
         ('train = ["a"]\nvalidation = ["b"]\nname = "last"', "cannot be called 'last'"),
-        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision is 'bf16'. Give 'auto', 'float32'"),
+        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision is 'bf16'. Give 'auto'"),
         ('train = ["a"]\nvalidation = ["b"]\nsamples_per_epoch = 3', "less than a batch"),
         ('train = ["a"]\nvalidation = ["b"]\n[network]\nwidth = 3', r"\[network\] has no setting width"),
     ],

@@ -24,8 +24,9 @@ from metaphase.jobs.experiments.running import (
     questions,
     run_experiments,
 )
-from metaphase.jobs.stages import Report, States, Watch, silent, stage_rows
+from metaphase.jobs.stages import Report, States, Watch, silent
 from metaphase.jobs.training.config import RunConfig
+from metaphase.jobs.training.summary import stage_rows
 from metaphase.reports.pages import TextTable
 from metaphase.reports.plots import Line
 from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_page
