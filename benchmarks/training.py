@@ -22,9 +22,9 @@ import torch
 from metaphase.networks.architectures import WideConv2d, build_network
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.loop import train
 from metaphase.networks.training.patches import PatchWriter
+from metaphase.networks.training.protocol import TrainingConfig
 
 PAPER_PATCHES = 20 * (22_000 + 400_000)
 

@@ -45,7 +45,7 @@ from metaphase.jobs.lab.parts import Asked
 from metaphase.jobs.lab.running import standings
 from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.results import load_results
-from metaphase.jobs.training.cohort import truth_of
+from metaphase.jobs.training.sources import truth_of
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector

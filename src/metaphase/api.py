@@ -34,7 +34,7 @@ from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
-from metaphase.labels.registration.files import Annotations
+from metaphase.labels.registration.outputs import Annotations
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine.settings import EngineConfig

@@ -13,8 +13,8 @@ from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import ASK, DETECTIONS, SAMPLE
-from metaphase.jobs.training.cohort import corrected_points, correction_sources, trained_by_corrections
 from metaphase.jobs.training.config import run_config
+from metaphase.jobs.training.sources import corrected_points, correction_sources, trained_by_corrections
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.labels.observers.project import load_project, write_project
 from metaphase.labels.observers.store import AnswerStore

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import config_files
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
 from metaphase.jobs.experiments.running import (

@@ -35,7 +35,7 @@ from metaphase.jobs.slide_review import (
     reviewed_truth,
     withdraw_review,
 )
-from metaphase.jobs.training.cohort import read_points
+from metaphase.jobs.training.sources import read_points
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector

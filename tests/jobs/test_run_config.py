@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import config_files
 from metaphase.jobs.training.config import read_run_config, run_config
 
 CONFIGS = config_files()["paper"].parent

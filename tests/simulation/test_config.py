@@ -1,7 +1,7 @@
 import pytest
 
-from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import settings_of
 from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
 
 

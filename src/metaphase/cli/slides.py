@@ -12,8 +12,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import read_settings
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.settings import read_settings
 from metaphase.cli import console
 from metaphase.cli.console import Mpp, Slide, say
 

@@ -33,8 +33,8 @@ def train(
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
     """
-    from metaphase.networks.training.config import read_config
     from metaphase.networks.training.loop import train as train_network
+    from metaphase.networks.training.protocol import read_config
 
     settings = read_config(config)
     with progress_bar() as bar:

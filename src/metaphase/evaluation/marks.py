@@ -21,7 +21,7 @@ from metaphase.base.tables import TableError, read_table, require_columns, requi
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.qupath import features
 from metaphase.detections.matching import NOBODY, Method, match
-from metaphase.evaluation.cohort import Cohort, Comparison
+from metaphase.evaluation.comparison import Cohort, Comparison
 
 # ---- when a detection counts as a truth found ----
 

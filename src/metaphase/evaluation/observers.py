@@ -22,7 +22,7 @@ from metaphase.base.tables import TableError, as_text, named, read_table, requir
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import PAPER_POINTS
 from metaphase.detections.table import LOOKALIKE, MITOSIS
-from metaphase.evaluation.cohort import Cohort, load_cohort
+from metaphase.evaluation.comparison import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
 from metaphase.evaluation.operating_points import stated_point
 from metaphase.slides.contract import Slide

@@ -31,7 +31,7 @@ from metaphase.detections.points import (
     refuse_two_searches,
 )
 from metaphase.detections.table import IGNORE, MITOSIS, OPERATING_POINTS, SUMMARY, DetectionSet, detection_set
-from metaphase.evaluation.cohort import Cohort, compare, completed
+from metaphase.evaluation.comparison import Cohort, compare, completed
 from metaphase.evaluation.marks import Marked, MatchingConfig, mark, merged, point_regions
 from metaphase.evaluation.metrics import (
     BootstrapConfig,

@@ -28,7 +28,7 @@ from metaphase.detections.table import (
     REVIEWED,
     DetectionSet,
 )
-from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
+from metaphase.evaluation.comparison import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
 from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results

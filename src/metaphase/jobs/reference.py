@@ -62,7 +62,7 @@ from metaphase.labels.reference import (
     read_reference,
     write_reference,
 )
-from metaphase.labels.registration.files import PICTURE, TRANSFORM, save_registration_picture
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, save_registration_picture
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import save_transform
 from metaphase.slides.opening import SlideSource, open_slide

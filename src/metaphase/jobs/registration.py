@@ -15,7 +15,7 @@ from metaphase.base.foreign import read_json
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import read_table
 from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
-from metaphase.labels.registration.files import (
+from metaphase.labels.registration.outputs import (
     OF_ANNOTATIONS,
     OF_POINTS,
     PICTURE,

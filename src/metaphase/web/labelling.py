@@ -29,7 +29,7 @@ from metaphase.jobs.reference_review import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
-from metaphase.labels.registration.files import PICTURE, TRANSFORM
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides.contract import Slide

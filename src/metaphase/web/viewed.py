@@ -31,8 +31,8 @@ from metaphase.jobs.slide_review import answers_key, review_order, reviewed_coun
 from metaphase.labels.observers.positions import REVIEW as ANSWERS
 from metaphase.labels.observers.positions import PositionLog, Reviewed
 from metaphase.labels.observers.store import Given
-from metaphase.labels.registration.files import SUMMARY as REGISTERED
-from metaphase.labels.registration.files import TRANSFORM
+from metaphase.labels.registration.outputs import SUMMARY as REGISTERED
+from metaphase.labels.registration.outputs import TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from metaphase.base.arrays import RGB
-from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import settings_of
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, separate
 from metaphase.labels.phh3.candidates import COLUMNS, BrownCandidates, find_brown_candidates
 from metaphase.labels.phh3.survey import (

@@ -22,10 +22,10 @@ from metaphase.base.errors import TrainingError, UsageError
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training import loop
-from metaphase.networks.training.config import TrainingConfig, read_config
 from metaphase.networks.training.loop import Update, train
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import BestF1, Progress, load_state, save_state
+from metaphase.networks.training.protocol import TrainingConfig, read_config
 from tests.networks.training.stores import write_store
 
 PATIENCE_S = 600.0
@@ -95,7 +95,7 @@ def test_learning_rate_falls_as_in_the_paper() -> None:
 RUN = """
 import itertools, os, signal, sys
 from metaphase.networks.training import loop
-from metaphase.networks.training.config import read_config
+from metaphase.networks.training.protocol import read_config
 loop.CHECK_EVERY = 1
 steps = itertools.count(1)
 def show(update):

@@ -19,8 +19,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Floats
-from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import CODE_ONLY
 from metaphase.images.stain.deconvolution import (
     EPSILON,
     HE_RESIDUAL,

@@ -54,10 +54,10 @@ from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
 from metaphase.jobs.reference_review import collect_decisions
 from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
-from metaphase.jobs.training.cohort import corrected_points
 from metaphase.jobs.training.config import DenseSection, EvaluationSection
 from metaphase.jobs.training.dense import OLD, Protocol
 from metaphase.jobs.training.run import read_results, run_chain, run_table
+from metaphase.jobs.training.sources import corrected_points
 from metaphase.jobs.training.summary import run_report
 from metaphase.networks.cards import (
     BUNDLED,

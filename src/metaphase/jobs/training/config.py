@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from metaphase.base.config import blamed, read_toml, refuse_unknown, resolved, settings_of
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
+from metaphase.base.settings import blamed, read_toml, refuse_unknown, resolved, settings_of
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.labels.mining.candidates import CandidateConfig
@@ -17,7 +17,7 @@ from metaphase.labels.mining.mining import SOFT_TARGET, MiningConfig
 from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.engine.settings import PeakConfig
-from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
+from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol
 from metaphase.simulation.config import SimulationConfig
 
 Section = TypeVar("Section")

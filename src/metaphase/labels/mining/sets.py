@@ -17,9 +17,9 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats32, Integers, Points
-from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
+from metaphase.base.settings import CODE_ONLY
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.labels.mining.candidates import CandidateError
 from metaphase.slides.contract import WORKING_MPP, Slide

@@ -27,10 +27,10 @@ from metaphase.labels.phh3.survey import CLASSES, Phh3Error
 from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
 from metaphase.networks.training.patches import PatchWriter
+from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.opening import SlideSource
 from metaphase.slides.tiles import cut_squares

@@ -33,7 +33,6 @@ from metaphase.networks.cards import (
     parse_card,
 )
 from metaphase.networks.checkpoints import load_model, save_model
-from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import (
     Feeder,
     PatchSet,
@@ -54,6 +53,7 @@ from metaphase.networks.training.progress import (
     write_curves,
     write_history,
 )
+from metaphase.networks.training.protocol import TrainingConfig
 
 STATE_FILE = "last.safetensors"
 CHECK_EVERY, CHECK_EVERY_S = 50, 5.0

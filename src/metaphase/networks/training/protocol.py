@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from metaphase.base.config import blamed, read_toml, resolved, settings_of
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
+from metaphase.base.settings import blamed, read_toml, resolved, settings_of
 from metaphase.images.stain.augmentation import AugmentationConfig, parse_recipe
 from metaphase.networks.cards import NetworkSpec
 
