@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 
 BREAST, OTHER_TUMOUR, FEW = 4, 2, 1
 """How often a laboratory is drawn, beside others."""

@@ -31,14 +31,14 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.tables import read_table
-from metaphase.detections import MITOSIS
 from metaphase.detections.matching import suppress
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false
 from metaphase.evaluation.pairs import FIELDS, Found, calibrated, fitted_to_fields, marked
 from metaphase.images.stain.augmentation import AugmentationConfig
-from metaphase.jobs.training.cohort import image_sources, read_cohort
+from metaphase.jobs.training.sources import image_sources, read_cohort
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.training.dense import (
     FLOOR,
@@ -50,7 +50,7 @@ from metaphase.networks.training.dense import (
     published_weights,
 )
 from metaphase.networks.training.images import MPP, LabelledImage, read_images
-from metaphase.networks.training.windows import YES, ViewConfig, Views, Windows
+from metaphase.networks.training.windows import YES, ViewConfig, Views, WindowSampler
 
 RADIUS_UM, SUPPRESS_UM, SMOOTH_UM = 7.5, 15.0, 1.0
 FALSE_PER_MM2 = (2.0, 4.0, 8.0)
@@ -172,7 +172,7 @@ def taught(
     torch.manual_seed(seed)
     teacher = Teacher(published_weights(options.weights[choice.network]))
     teacher = teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    windows = Windows(images, device, seed, choice.collage)
+    windows = WindowSampler(images, device, seed, choice.collage)
     training = Lessons(
         {"teacher": teacher}, Views(windows, choice.view), Lesson(options.steps), (), folder, {}, 1e6
     )

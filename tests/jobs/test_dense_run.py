@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.pairs import FIELDS, PairConfig, chosen_pair, floor_for, validation_groups
 from metaphase.jobs.stages import run_stages, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
