@@ -39,7 +39,7 @@ KEPT = 0.995
 FLOORS = np.arange(0.05, 0.96, 0.05).round(2)
 FIRST, SMOOTHED = 3, 4
 """Columns of what is found."""
-BELOW = 0.1
+BELOW = 0.05
 """How far below the lowest operating point final answers are given."""
 POINTS: tuple[PointName, ...] = ("mitoses", "count")
 FIELDS, NEGATIVES = "fields", "negatives"

@@ -267,7 +267,7 @@ class TileSearch:
 
     def _table(self, peaks: Peaks, name: str) -> pd.DataFrame:
         peaks = peaks[self.sound_tissue.contains(peaks[:, :2])]
-        found = as_detections(Detections(*peaks.T), self.peaks, self.plan, self.slide.mpp)
+        found = as_detections(self.engine, self.slide, Detections(*peaks.T), self.peaks, self.plan)
         columns = {"x": found.x, "y": found.y, "probability": found.probability}
         return pd.DataFrame({"slide": name, **columns, "label": MITOSIS})
 

@@ -26,20 +26,18 @@ from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
 from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import (
     ANSWER_PX,
-    ANSWER_REACH,
     FAR,
     MARGIN,
     NARROW_OUTPUTS,
     NEAR,
     VIEWS,
     Windows,
-    answered,
     cut,
     re_check,
     view_logits,
 )
 from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
-from metaphase.networks.engine.streaming import find_detections
+from metaphase.networks.engine.streaming import Detections, as_detections, find_detections, plan_detection
 from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
 from metaphase.networks.training.dense import final_logits
 from metaphase.slides.backends import ArraySlide
@@ -259,23 +257,31 @@ def test_the_final_answer_does_not_hang_on_offset_or_side(way: str) -> None:
 
 
 def test_what_the_final_answer_denies_is_no_detection() -> None:
-    found = Peaks(np.arange(2), np.zeros((2, 2), np.int64), *np.zeros((2, 2)), np.ones(2, np.float32))
+    """Squares lie around the corner of pixels next to a position, also at the slide's edge."""
+    image = np.zeros((300, 300, 3), np.uint8)
+    image[100, 100], image[200, 200] = 130, 127
     seen = []
 
-    def window_logits(windows: RGB) -> Floats32:
-        seen.append(windows.shape)
-        logits = np.full((len(windows), 5, 5), -9.0, np.float32)
-        logits[:, 2, 2] = windows[:, 48, 48, 0].astype(np.float32) - 128
-        return logits
+    class Fake(Engine):
+        windows_px = 1
 
-    def squares(windows: Windows) -> RGB:
-        assert (windows.corner == 4 * (MARGIN - ANSWER_REACH)).all()
-        return np.full((len(windows.tile), ANSWER_PX, ANSWER_PX, 3), 130 - 30 * windows.tile[0], np.uint8)
+        def window_logits(self, windows: RGB) -> Floats32:
+            seen.append(windows.shape)
+            logits = np.full((len(windows), 5, 5), -9.0, np.float32)
+            logits[:, 2, 2] = windows[:, 57:59, 57:59, 0].astype(np.float32).max((1, 2)) - 128
+            return logits
 
-    kept = answered(found, squares, window_logits, 0.0, Calibration(0.5, 1.0), 0.2, (400, 400), window_px=1)
-    assert seen == [(VIEWS, 113, 113, 3)] * 2
-    assert kept.map_index.tolist() == [0]
-    np.testing.assert_allclose(kept.probability, expit([2.0]))
+    second = Second(residual_network(), 0.5, answered_from=0.1)
+    engine = Fake([lite_network()], CPU, second, Calibration(0.5, 1.0))
+    slide = ArraySlide(image, mpp=0.25)
+    config = PeakConfig(floor=0.5, suppress_um=5)
+    plan = plan_detection(slide, engine, config)
+    x, y = np.array([[101.4, 200.0, 102.0, 1.0], [100.6, 200.4, 101.0, 1.0]])
+    found = Detections(x, y, np.array([0.3, 0.9, 0.2, 0.4], np.float32))
+    kept = as_detections(engine, slide, found, config, plan)
+    assert seen == [(VIEWS, 113, 113, 3)] * 3, "those suppressed before are not asked about"
+    assert kept.x.tolist() == [101.4, 200.0], "most probable first"
+    np.testing.assert_allclose(kept.probability, expit([2.0, 0.5]), rtol=1e-6)
 
 
 def test_views_are_all_sides_of_a_square_around_one_corner_of_pixels() -> None:

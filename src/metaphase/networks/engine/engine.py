@@ -46,10 +46,8 @@ from metaphase.networks.engine.layers import (
 from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.positions import BORDER, Peaks
 from metaphase.networks.engine.second import (
-    ANSWER_PX,
     MARGIN,
     Windows,
-    answered,
     asked,
     re_check,
     refuse_components,
@@ -189,7 +187,12 @@ class Engine:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
         if self._classifier is not None:
             return self._classifier.margin
-        return 0 if self.second is None and self.answered_from is None else MARGIN
+        return 0 if self.second is None else MARGIN
+
+    @property
+    def windows_px(self) -> int:
+        """Pixels of windows that networks see at once."""
+        return windows_px(self.device)
 
     @property
     def tile_outputs(self) -> int:
@@ -292,7 +295,7 @@ class StartedBatch:
     def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
         self._engine, self._maxima = engine, config.method == "maxima"
         self._cuda = engine.device.type == "cuda"
-        self._sigma, self._config = sigma, config
+        self._sigma = sigma
         self._asked = asked(engine.answered_from, config, engine.calibration)
         with torch.inference_mode(), engine.active():
             self._image = pixels.to(engine.device, non_blocking=True)
@@ -326,10 +329,6 @@ class StartedBatch:
         engine = self._engine
         if engine.second is not None:
             peaks = re_check(peaks, self._answers, self._sigma, *self._asked)
-        if engine.answered_from is not None and self._maxima:
-            rows, columns = self._image.shape[1:3]
-            final = self._sigma, engine.calibration, self._config.floor, (rows, columns)
-            peaks = answered(peaks, self._squares, engine.window_logits, *final, windows_px(engine.device))
         return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
@@ -344,10 +343,6 @@ class StartedBatch:
             parts.append([_cut(self._raw, some, 1, some.outputs), second.network.logits(seen)[:count]])
         one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
         return one, other
-
-    def _squares(self, windows: Windows) -> RGB:
-        """Pixels around positions."""
-        return _cut(self._image, windows, 1, ANSWER_PX).cpu().numpy()
 
 
 def usual_count(count: int) -> int:

@@ -29,10 +29,8 @@ from metaphase.networks.cards import (
 from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
 from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, reaches, smoothed
 from metaphase.networks.engine.second import (
-    ANSWER_PX,
     MARGIN,
     Windows,
-    answered,
     asked,
     cut,
     re_check,
@@ -200,6 +198,7 @@ class OnnxEngine:
     """
 
     step_px = STEP_PX
+    windows_px = WINDOWS_PX
 
     def __init__(
         self,
@@ -278,7 +277,7 @@ class OnnxEngine:
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        return 0 if self.second is None and self.answered_from is None else MARGIN
+        return 0 if self.second is None else MARGIN
 
     @property
     def batch(self) -> int:
@@ -356,9 +355,6 @@ class OnnxBatch:
             logits = before(own)
             peak = (is_peak if maxima else reaches)(logits, floor)
             peaks = collect(logits, peak, between=maxima)
-        if self.engine.answered_from is not None and maxima:
-            final = self.sigma, calibration, self.config.floor, self.pixels.shape[1:3], WINDOWS_PX
-            peaks = answered(peaks, self._squares, self.engine.window_logits, *final)
         if not maps:
             return peaks, None
         if self.engine.quick is not None:
@@ -383,10 +379,6 @@ class OnnxBatch:
         else:
             first = engine.around(self.pixels, windows)
         return first, _in_windows(engine.second.network, self.pixels, windows)
-
-    def _squares(self, windows: Windows) -> RGB:
-        """Pixels around positions."""
-        return cut(self.pixels, windows, 1, ANSWER_PX)
 
     def _quick_answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
         """Logits of both networks around positions, in 8 bits."""

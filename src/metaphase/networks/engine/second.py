@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logit
+from scipy.special import logit
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
@@ -118,34 +118,10 @@ def re_check(
 def asked(
     answered_from: float | None, config: PeakConfig, calibration: Calibration
 ) -> tuple[float, Calibration]:
-    """From which smoothed probability on there is a detection, and its calibration: none before an answer."""
+    """From which smoothed probability on a position is found, and its calibration: none before an answer."""
     if answered_from is None or config.method != "maxima":
         return config.floor, calibration
     return answered_from, Calibration()
-
-
-def answered(
-    found: Peaks,
-    squares: Callable[[Windows], RGB],
-    window_logits: Callable[[RGB], Floats32],
-    sigma: float,
-    calibration: Calibration,
-    floor: float,
-    tile_px: tuple[int, int],
-    window_px: int,
-) -> Peaks:
-    """Detections with their final probability; what then lies below `floor` is none.
-
-    Positions are counted as in `re_check`; tiles have `tile_px` rows and columns, and networks see windows
-    of `window_px` at once.
-    """
-    positions = np.column_stack([found.row, found.column]) + (MARGIN + smoothing_reach(sigma))
-    corner = np.rint(OUTPUT_STRIDE_PX * (positions - ANSWER_REACH)).astype(np.int64)
-    corner = corner.clip(0, np.subtract(tile_px, ANSWER_PX))  # it fits, unless hardly anything is smoothed
-    windows = Windows(found.map_index, corner, 2 * ANSWER_REACH + 1)
-    parts = [view_logits(squares(some), window_logits) for some in windows.split(answered_at_once(window_px))]
-    logits = calibration(np.concatenate([np.empty(0, np.float32), *parts]))
-    return _taken(replace(found, probability=expit(logits)), logits >= logit(floor))
 
 
 def answered_at_once(window_px: int) -> int:

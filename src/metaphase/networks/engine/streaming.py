@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import binary_dilation
+from scipy.special import expit
 
 from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
@@ -19,9 +19,18 @@ from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
-from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.engine.second import ANSWER_PX, answered_at_once, view_logits
+from metaphase.networks.engine.settings import Calibration, PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
-from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, TileProcesses, plan_tiles, read_tiles
+from metaphase.slides.tiles import (
+    MaskGrid,
+    Tile,
+    TilePlan,
+    TileProcesses,
+    cut_squares,
+    plan_tiles,
+    read_tiles,
+)
 
 
 class Started(Protocol):
@@ -35,6 +44,9 @@ class TileEngine(Protocol):
     """What searches tiles: PyTorch's engine or ONNX Runtime's."""
 
     arithmetic: str
+    answered_from: float | None
+    """Smoothed probability from which on positions get a final answer; None where none is given."""
+    calibration: Calibration
 
     @property
     def device(self) -> Any:
@@ -67,6 +79,13 @@ class TileEngine(Protocol):
 
     def patch_probabilities(self, patches: RGB) -> Floats32:
         """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
+
+    @property
+    def windows_px(self) -> int:
+        """Pixels of windows that networks see at once."""
+
+    def window_logits(self, windows: RGB) -> Floats32:
+        """Logits (n, rows, columns) of uint8 windows (n, side, side, 3), by all networks."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +145,7 @@ def plan_detection(
     outputs = tile_px // OUTPUT_STRIDE_PX + 2 * border
     side = RECEPTIVE_PX + OUTPUT_STRIDE_PX * (outputs - 1)
     tiles = (Tile(tile.core, Box(tile.core.x - lead, tile.core.y - lead, side, side)) for tile in plan.tiles)
-    return dataclasses.replace(plan, tiles=tuple(tiles))
+    return replace(plan, tiles=tuple(tiles))
 
 
 def even_tile_px(side_px: float, best_px: int, step_px: int) -> int:
@@ -201,7 +220,7 @@ def find_detections(
         check_count(count, config)
         if progress is not None:
             progress(result)
-    return as_detections(_joined(found), config, plan, slide.mpp)
+    return as_detections(engine, slide, _joined(found), config, plan)
 
 
 def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: float = WORKING_MPP) -> Floats32:
@@ -217,12 +236,35 @@ def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: floa
     return found
 
 
-def as_detections(points: Detections, config: PeakConfig, plan: TilePlan, slide_mpp: float) -> Detections:
-    """What the points of all tiles come to: touching ones as one where asked for, double ones suppressed."""
+def as_detections(
+    engine: TileEngine, slide: Slide, points: Detections, config: PeakConfig, plan: TilePlan
+) -> Detections:
+    """What the points of all tiles come to: touching ones as one where asked for, double ones suppressed.
+
+    Those that are left get their final answer, where the engine gives one.
+    """
     if config.method == "components":
         step = OUTPUT_STRIDE_PX * plan.scale
         points = Detections(*components(points.x, points.y, points.probability, step))
-    return suppress_points(points, config.suppress_um / slide_mpp)
+    points = suppress_points(points, config.suppress_um / slide.mpp)
+    if engine.answered_from is None or config.method == "components":
+        return points
+    return _answered(engine, slide, points, config.floor, plan)
+
+
+def _answered(
+    engine: TileEngine, slide: Slide, points: Detections, floor: float, plan: TilePlan
+) -> Detections:
+    """Points with the probability that views of their squares give, most probable first, from `floor` on."""
+    middles = np.column_stack([points.x, points.y]) + plan.scale / 2  # squares lie around corners of pixels
+    logits, at_once = np.empty(len(middles)), answered_at_once(engine.windows_px)
+    for rows, squares in cut_squares(slide, middles, ANSWER_PX, plan.mpp):
+        for first in range(0, len(rows), at_once):
+            some = slice(first, first + at_once)
+            logits[rows[some]] = view_logits(squares[some], engine.window_logits)
+    probability = expit(engine.calibration(logits)).astype(np.float32)
+    order = np.argsort(-probability, kind="stable")
+    return _taken(replace(points, probability=probability), order[probability[order] >= floor])
 
 
 def suppress_points(points: Detections, distance: float) -> Detections:

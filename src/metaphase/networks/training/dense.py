@@ -235,13 +235,13 @@ def pair_found(
     the highest of its maxima from which a re-check would come to the position; 0 where there is none.
     """
     found = maxima((first + second) / 2, smooth_um, FLOOR)
+    x, y, smooth = found[:, :3].T.copy()
+    found = found[suppress(x, y, smooth, suppress_um / MPP)]
     own = maxima(first, smooth_um, LEAST_FLOOR)
     apart = np.abs(found[:, None, 3:] - own[None, :, 3:]).max(axis=2)
     sure = np.where(apart <= FAR, own[None, :, 2], 0.0).max(axis=1, initial=0.0)
     x, y, smooth = found[:, :3].T.copy()
-    said = expit(answers(found[:, :2]))
-    kept = suppress(x, y, said, suppress_um / MPP)
-    return np.column_stack([x, y, said, sure, smooth])[kept]
+    return np.column_stack([x, y, expit(answers(found[:, :2])), sure, smooth])
 
 
 @torch.inference_mode()
