@@ -243,15 +243,18 @@ def figures(images: Sequence[LabelledImage], found: Found, threshold: float) -> 
     }
 
 
+def choosing(images: Sequence[LabelledImage], found: Found, fold: int) -> Marked:
+    """Detections in validation fields of the laboratories that are not left out: these choose thresholds."""
+    known = [one for one in images if one.split == "validation" and not one.is_crop]
+    return marked([one for one in known if not belongs(one, *FOLDS[fold])], found, RADIUS_UM)
+
+
 def judged(images: Sequence[LabelledImage], found: Found, fold: int) -> list[dict[str, Any]]:
     """A row for each laboratory left out and each rate of false positives."""
     out = FOLDS[fold]
     tested = tested_on(images, out)
     known = {one.name for one in learnt_from(images, out, Choice())}
-    choosing = [
-        one for one in tested if one.split == "validation" and not one.is_crop and not belongs(one, *out)
-    ]
-    part = marked(choosing, found, RADIUS_UM)
+    part = choosing(images, found, fold)
     rows = []
     for most in FALSE_PER_MM2:
         threshold, _ = threshold_for_false([part], most)

@@ -14,8 +14,16 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.detections.table import MITOSIS
-from metaphase.evaluation.pairs import FIELDS, PairConfig, chosen_pair, floor_for, validation_groups
+from metaphase.detections.matching import NOBODY
+from metaphase.detections.table import IGNORE, MITOSIS
+from metaphase.evaluation.pairs import (
+    FIELDS,
+    PairConfig,
+    chosen_pair,
+    floor_for,
+    matched_in,
+    validation_groups,
+)
 from metaphase.jobs.stages import run_stages, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
@@ -261,6 +269,16 @@ def test_the_floor_lets_nearly_all_detections_pass() -> None:
     assert floor_for({"a": rows}, {FIELDS: images}, 0.95) == 0.95
     lost = np.array([[100, 100, 0.9, 0.0], [200, 200, 0.9, 0.7]])
     assert floor_for({"a": lost}, {FIELDS: images}, 0.5) == 0.7
+
+
+def test_what_is_painted_over_or_outside_an_image_counts_for_nothing() -> None:
+    plain = field("a", (100, 100), (200, 100), (-5, 50))
+    one = replace(plain, points=plain.points | {IGNORE: np.array([[100.0, 200.0]])})
+    rows = np.array([[205, 100, 0.9], [100, 210, 0.8], [40, 40, 0.7], [110, 100, 0.6]])
+    here, real, matched = matched_in(one, rows, 7.5)
+    assert here[:, 2].tolist() == [0.9, 0.7, 0.6]
+    assert real.tolist() == [[100, 100], [200, 100]]
+    assert matched.tolist() == [1, NOBODY, 0]
 
 
 def test_nothing_is_chosen_without_a_mitosis_to_validate_on() -> None:

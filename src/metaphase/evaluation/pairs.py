@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
@@ -48,18 +48,23 @@ Found = Mapping[str, Floats]
 Groups = dict[str, list[LabelledImage]]
 
 
+def matched_in(one: LabelledImage, here: Floats, radius_um: float) -> tuple[Floats, Points, Integers]:
+    """Detections that no point to ignore is near, mitoses inside the image, and which of them each found."""
+    real, ignored = one.of(MITOSIS), one.of(IGNORE)
+    if len(ignored) and len(here):
+        apart = np.hypot(*(here[:, None, :2] - ignored[None]).transpose(2, 0, 1)).min(axis=1)
+        here = here[apart * MPP > PAINTED_UM]
+    real = real[((real >= 0) & (real < one.pixels.shape[1::-1])).all(axis=1)]
+    return here, real, match(here[:, :2] * MPP, here[:, 2].copy(), real * MPP, radius_um)
+
+
 def marked(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
     """Detections in these images, each true or false; what lies near a point to ignore is left out."""
     rows, truths = [np.empty((0, 3))], []
     for index, one in enumerate(images):
-        here, real, ignored = found[one.name], one.of(MITOSIS), one.of(IGNORE)
-        if len(ignored) and len(here):
-            apart = np.hypot(*(here[:, None, :2] - ignored[None]).transpose(2, 0, 1)).min(axis=1)
-            here = here[apart * MPP > PAINTED_UM]
-        inside = ((real >= 0) & (real < one.pixels.shape[1::-1])).all(axis=1)
-        matched = match(here[:, :2] * MPP, here[:, 2].copy(), real[inside] * MPP, radius_um)
+        here, real, matched = matched_in(one, found[one.name], radius_um)
         rows.append(np.column_stack([here[:, 2], matched != NOBODY, np.full(len(here), index)]))
-        truths.append(int(inside.sum()))
+        truths.append(len(real))
     every = np.concatenate(rows)
     every = every[np.argsort(-every[:, 0], kind="stable")]
     return Marked(

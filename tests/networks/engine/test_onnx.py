@@ -259,7 +259,7 @@ import sys
 sys.modules["torch"] = sys.modules["onnx"] = None
 import numpy as np
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
+from metaphase.networks.engine.settings import EngineConfig
 ready = ReadyDetector(load_detector([sys.argv[1]]), EngineConfig(device="cpu", workers=1))
 assert ready.engine.probability_map(np.zeros((97, 97, 3), np.uint8)).shape == (1, 1)
 """
