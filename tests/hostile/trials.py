@@ -48,11 +48,12 @@ FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 """... or of one among others."""
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection", "metaphase.networks.detector",
-    "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation", "metaphase.jobs.experiments",
-    "metaphase.jobs.training.run", "metaphase.labels.observers.store", "metaphase.jobs.calibration",
-    "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
+    "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation.cohort",
+    "metaphase.jobs.experiments.summary", "metaphase.jobs.training.run", "metaphase.labels.observers.store",
+    "metaphase.jobs.calibration", "metaphase.reports.evaluation", "metaphase.evaluation.mitoses", "sqlite3",
+    "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
-    "metaphase.base.sharing.crews", "metaphase.jobs.calibration", "metaphase.jobs.reference",
+    "metaphase.base.sharing.workers", "metaphase.jobs.reference",
     "metaphase.jobs.registration", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip

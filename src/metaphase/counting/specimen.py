@@ -117,9 +117,9 @@ class CountConfig:
         return grade_of(counts, self.theta1, self.theta2)
 
 
-def stated_config(detections: pd.DataFrame, config: CountConfig | None = None) -> CountConfig:
+def stated_config(detections: pd.DataFrame) -> CountConfig:
     """Settings with threshold, thetas and false rate of the operating point that a table carries, if any."""
-    config = config or CountConfig()
+    config = CountConfig()
     stated = detections.attrs.get(OPERATING_POINTS)
     return at_point(config, stated["count"]) if isinstance(stated, dict) and "count" in stated else config
 

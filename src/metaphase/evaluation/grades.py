@@ -229,12 +229,10 @@ def refuse_other_grades(values: Floats, name: str, source: str) -> None:
 # ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
 
 
-def confusion(
-    truth: npt.ArrayLike, predicted: npt.ArrayLike, grades: tuple[int, ...] = GRADES
-) -> npt.NDArray[np.int64]:
+def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Cases of each true grade (rows) and predicted grade (columns)."""
-    rows, columns = np.searchsorted(grades, truth), np.searchsorted(grades, predicted)
-    table = np.zeros((len(grades), len(grades)), np.int64)
+    rows, columns = np.searchsorted(GRADES, truth), np.searchsorted(GRADES, predicted)
+    table = np.zeros((len(GRADES), len(GRADES)), np.int64)
     np.add.at(table, (rows, columns), 1)
     return table
 

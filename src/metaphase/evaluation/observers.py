@@ -138,8 +138,8 @@ def judge(
     )
 
 
-def proportion(count: int, total: int, confidence: float = 0.95) -> Estimate:
-    """A share with its exact (Clopper-Pearson) interval; undefined of nothing.
+def proportion(count: int, total: int) -> Estimate:
+    """A share with its exact (Clopper-Pearson) 95 % interval; undefined of nothing.
 
     >>> str(proportion(128, 181))
     '0.707 [0.635, 0.772]'
@@ -148,7 +148,7 @@ def proportion(count: int, total: int, confidence: float = 0.95) -> Estimate:
         return Estimate(float("nan"))
     from scipy.stats import binomtest  # takes a second to import, and few commands want it
 
-    interval = binomtest(count, total).proportion_ci(confidence)
+    interval = binomtest(count, total).proportion_ci(0.95)
     return Estimate(count / total, float(interval.low), float(interval.high))
 
 
@@ -177,7 +177,7 @@ def _refuse(names: pd.Series[str], what: str, next_step: str, path: str | Path) 
 
 # ---- the observer study on disk ----
 
-PATCHES, ANSWERS, KEY = "patches", "answers.csv", "key.csv"
+PATCHES, ANSWERS = "patches", "answers.csv"
 _README = """Each picture in patches/ shows one object in its middle. Write into answers.csv, beside its
 number, `mitosis`, `not` or `unsure`, for every row.
 """

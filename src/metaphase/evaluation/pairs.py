@@ -145,11 +145,11 @@ def calibrated(found: Found, calibration: Calibration) -> dict[str, Floats]:
     }
 
 
-def reliability(part: Marked, bins: int = 5) -> list[dict[str, float]]:
-    """Mean probability, and how often it was right, in bins of equal numbers from a probability of 0.1 on."""
+def reliability(part: Marked) -> list[dict[str, float]]:
+    """Mean probability, and how often it was right, in 5 bins of equal numbers from 0.1 on."""
     kept = part.probability >= 0.1
     said, right = part.probability[kept], part.found[kept]
-    groups = [group for group in np.array_split(np.argsort(said), bins) if len(group)]
+    groups = [group for group in np.array_split(np.argsort(said), 5) if len(group)]
     return [
         {"said": round(float(said[group].mean()), 3), "right": round(float(right[group].mean()), 3),
          "detections": len(group)}

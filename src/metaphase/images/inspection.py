@@ -297,13 +297,13 @@ class Quality:
     """How much larger steps between the blocks of JPEG are than others; the median of the fields."""
 
 
-def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32, seed: int = 0) -> Quality:
+def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32) -> Quality:
     """Judge focus and colour from fields at random places of the tissue."""
     rows, columns = np.nonzero(tissue.mask)
     if not len(rows):
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
     enough = math.ceil(FIELDS_OVERLAP * tissue.area_mm2 / (FIELD_PX * WORKING_MPP / 1000) ** 2)
-    chosen = np.random.default_rng(seed).choice(len(rows), min(fields, len(rows), enough), replace=False)
+    chosen = np.random.default_rng(0).choice(len(rows), min(fields, len(rows), enough), replace=False)
     box, scale = slide.bounds, WORKING_MPP / slide.mpp
     width, height = (max(1, min(FIELD_PX, int(side / scale))) for side in (box.width, box.height))
     xs = tissue.x + (columns[chosen] + 0.5) * tissue.scale - width * scale / 2
@@ -344,10 +344,10 @@ def blockiness(pixels: RGB) -> float:
     return min(found)
 
 
-def sharpness(image: RGB, sizes_um: tuple[float, ...] = BLUR_UM, mpp: float = WORKING_MPP) -> float:
-    """Fine detail relative to coarser detail; about 0.7 to 1 when in focus."""
+def sharpness(image: RGB, sizes_um: tuple[float, ...] = BLUR_UM) -> float:
+    """Fine detail of a field at `WORKING_MPP` relative to coarser detail; about 0.7 to 1 when in focus."""
     density = channel_mean(optical_density(image))
-    fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / mpp) for size in sizes_um)
+    fine, middle, coarse = (cv2.GaussianBlur(density, (0, 0), size / WORKING_MPP) for size in sizes_um)
     detail = float(np.std(middle - coarse))
     return float(np.std(fine - middle)) / detail if detail > 1e-6 else 0.0
 

@@ -58,15 +58,9 @@ class Rates:
 
 
 def measure_rates(
-    ready: ReadyDetector,
-    source: SlideSource | None = None,
-    *,
-    tissue_mm2: float = 2.0,
-    report: Report = silent,
+    ready: ReadyDetector, source: SlideSource | None = None, *, report: Report = silent
 ) -> Rates:
-    """Rates on up to `tissue_mm2` of a slide's tissue; without a slide, on simulated tissue as JPEG tiles."""
-    if not tissue_mm2 > 0:
-        raise UsageError(f"{tissue_mm2} mm2 of tissue", next_step="give more than 0")
+    """Rates on a slide's tissue; without a slide, on simulated tissue as JPEG tiles."""
     if source is not None:
         with source.open() as slide:
             return _measured(ready, slide, report)

@@ -22,6 +22,7 @@ from metaphase.slides.tiles import cut_squares
 
 CLIP = 1e-6
 """Probabilities are not taken for more certain."""
+BATCH = 512
 
 
 class NetworkJudge:
@@ -31,10 +32,10 @@ class NetworkJudge:
     million on a GPU. Whatever has `identity` and the same call can stand in for it, such as a dense engine.
     """
 
-    def __init__(self, models: Sequence[str | Path], device: str | None = None, *, batch: int = 512) -> None:
+    def __init__(self, models: Sequence[str | Path], device: str | None = None) -> None:
         if not models:
             raise UsageError("no network to ask", next_step="name at least one model")
-        self._device, self._batch = choose_device(device), batch
+        self._device = choose_device(device)
         loaded = [load_model(model, self._device) for model in models]
         self._networks = [network.to(memory_format=torch.channels_last) for network, _ in loaded]  # type: ignore[call-overload]
         resolutions = {card.mpp for _, card in loaded}
@@ -68,8 +69,8 @@ class NetworkJudge:
 
     def judge(self, patches: RGB) -> npt.NDArray[np.float32]:
         """Probability (n,) of each patch (n, side, side, 3)."""
-        starts = range(0, len(patches), self._batch)
-        parts = [self._judge(torch.from_numpy(patches[at : at + self._batch])) for at in starts]
+        starts = range(0, len(patches), BATCH)
+        parts = [self._judge(torch.from_numpy(patches[at : at + BATCH])) for at in starts]
         return np.concatenate([np.empty(0, np.float32), *parts])
 
     @torch.inference_mode()

@@ -244,12 +244,12 @@ def _is_reduction(page: TiffPage, full: TiffPage) -> bool:
 class TiffSlide(Slide):
     """A TIFF pyramid read tile by tile, several tiles at once."""
 
-    def __init__(self, layout: TiffLayout, info: SlideInfo, threads: int | None = None) -> None:
+    def __init__(self, layout: TiffLayout, info: SlideInfo) -> None:
         super().__init__(info)
         self._levels = tuple(Chunks.of(page) for page in layout.pages)
         self._layout = layout
         self._lock = threading.Lock()
-        self._threads = threads or available_cores()
+        self._threads = available_cores()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:

@@ -335,8 +335,8 @@ CACHE_BYTES = 256_000_000
 class TileMaker:
     """Tiles of slides and layers at powers of two, the latest kept in memory. Safe in several threads."""
 
-    def __init__(self, *, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
-        self._slides = SlidePool(open_slides)
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self._slides = SlidePool(OPEN_SLIDES)
         self._kept = KeptBytes(cache_bytes)
         self.made = 0
         """How many tiles were made, not found."""

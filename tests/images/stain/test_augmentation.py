@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import (
     LETTERS,
-    RECIPES,
     Augmentation,
     AugmentationConfig,
     parse_recipe,
@@ -19,6 +18,8 @@ from metaphase.images.stain.augmentation import (
 
 from .samples import tissue
 
+RECIPES = ("RSEB", "RCSEB", "RCSEHBG")
+"""The three recipes that the paper compares."""
 STILL = AugmentationConfig(
     translation_px=0,
     mirror=False,

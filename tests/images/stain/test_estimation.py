@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from metaphase.base.errors import UsageError
 from metaphase.images.stain.deconvolution import (
     HE_RESIDUAL,
-    MacenkoConfig,
     StainMatrix,
     rgb_unit,
     stains_of_density,
@@ -32,8 +30,3 @@ def test_finds_the_stains_that_made_the_picture(blue):
 @pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
 def test_nothing_is_found_where_there_is_nothing_to_estimate(image):
     assert stains_of_density(density(image)) is None
-
-
-def test_senseless_settings_are_refused():
-    with pytest.raises(UsageError):
-        MacenkoConfig(extreme_percent=50)

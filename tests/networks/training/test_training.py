@@ -270,7 +270,7 @@ def test_out_of_memory_names_a_batch_to_try(
 
 
 def test_soft_targets_and_their_absence(stores: Path, tmp_path: Path) -> None:
-    write_store(tmp_path / "soft", ["a"], 16, teacher=0.3)
+    write_store(tmp_path / "soft", ["a"], 16, teacher=np.float32(0.3))
     soft = config(stores, train=(str(tmp_path / "soft"),), target="teacher", epochs=1)
     assert train(soft, tmp_path / "run", device="cpu").model.exists()
     with pytest.raises(TrainingError, match="no complete column 'teacher'"):

@@ -42,8 +42,6 @@ LETTERS = {
     "B": "blur",
     "G": "noise",
 }
-RECIPES = ("RSEB", "RCSEB", "RCSEHBG")
-"""The three recipes that the paper compares."""
 
 _NEUTRAL: dict[str, dict[str, object]] = {
     "R": {"mirror": False, "rotation_degrees": (0.0, 0.0)},
@@ -245,12 +243,6 @@ def normal_quantiles() -> Tensor:
 def separate(batch: Tensor, matrix: StainMatrix = HE_RESIDUAL, *, epsilon: float = EPSILON) -> Tensor:
     """Stain amounts (n, 3, h, w) of a float batch (n, 3, h, w) in [0, 1]."""
     return _mix(-(batch + epsilon).log(), torch.from_numpy(matrix.inverse))
-
-
-def combine(stains: Tensor, matrix: StainMatrix = HE_RESIDUAL, *, epsilon: float = EPSILON) -> Tensor:
-    """RGB (n, 3, h, w) in [0, 1] of stain amounts (n, 3, h, w): the inverse of `separate`."""
-    density = _mix(stains, torch.from_numpy(matrix.array))
-    return (torch.exp(-density) - epsilon).clamp(0, 1)
 
 
 def _mix(planes: Tensor, matrix: Tensor) -> Tensor:

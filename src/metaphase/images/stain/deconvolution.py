@@ -2,7 +2,7 @@
 
 A pixel P in [0, 1] has the stain amounts S = -log(P + epsilon) M^-1, where each row of M is the
 optical density of one stain per channel, divided by its length (Ruifrok and Johnston 2001).
-`metaphase.images.stain.augmentation` holds the torch twins of `separate` and `combine`.
+`metaphase.images.stain.augmentation` holds the torch twin of `separate`.
 """
 
 from __future__ import annotations
@@ -211,41 +211,25 @@ def stain_pictures(image: npt.NDArray[Any], matrix: StainMatrix = HE_RESIDUAL) -
 # ---- a slide's own stain vectors (Macenko et al. 2009) ----
 
 
-@dataclass(frozen=True)
-class MacenkoConfig:
-    """How the plane of the two stains is found."""
-
-    min_density: float = 0.15
-    """Pixels below this natural-log density in any channel count as glass."""
-    extreme_percent: float = 1.0
-    """Percentile of the angle, from either end, where the pure stains are taken to lie."""
-    min_pixels: int = 100
-    """With fewer stained pixels there is nothing to estimate."""
-    min_angle_degrees: float = 5.0
-    """A smaller angle between the extremes is one stain, not two."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.extreme_percent < 50 or self.min_density <= 0 or self.min_pixels < 3:
-            raise UsageError(
-                f"{self} cannot find two stains",
-                next_step="give extreme_percent in [0, 50), min_density above 0 and min_pixels of 3 or more",
-            )
+MIN_DENSITY = 0.15
+"""Pixels below this natural-log density in any channel count as glass."""
+EXTREME_PERCENT = 1.0
+"""Percentile of the angle, from either end, where the pure stains are taken to lie."""
+MIN_PIXELS = 100
+"""With fewer stained pixels there is nothing to estimate."""
+MIN_ANGLE_DEGREES = 5.0
+"""A smaller angle between the extremes is one stain, not two."""
 
 
-MACENKO = MacenkoConfig()
-
-
-def stains_of_density(
-    density: npt.NDArray[np.floating[Any]], config: MacenkoConfig = MACENKO
-) -> StainMatrix | None:
+def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | None:
     """Haematoxylin and eosin of densities (n, 3); None where these cannot tell two stains apart."""
-    stained = density[(density > config.min_density).all(axis=1)].astype(np.float64)
-    if len(stained) < config.min_pixels:
+    stained = density[(density > MIN_DENSITY).all(axis=1)].astype(np.float64)
+    if len(stained) < MIN_PIXELS:
         return None
     plane = _principal_plane(stained)
     angles = np.arctan2(*(stained @ plane).T[::-1])
-    low, high = np.percentile(angles, [config.extreme_percent, 100 - config.extreme_percent])
-    if np.degrees(high - low) < config.min_angle_degrees:
+    low, high = np.percentile(angles, [EXTREME_PERCENT, 100 - EXTREME_PERCENT])
+    if np.degrees(high - low) < MIN_ANGLE_DEGREES:
         return None
     extremes = [plane @ np.array([np.cos(angle), np.sin(angle)]) for angle in (low, high)]
     eosin, haematoxylin = sorted(extremes, key=lambda vector: float(vector[0]))

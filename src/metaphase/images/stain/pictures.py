@@ -54,11 +54,10 @@ def write_stain_pictures(
     matrix: StainMatrix = HE_RESIDUAL,
     *,
     region: Box | None = None,
-    max_side: int = 2048,
 ) -> list[Path]:
     """Write one PNG a stain, `<slide>-<stain>.png`, and return their paths."""
     paths = []
-    for name, picture in stain_pictures(view(slide, region, max_side=max_side), matrix).items():
+    for name, picture in stain_pictures(view(slide, region), matrix).items():
         path = Path(folder) / f"{Path(slide.name).stem}-{name}.png"
         write_picture(path, picture)
         paths.append(path)

@@ -296,10 +296,10 @@ def fit_slide(
         return StainTransform.fit(sample_slide(slide, sampling, seed), method, template)
 
 
-def template_of_slide(slide: Slide, *, sampling: SamplingConfig = SAMPLING, seed: int = 0) -> Template:
+def template_of_slide(slide: Slide, *, seed: int = 0) -> Template:
     """Take a slide as the reference that others shall look like."""
     with _naming(slide):
-        return Template.of(sample_slide(slide, sampling, seed))
+        return Template.of(sample_slide(slide, seed=seed))
 
 
 @contextmanager
@@ -318,7 +318,6 @@ def standardise_slide(
     *,
     tile_px: int = 512,
     quality: int = 90,
-    threads: int | None = None,
 ) -> None:
     """Write the standardised slide: a pyramid (.tif), a plain picture (.png, .jpg) or the transform (.json).
 
@@ -328,21 +327,21 @@ def standardise_slide(
     if suffix == ".json":
         transform.save(output)
     elif suffix in SLIDE_SUFFIXES:
-        tiles = _standardised_tiles(slide, transform, tile_px, threads or available_cores())
+        tiles = _standardised_tiles(slide, transform, tile_px)
         form = PyramidFormat(mpp=slide.mpp, tile_px=tile_px, quality=quality)
-        write_pyramid(output, tiles, slide.width, slide.height, form, threads=threads)
+        write_pyramid(output, tiles, slide.width, slide.height, form)
     elif suffix in PICTURE_SUFFIXES:
         _check_picture_size(slide, output)
         whole = slide.read_level(0, Box(0, 0, slide.width, slide.height))
-        write_picture(output, transform.apply(whole, threads or available_cores()))
+        write_picture(output, transform.apply(whole, available_cores()))
     else:
         known = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES, ".json"))
         raise UsageError(f"{output}: no format is called {suffix!r}", next_step=f"choose from {known}")
 
 
-def _standardised_tiles(slide: Slide, transform: StainTransform, tile_px: int, threads: int) -> Iterator[RGB]:
+def _standardised_tiles(slide: Slide, transform: StainTransform, tile_px: int) -> Iterator[RGB]:
     """Level-0 tiles, row by row."""
-    table = transform.table
+    table, threads = transform.table, available_cores()
     boxes = (
         Box(x, y, min(tile_px, slide.width - x), min(tile_px, slide.height - y))
         for y in range(0, slide.height, tile_px)

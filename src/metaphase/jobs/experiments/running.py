@@ -20,7 +20,14 @@ from metaphase.images.inspection import slide_quality
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
-from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.chain import (
+    Chain,
+    RunSource,
+    data_stages,
+    network_stage,
+    soft_target_stage,
+    source_of,
+)
 from metaphase.jobs.training.config import (
     CNN3,
     ENSEMBLE,
@@ -32,7 +39,6 @@ from metaphase.jobs.training.config import (
     width_name,
 )
 from metaphase.jobs.training.run import DETECTIONS, NetworksTested, tested_network
-from metaphase.jobs.training.table import RunSource, data_stages, network_stage, soft_target_stage, source_of
 from metaphase.labels.mining.sets import HARD
 
 # ---- which networks the experiments need, and which of them answer which question ----

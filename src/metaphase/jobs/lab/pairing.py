@@ -332,7 +332,6 @@ def manifest_of(
     earlier: pd.DataFrame | None = None,
     *,
     ask: Ask | None = None,
-    seed: int = 0,
 ) -> tuple[pd.DataFrame, list[str]]:
     """The manifest, split by patient, and what was supposed where nothing says it.
 
@@ -360,7 +359,7 @@ def manifest_of(
         }
     )
     kept = {} if earlier is None else dict(zip(earlier["patient"], earlier["split"], strict=True))
-    return rows.assign(split=splits_of(rows, kept, seed)), notes
+    return rows.assign(split=splits_of(rows, kept)), notes
 
 
 def _facts_of(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:

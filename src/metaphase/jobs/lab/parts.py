@@ -282,11 +282,6 @@ class Step:
     """Files that people may want to open, beside those that it writes."""
 
     @property
-    def by_people(self) -> bool:
-        """Whether somebody has to answer."""
-        return self.prepare is not None
-
-    @property
     def name(self) -> str:
         """Of the step."""
         return self.stage.name

@@ -21,7 +21,6 @@ from metaphase.base.tables import as_text, read_manifest, read_table, write_tabl
 from metaphase.jobs.lab.folder import Lab, write_settings
 from metaphase.jobs.lab.pairing import (
     Ask,
-    Paired,
     manifest_of,
     pair_slides,
     stated_facts,
@@ -63,7 +62,6 @@ class Begun:
     """What `metaphase lab init` made."""
 
     lab: Lab
-    paired: Paired
     manifest: pd.DataFrame
     notes: list[str]
     """What is odd, and what was supposed."""
@@ -92,7 +90,7 @@ def begin(
     show(lab)
     if kept:
         supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
-    return Begun(lab, paired, manifest, [*paired.notes, *supposed])
+    return Begun(lab, manifest, [*paired.notes, *supposed])
 
 
 def _plain_name(name: str) -> str:

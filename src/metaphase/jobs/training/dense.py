@@ -25,7 +25,7 @@ from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
-from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
+from metaphase.jobs.training.chain import NETWORKS, Chain, model_path, source_stages
 from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
 from metaphase.jobs.training.sources import (
     SPLITS,
@@ -37,7 +37,6 @@ from metaphase.jobs.training.sources import (
     read_cohort,
     trained_by_corrections,
 )
-from metaphase.jobs.training.table import source_stages
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     PATCH_PX,

@@ -17,7 +17,7 @@ from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
 from metaphase.jobs.searching import SlideSearched, SplitSearch
 from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
-from metaphase.jobs.training.chain import Chain
+from metaphase.jobs.training.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.jobs.training.config import (
     CNN3,
     ENSEMBLE,
@@ -27,7 +27,6 @@ from metaphase.jobs.training.config import (
     students,
 )
 from metaphase.jobs.training.dense import DenseChain, dense_stages, pair_files
-from metaphase.jobs.training.table import RunSource, data_stages, ensemble_stages, source_of
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import Identity, named_model, parse_card
 from metaphase.networks.checkpoints import load_model

@@ -141,13 +141,13 @@ def _histories(folder: Path) -> dict[str, pd.DataFrame]:
     return {path.parent.name: pd.read_csv(path) for path in sorted(folder.glob("*/history.csv"))}
 
 
-def example_groups(stores: Sequence[str], count: int = SHOWN) -> list[Examples]:
+def example_groups(stores: Sequence[str]) -> list[Examples]:
     """What the ensemble finds easy, hard, and likely to be labelled wrongly; none without soft targets."""
     patches = open_set(stores)
     if SOFT_TARGET not in patches.index.columns or patches.index[SOFT_TARGET].isna().any():
         return []
     groups = []
-    for title, note, rows in _choices(patches.targets(SOFT_TARGET), patches.labels, count):
+    for title, note, rows in _choices(patches.targets(SOFT_TARGET), patches.labels):
         pixels = patches.take(rows)
         margin = (pixels.shape[1] - CROP_PX) // 2
         crops = pixels[:, margin : margin + CROP_PX, margin : margin + CROP_PX]
@@ -155,17 +155,17 @@ def example_groups(stores: Sequence[str], count: int = SHOWN) -> list[Examples]:
     return groups
 
 
-def _choices(answers: Floats32, labels: Integers, count: int) -> list[tuple[str, str, Integers]]:
+def _choices(answers: Floats32, labels: Integers) -> list[tuple[str, str, Integers]]:
     mitoses, others = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
     rising = {1: mitoses[np.argsort(answers[mitoses], kind="stable")],
               0: others[np.argsort(answers[others], kind="stable")]}  # fmt: skip
     unsure = np.argsort(np.abs(answers - 0.5), kind="stable")
     return [
-        ("Easiest mitoses", "labelled mitosis, highest probability", rising[1][::-1][:count]),
-        ("Easiest negatives", "labelled negative, lowest probability", rising[0][:count]),
-        ("Hardest", "probability nearest to one half, whatever the label", unsure[:count]),
-        ("Suspects: missed mitoses?", "labelled negative, highest probability", rising[0][::-1][:count]),
-        ("Suspects: no mitoses?", "labelled mitosis, lowest probability", rising[1][:count]),
+        ("Easiest mitoses", "labelled mitosis, highest probability", rising[1][::-1][:SHOWN]),
+        ("Easiest negatives", "labelled negative, lowest probability", rising[0][:SHOWN]),
+        ("Hardest", "probability nearest to one half, whatever the label", unsure[:SHOWN]),
+        ("Suspects: missed mitoses?", "labelled negative, highest probability", rising[0][::-1][:SHOWN]),
+        ("Suspects: no mitoses?", "labelled mitosis, lowest probability", rising[1][:SHOWN]),
     ]
 
 

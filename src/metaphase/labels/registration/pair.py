@@ -336,13 +336,12 @@ def register_pair(he: Slide, phh3: Slide, config: RegistrationConfig | None = No
     return _best_hypothesis(pair, config, _hypotheses)
 
 
-def same_tissue(he: Slide, phh3: Slide, config: RegistrationConfig | None = None) -> bool:
+def same_tissue(he: Slide, phh3: Slide) -> bool:
     """Whether two slides that lie about alike show one section: a quick look before registering."""
-    config = config or RegistrationConfig()
     pair = SlidePair(view(he), view(phh3))
     if pair.he.tissue.is_empty or pair.phh3.tissue.is_empty:
         return False
-    return _best_hypothesis(pair, config, _as_stained).evidence.convincing
+    return _best_hypothesis(pair, RegistrationConfig(), _as_stained).evidence.convincing
 
 
 def _unregistered(pair: SlidePair, config: RegistrationConfig) -> Registration:

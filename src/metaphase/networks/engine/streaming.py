@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -165,7 +165,6 @@ def detect_tiles(
     config: PeakConfig | None = None,
     *,
     maps: bool = False,
-    threads: int | None = None,
     decoders: TileProcesses | None = None,
 ) -> Iterator[TileResult]:
     """The points of each tile of a plan, in its order; `plan_detection` made it with the same `config`.
@@ -175,14 +174,12 @@ def detect_tiles(
     """
     config = config or PeakConfig()
     sigma = _sigma(config, plan.mpp)
-    ahead = (
-        None if threads is None and engine.batch == 1 else 2 * max(engine.batch, threads or available_cores())
-    )
+    ahead = None if engine.batch == 1 else 2 * max(engine.batch, available_cores())
     if decoders is not None and slide.info.path is not None:
         waiting_tiles = 2 * max(engine.batch, decoders.count)
         read = decoders.read(slide, plan, ahead=waiting_tiles, hold=HELD_BATCHES * engine.batch)
     else:
-        read = read_tiles(slide, plan, threads=threads, ahead=ahead)
+        read = read_tiles(slide, plan, ahead=ahead)
     first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
     waiting: tuple[Started, list[Tile]] | None = None
     for tiles, pixels in engine.staged(_batches(read, engine.batch)):
@@ -202,24 +199,20 @@ def find_detections(
     mpp: float = WORKING_MPP,
     tile_px: int | None = None,
     mask: MaskGrid | None = None,
-    threads: int | None = None,
-    progress: Callable[[TileResult], None] | None = None,
 ) -> Detections:
     """All detections of a slide from the floor on, most probable first, double ones suppressed.
 
-    With a mask, only points where it is true. `progress` sees every tile as it is finished.
+    With a mask, only points where it is true.
     """
     config = config or PeakConfig()
     plan = plan_detection(slide, engine, config, mpp=mpp, tile_px=tile_px, mask=mask)
     found: list[Detections] = []
     count = 0
-    for result in detect_tiles(engine, slide, plan, config, threads=threads):
+    for result in detect_tiles(engine, slide, plan, config):
         points = result.points if mask is None else inside(result.points, mask)
         found.append(points)
         count += len(points.x)
         check_count(count, config)
-        if progress is not None:
-            progress(result)
     return as_detections(engine, slide, _joined(found), config, plan)
 
 

@@ -342,8 +342,6 @@ class Lesson:
     """How far teachers are followed rather than labels, where both speak ..."""
     trust_at_mitoses: float = 0.7
     """... and where the label is a mitosis."""
-    mines: bool = True
-    """Whether a network that learns from labels alone goes on with its own errors."""
 
     def rate_at(self, step: int) -> float:
         """Rises for some steps, then falls as a cosine."""
@@ -389,7 +387,7 @@ class DenseTraining:
         )
         self.loss = torch.zeros((), device=learnt[0].device)
         self.progress = Progress(self.made_from)
-        mines = self.lesson.mines and not self.teachers and self.views.windows.answers is None
+        mines = not self.teachers and self.views.windows.answers is None
         self.mine_at = [round(share * self.lesson.steps) for share in MINE_AT] if mines else []
 
     @property

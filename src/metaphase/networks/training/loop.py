@@ -133,7 +133,7 @@ class _Run:
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
         self.clock = _Clock(config.checkpoint_minutes)
-        self.wanted = torch.from_numpy(self.patches.targets(config.target)).to(team.device)
+        self.wanted = torch.tensor(self.patches.targets(config.target), device=team.device)
         torch.manual_seed(config.seed)
         self.network = _first_network(config).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
