@@ -54,13 +54,6 @@ def bundled(name: str) -> list[Path]:
 
 def given(page: str) -> dict[str, Any]:
     """Names that a page's Python begins with: what a reader has already."""
-    if page == "docs/hne.md":
-        points = pd.DataFrame({"x": [200.0, 600.0], "y": [200.0, 500.0]})
-        cases = [(f"case{number}", Path("slide.tif"), points) for number in range(14)]
-        return {"cases": cases, "cnn3": bundled("simulated")[0], "cnn4": bundled("simulated")[:1]}
-    if page == "docs/registration.md":
-        points = np.array([[500.0, 500.0], [900.0, 700.0]])
-        return {"points": points, "content": {"type": "FeatureCollection", "features": []}}
     if page == "docs/stain.md":
         import torch
 
