@@ -77,7 +77,7 @@ def _copy(source: Path, to: Path) -> None:
 def _tables(folder: Path) -> None:
     numbers = np.random.default_rng(1)
     rows = [
-        {"case": name, "he": "slide.tif", "centre": "ours", "split": "train", "grade": grade,
+        {"case": name, "he": "slide.tif", "laboratory": "ours", "split": "train", "grade": grade,
          "proliferation": grade + 0.1 * position, "mpp": 0.25, "width": WIDTH, "height": HEIGHT}
         for position, (name, grade) in enumerate(GRADES.items())
     ]  # fmt: skip

@@ -45,7 +45,7 @@ def write_cohort(folder: Path) -> None:
         Image.fromarray(pixels).save(folder / f"c{number}.png")
         named = {"case": f"c{number}", "he": f"c{number}.png", "patient": f"p{number}"}
         described = {
-            "centre": f"lab{number % 2}",
+            "laboratory": f"lab{number % 2}",
             "split": split,
             "mpp": 0.25,
             "kind": kind,

@@ -86,8 +86,8 @@ def test_slide_and_model_by_url_come_to_the_same(
         detector = load_detector([f"{models.url}/{model.name}"])
         url = f"{slides.url}/{he_slide.name}"
         outcome = detected(Path(url), tmp_path, detector)
-        assert outcome.searched
-        assert not detected(Path(url), tmp_path, detector).searched
+        assert outcome.states[0].status != "kept"
+        assert detected(Path(url), tmp_path, detector).states[0].status == "kept"
         assert outcome.summary["slide"] == url
         with load_result(tmp_path).source.open() as slide:
             assert slide.width == WIDTH
@@ -342,7 +342,7 @@ def test_a_network_of_atypical_figures_is_no_detector(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="network of atypical figures, not a detector"):
         load_detector([tmp_path / "shapes.safetensors"])
     tiny_model(tmp_path / "shapes.safetensors", seed=4)
-    with pytest.raises(ModelError, match="not the network by which tiny tells"):
+    with pytest.raises(ModelError, match="not the network for atypical figures of tiny"):
         load_detector([model])
 
 
@@ -387,7 +387,7 @@ def test_a_slide_that_changes_while_it_is_searched_gives_an_error_and_no_result(
         with slide.open("ab") as file:
             file.write(b"more")
 
-    with pytest.raises(MetaphaseError, match=r"changed while search worked on it: slide\.content"):
+    with pytest.raises(MetaphaseError, match=r"changed during the stage search: slide\.content"):
         detected(slide, tmp_path / "out", detector, progress=change)
     assert not (tmp_path / "out" / "search.parquet").exists()
     assert not (tmp_path / "out" / "summary.json").exists()

@@ -168,8 +168,8 @@ def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path,
     summary = json.loads((other / "summary.json").read_text())
     for change, described in (
         ({"verdict": "failed"}, "the registration failed"),
-        ({"phh3_path": "absent.tif"}, "not there any more"),
-        ({"he_path": None, "phh3_path": 7}, "not there any more"),
+        ({"phh3_path": "absent.tif"}, "no longer there"),
+        ({"he_path": None, "phh3_path": 7}, "no longer there"),
     ):
         (other / "summary.json").write_text(json.dumps(summary | change))
         with pytest.raises(MetaphaseError, match=described):
@@ -405,5 +405,5 @@ def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path) -> No
     (one,) = viewed_slides([results], failed=described.append)
     assert one.name == "one"
     assert "absent.tif" in described[0]
-    with pytest.raises(MetaphaseError, match=r"not there any more.*[Pp]ut it back"):
+    with pytest.raises(MetaphaseError, match=r"no longer there.*[Pp]ut it back"):
         viewed_slides([results / "two"], failed=described.append)

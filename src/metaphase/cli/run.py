@@ -26,7 +26,7 @@ Workspace = Annotated[
     typer.Option("-o", "--output", help="Workspace; by default a folder named after the file."),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run, drawn anew.")
+    int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run with other draws.")
 ]
 Status = Annotated[bool, typer.Option("--status", help="Show where it stands and why, and do nothing.")]
 AtOnce = Annotated[

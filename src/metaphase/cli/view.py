@@ -159,7 +159,7 @@ def draw(
         typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
     ],
     output: Folder,
-    answers: Annotated[int, typer.Option(help="How many pictures are asked about, squares included.")] = 100,
+    answers: Annotated[int, typer.Option(help="Pictures to ask about, squares included.")] = 100,
     squares: Annotated[
         int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
     ] = 20,
@@ -195,7 +195,7 @@ def fit(
         float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
     ] = 0.0,
     false_alarms: Annotated[
-        float, typer.Option(help="Share of all else that they are known to call a mitosis.")
+        float, typer.Option(help="Share of other objects that they are known to call a mitosis.")
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -242,10 +242,7 @@ def view(
     ],
     registration: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A folder of metaphase register: its PHH3 slide can be laid over the H&E slide or beside "
-            "it. As often as there are pairs."
-        ),
+        typer.Option(help="Folder of metaphase register, to show its PHH3 slide; may be repeated."),
     ] = None,
     port: Port = 8502,
     host: Host = "127.0.0.1",
@@ -296,7 +293,7 @@ def apply(results: Results, as_json: Json = False) -> None:
 @review.command()
 def withdraw(
     results: Results,
-    observer: Annotated[str, typer.Option(help="Whose answers no longer count; they stay in the log.")],
+    observer: Annotated[str, typer.Option(help="Observer whose answers no longer count (the log stays).")],
     as_json: Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
@@ -319,7 +316,7 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: Annotated[
-        bool, typer.Option("--complete", help="All was reviewed: counted detections left are accepted.")
+        bool, typer.Option("--complete", help="All was reviewed: untouched counted detections are accepted.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -172,7 +172,7 @@ def _figures(result: MitosisResult) -> list[Figure]:
         Figure(
             "precision_recall",
             precision_recall_plot(result.curve, result.overall.average_precision.value),
-            "Mitoses that no detection matches keep the recall below 1.",
+            "Mitoses without a matching detection keep the recall below 1.",
         ),
     ]
     if result.area_mm2 > 0:
@@ -288,7 +288,7 @@ def _agreement_figures(result: AgreementResult) -> list[Figure]:
         caption = "Cases, and their share of the true grade. Kappa weighs an error of two grades four times."
         figures = [Figure("confusion", confusion_plot(result.confusion), caption)]
     else:
-        caption = "One dot a case. Only the order of the values counts for Spearman's correlation."
+        caption = "One dot per case. Only the order of the values counts for Spearman's correlation."
         figures = [Figure("scatter", scatter_plot(truth, predicted, result.overall), caption)]
     for column, members in result.groups.items():
         values = {f"{name} ({count})": value for name, (count, value) in members.items()}

@@ -323,8 +323,8 @@ class SimulationConfig:
         self._check_rates()
         if self.cases < self.centres:
             raise UsageError(
-                f"{self.cases} cases cannot come from {self.centres} centres",
-                next_step="give at least as many cases as centres",
+                f"{self.cases} cases cannot come from {self.centres} laboratories",
+                next_step="give at least as many cases as laboratories (--centres)",
             )
 
     def _check_whole(self, name: str, low: int, high: int) -> None:

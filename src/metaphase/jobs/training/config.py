@@ -178,7 +178,7 @@ class DenseSection:
             raise UsageError(
                 f"[dense] has {self.teacher_steps}, {self.student_steps} and {self.atypical_steps} steps and "
                 f"the widths {list(self.gammas)}",
-                next_step="give steps from 1 on and two widths; atypical_steps may be 0, then with a start "
+                next_step="give 1 step or more and two widths; atypical_steps may be 0, then with a start "
                 "student_steps, too",
             )
         shares = 0 <= self.trust <= 1 and 0 <= self.collage <= 1
@@ -283,7 +283,7 @@ class RunConfig:
 
         if self.reference.corrections and self.training.method != "dense":
             raise UsageError(
-                "the method paper learns no corrections: of a corrected slide not every mitosis is known",
+                "the method paper cannot learn corrections: not every mitosis of a corrected slide is known",
                 next_step='give --method dense (or method = "dense" in [training])',
             )
 

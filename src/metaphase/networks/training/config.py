@@ -94,7 +94,7 @@ class TrainingConfig(TrainingProtocol):
             )
         if not 0 <= self.stain_mix <= 1 or self.keep not in ("best", "last"):
             raise UsageError(
-                f"stain_mix = {self.stain_mix}, keep = {self.keep!r} cannot be",
+                f"stain_mix = {self.stain_mix}, keep = {self.keep!r} are not valid",
                 next_step="give a share from 0 to 1, and best or last",
             )
         if not 0 <= self.label_smoothing < 1 or self.l2 < 0:
@@ -104,12 +104,12 @@ class TrainingConfig(TrainingProtocol):
             )
         if self.precision not in ("auto", "float32", "bfloat16") or len(self.classes) != 2 or self.seed < 0:
             raise UsageError(
-                f"precision = {self.precision!r}, classes = {self.classes}, seed = {self.seed} cannot be",
+                f"precision = {self.precision!r}, classes = {self.classes}, seed = {self.seed} are not valid",
                 next_step="give auto, float32 or bfloat16; two class names; a seed of at least 0",
             )
         if self.name in ("", "last") or Path(self.name).name != self.name:
             raise UsageError(
-                f"a model cannot be called {self.name!r}", next_step="give a plain name, not `last`"
+                f"the model's name cannot be {self.name!r}", next_step="give a plain name, not `last`"
             )
         if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
             raise UsageError(
