@@ -81,8 +81,8 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
         lines[1]
         == {
             1: "Mitotic count: 0 (0 to 9), by the model alone, not calibrated. Grade: withheld.",
-            12: "Mitotic counts: 0 to 11, median 5.5.",
-            200: "Mitotic counts: 0 to 199, median 99.5.",
+            12: "Counts are 0 to 11, median 5.5.",
+            200: "Counts are 0 to 199, median 99.5.",
         }[slides]
     )
     outcomes[-1].summary |= {"kind": "reviewed"}

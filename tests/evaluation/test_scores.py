@@ -14,7 +14,7 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import UsageError, several
 from metaphase.base.tables import TableError, write_table
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
@@ -285,7 +285,9 @@ def test_few_cases_give_no_interval(cohort: Path, count: int) -> None:
     write_table(cohort / "manifest.csv", pd.read_csv(cohort / "manifest.csv").head(count))
     result = evaluate_proliferation(cohort, scores(cohort, count=np.arange(count)), bootstrap=FEW)
     assert np.isnan([result.overall.low, result.overall.high]).all()
-    assert f"{count} patients only: no interval can be given" in [one.text for one in result.warnings]
+    assert f"there are only {several(count, 'patient')}: no interval can be given" in [
+        one.text for one in result.warnings
+    ]
 
 
 def test_constant_on_both_sides_is_undefined_and_says_only_that(cohort: Path) -> None:

@@ -196,7 +196,7 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
         with pytest.raises(MetaphaseError, match=described):
             fit_profile(tmp_path / "lab", answers=tmp_path / "odd.csv")
     answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
-    with pytest.raises(UsageError, match="5 detections have an answer"):
+    with pytest.raises(UsageError, match="detections with an answer: 5"):
         fit_profile(tmp_path / "lab", answers=tmp_path / "few.csv")
     with pytest.raises(UsageError, match="holds no results"):
         draw_sample([tmp_path / "lab"], tmp_path / "none")
@@ -230,12 +230,12 @@ def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Pa
     asked = ("--answers", "40", "--squares", "4", "--square-um", "64")
     done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
     assert done.exit_code == 0, done.output
-    assert "36 detections and" in done.stdout
+    assert "detections: 36, squares" in done.stdout
     answers_of(lab).to_csv(tmp_path / "answers.csv", index=False)
     fit = ["calibrate", "fit", str(lab), "-o", str(site), "--answers", str(tmp_path / "answers.csv")]
     done = CliRunner().invoke(app, fit)
     assert done.exit_code == 0, done.output
-    assert "false per mm2 at the point count" in done.stdout
+    assert "false positives per mm2 at the threshold for count" in done.stdout
     described = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
     assert described["answers"] == load_profile(site).answers
     assert "draws" not in described

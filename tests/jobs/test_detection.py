@@ -216,9 +216,9 @@ def test_damaged_tiles_are_refused_or_left_out(
     allowed = replace(CONFIG, allow_damage=True)
     outcome = detected(slide, tmp_path / "out", detector, allowed, tissue="whole")
     (warning,) = (one for one in outcome.warnings if one.code == "damaged-tiles")
-    assert "left out of the tissue: 1 (0.0041 mm2), at (256, 0)" in warning.text
+    assert "are left out: 1 (0.0041 mm2), at (256, 0)" in warning.text
     assert not any(one.code == "odd-pixels" for one in outcome.warnings)
-    assert "left out of the tissue: 1" in (outcome.folder / "report.html").read_text()
+    assert "are left out: 1" in (outcome.folder / "report.html").read_text()
     area = WIDTH * HEIGHT * 0.25**2 / 1e6
     assert outcome.summary["tissue_mm2"] == pytest.approx(area - 0.0041, abs=0.0015)
     x, y = (_candidates(outcome)[axis].to_numpy() for axis in "xy")

@@ -424,7 +424,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     lines, warnings = last_words(lab)
     assert lines[-1] == f"metaphase detect SLIDE... -o DIR --model {lab.model}"
     assert "few-patients" in {warning.code for warning in warnings}
-    assert any("patients chose" in failure for failure in card.known_failures)
+    assert any("chose the model's threshold" in failure for failure in card.known_failures)
     summary = json.loads(next(lab.results.glob("*/summary.json")).read_text())
     assert "few-patients" in {warning["code"] for warning in summary["warnings"]}
     assert (lab.evaluation / "index.html").is_file()

@@ -172,7 +172,7 @@ def test_unknown_cases_and_foreign_points_are_refused(workspace: Path, tmp_path:
     row = {"case": "01", "x": 1, "y": 1, "x_phh3": 1, "y_phh3": 1}
     row |= {"decision": "accept", "observer": "Anna", "time": "2026"}
     pd.DataFrame([row]).to_csv(tmp_path / "d.csv", index=False)
-    with pytest.raises(UsageError, match="row 1 is about no point"):
+    with pytest.raises(UsageError, match="row 1 does not match a point"):
         collect_decisions(workspace, tmp_path / "d.csv")
 
 

@@ -163,7 +163,9 @@ def test_layers_lie_where_the_slide_is(results: Path, slide_file: Path, tiles: T
 
 def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path, tmp_path: Path) -> None:
     other = write_registration(tmp_path / "pair", Path("other.tif"), 600, 600, PLACES[:1])
-    with pytest.raises(UsageError, match=r"of the H&E slide other\.tif, which is not among those to view"):
+    with pytest.raises(
+        UsageError, match=r"belongs to the H&E slide other\.tif, which is not among those to view"
+    ):
         viewed_slides([results], registrations=[other])
     summary = json.loads((other / "summary.json").read_text())
     for change, described in (

@@ -31,6 +31,11 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def several(number: int, noun: str) -> str:
+    """`1 slide`, `1,200 slides`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 class MetaphaseError(Exception):
     """Base of every error that the user can act on; shown as one line, without a traceback."""
 

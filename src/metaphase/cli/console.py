@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.errors import ResultWarning
+from metaphase.base.errors import ResultWarning, several
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
@@ -166,9 +166,9 @@ def warn_once(found: Iterable[tuple[str, ResultWarning]]) -> None:
         kinds.setdefault(warning.code, []).append((name, warning))
     for (first, warning), *others in kinds.values():
         names = dict.fromkeys([first, *(name for name, _ in others)])
-        several = f"{len(names):,} slides ({named(names)})"
+        many = f"{len(names):,} slides ({named(names)})"
         alike = all(other == warning for _, other in others)
-        where = first if len(names) == 1 else several if alike else f"{several}, for example {first}"
+        where = first if len(names) == 1 else many if alike else f"{many}, for example {first}"
         warn(f"{where}: {warning}")
 
 
@@ -257,7 +257,7 @@ def chosen_slides(paths: Iterable[Path]) -> list[Path]:
     slides, others = slides_in(paths)
     if slides != paths:
         skipped = f"; skipped, because not slides: {named(one.name for one in others)}" if others else ""
-        tell(f"{len(slides)} slide{'s' * (len(slides) != 1)}{skipped}")
+        tell(f"{several(len(slides), 'slide')}{skipped}")
     return slides
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.errors import UsageError, read_warnings, sentence
+from metaphase.base.errors import UsageError, read_warnings, sentence, several
 from metaphase.cli import console
 from metaphase.cli.console import (
     COUNT_COLUMNS,
@@ -207,20 +207,22 @@ def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[st
     kept = sum(one.resumed for one in outcomes)
     unchanged = f" ({kept:,} unchanged since an earlier run)" if kept else ""
     bad = f", {failed:,} failed: see {output / ERRORS}" if failed else ""
-    lines = [f"{len(outcomes):,} slide{'s' * (len(outcomes) != 1)} counted{unchanged}{bad}."]
+    lines = [f"{several(len(outcomes), 'slide')} counted{unchanged}{bad}."]
     if not outcomes:
         return lines
     counts = [counts_in(one.summary)[0] for one in outcomes]
     stated, shown = outcomes[0].summary["operating_points"], outcomes[0].summary["grade_shown"]["text"]
     values = [one.count for one in counts]
     low, high, middle = map(count_text, (min(values), max(values), statistics.median(values)))
-    several = (
-        f"Mitotic counts: {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
-    )
-    lines += [several if len(counts) > 1 else f"Mitotic count: {counts[0]}. Grade: {shown}."]
-    mixed = "Counts are of several kinds (column kind); each report says what its interval means."
+    every = f"Counts are {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
+    lines += [every if len(counts) > 1 else f"Mitotic count: {counts[0]}. Grade: {shown}."]
+    mixed = "Their kinds differ (column kind of the table); each report says what its interval means."
     lines += [mixed if len({one.kind for one in counts}) > 1 else sentence(counts[0].interval_note)]
-    used = f"profile {stated['site']}" if stated.get("site") else "not calibrated: see `metaphase calibrate`"
+    used = (
+        f"calibrated ({stated['site']})"
+        if stated.get("site")
+        else "not calibrated: see `metaphase calibrate`"
+    )
     listed, counted = (f"{stated[name]['delta']:.3g}" for name in ("mitoses", "count"))
     lines += [f"Model {stated['model']}, {used}. Thresholds: {listed} to list, {counted} to count."]
     return [*lines, f"Report: {output / INDEX}. Table of counts: {output / COUNTS}."]
@@ -280,7 +282,7 @@ def convert(
         print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        say(f"{points:,} points of {slides:,} slides: {where}")
+        say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----

@@ -66,7 +66,7 @@ def status(context: typer.Context, root: LabOption = None, as_json: Json = False
     stdout.print(table)
     if not command:
         _tell_end(found)
-    tell(f"page {found.page}")
+    tell(f"Page: {found.page}")
     if command:
         say(f"next: {command}")
 
@@ -116,7 +116,7 @@ def init(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
     say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {shares}")
-    tell(f"page {begun.lab.page}")
+    tell(f"Page: {begun.lab.page}")
     say("next: metaphase lab next")
 
 
@@ -150,7 +150,7 @@ def next_(
                 asked = go_on(found, say=_tell_step, watch=show).asked
             if asked is None:
                 _tell_end(found)
-                tell(f"page {found.page}")
+                tell(f"Page: {found.page}")
                 return
             if enough:
                 say_enough(asked)
@@ -187,8 +187,8 @@ def _serve(found: LabFolder, asked: Asked) -> None:
         return now is None or now.complete
 
     def ready(running: Running) -> None:
-        tell("It continues when everything is answered. Ctrl-C stops it; answers are kept, and")
-        tell("metaphase lab next --enough continues with them. Open")
+        tell("It continues when everything is answered; metaphase lab next --enough continues with less.")
+        tell("Open this address; Ctrl-C stops, and keeps the answers:")
         typer.echo(running.url)
 
     page = found.settings.page

@@ -262,7 +262,7 @@ def build(
     explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
-    """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
+    """Carry the mitoses of every PHH3 slide to its H&E slide. Run it again to do what is missing.
 
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
@@ -299,11 +299,11 @@ def review(
 ) -> None:
     """Look at points in both stains, the least sure first, and say by key whether each is a mitosis.
 
-    Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
+    Stop with Ctrl-C; every decision is saved at once. `metaphase reference apply` applies them.
     """
     from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("points"))
+    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("point"))
 
 
 @reference.command()

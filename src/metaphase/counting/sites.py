@@ -192,7 +192,7 @@ def fit_site(
     asked = np.isfinite(given.answer)
     if asked.sum() < FEWEST_ANSWERS // 2:
         raise UsageError(
-            f"{int(asked.sum())} detections have an answer", next_step="answer all of them, then fit again"
+            f"detections with an answer: {asked.sum()}", next_step="answer the others, then fit again"
         )
     odds, around = given.known.T
     floor, slides = float(odds.min()), int(given.slide.max()) + 1

@@ -232,9 +232,8 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
     lost, warnings = by_kind.pop(UNDECODABLE), []
     if lost:
         area = sum(box.area for box in lost) * (mpp / 1000) ** 2
-        text = (
-            f"{len(lost)} tiles ({area:.3g} mm2) cannot be decoded and are left out: {named_positions(lost)}"
-        )
+        where = f"{len(lost)} ({area:.3g} mm2), at {named_positions(lost)}"
+        text = f"tiles that cannot be decoded are left out: {where}"
         advice = "copy or export the slide again: mitoses there are not counted"
         warnings.append(ResultWarning(DAMAGED, text, advice))
     odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
@@ -357,7 +356,7 @@ def quality_warnings(
     """Warnings for the user; `trained_on` is the mean optical density of the model's training slides."""
     warnings = []
     if quality.blurred_share > BLURRED_SHARE:
-        text = f"{quality.blurred_share:.0%} of the tissue is out of focus, and mitoses there are missed"
+        text = f"{quality.blurred_share:.0%} of the sampled tissue is out of focus: mitoses there are missed"
         advice = "look at the hotspot and the gallery; scan the slide again if you can, then count again"
         warnings.append(ResultWarning("out-of-focus", text, advice))
     if quality.blockiness > BLOCKY:

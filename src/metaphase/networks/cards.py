@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.config import blamed, read_toml, refuse_unknown
-from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url
+from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
@@ -289,7 +289,7 @@ def warnings_about(card: ModelCard) -> ResultWarnings:
             ResultWarning("poor-model", text, "label more slides and train again before counting with it")
         )
     if point is not None and 0 < len(point.patients) < ENOUGH_PATIENTS:
-        text = f"the slides of {len(point.patients)} patients chose the model's threshold"
+        text = f"the slides of only {several(len(point.patients), 'patient')} chose the model's threshold"
         warnings.append(
             ResultWarning(
                 "few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs"

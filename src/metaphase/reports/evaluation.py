@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import ResultWarnings
+from metaphase.base.errors import ResultWarnings, several
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
@@ -144,7 +144,8 @@ def mitosis_report(result: MitosisResult) -> Report:
         title="Mitosis detection: agreement with the truth",
         summary=(
             f"{overall.true} of {overall.truths} mitoses found and {overall.false} false positives in "
-            f"{overall.slides} slides of {overall.patients} patients, at threshold {result.threshold:.3g}."
+            f"{several(overall.slides, 'slide')} of {several(overall.patients, 'patient')}, "
+            f"at threshold {result.threshold:.3g}."
         ),
         headline={
             "F1": overall.f1,
@@ -273,7 +274,7 @@ def agreement_report(result: AgreementResult) -> Report:
         tables.append(TextTable(f"By {column}", (column, "cases", result.metric), rows))
     return Report(
         title=f"{what}: agreement with the truth",
-        summary=f"{result.metric} of {len(result.cases)} cases: {text(result.overall)}.",
+        summary=f"{result.metric} of {several(len(result.cases), 'case')}: {text(result.overall)}.",
         headline={result.metric: result.overall},
         tables=tuple(tables),
         figures=tuple(_agreement_figures(result)),

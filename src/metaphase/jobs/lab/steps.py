@@ -172,7 +172,7 @@ def _review(lab: Lab) -> list[Step]:
         return []
     asked = asked_review(lab)
     stage = Stage(
-        "review", "the least certain mitoses, decided again", ("reference",), ("cases/reference.parquet",),
+        "review", "least certain mitoses, checked by people", ("reference",), ("cases/reference.parquet",),
         partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
     )  # fmt: skip
     return [Step(stage, asked, _nothing, shows=("cases/decisions.csv",))]
