@@ -25,7 +25,8 @@ from metaphase.images.tissue.finding import find_tissue
 from metaphase.labels.mining.candidates import CandidateConfig, find_candidates
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP, RENDERED_PX, TILE_PX = 0.25, 3072, 512
 SEARCHES = ((0.25, 512), (0.25, 1024), (0.25, 777), (0.5, 512))

@@ -36,7 +36,7 @@ from metaphase.base.tables import read_table, write_table
 from metaphase.jobs.cohort import write_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 KINDS = ("cost", "scaling", "kills", "clients", "folders")
 TABLES = ("detections.parquet", "candidates.parquet")

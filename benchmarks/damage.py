@@ -37,8 +37,10 @@ from metaphase.jobs.detection import _SlideJob
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.stages import run_stages
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
-from metaphase.slides import ArraySlide, SlideSource
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import find_detections
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.opening import SlideSource
 
 OUTCOMES = ("refused", "warned", "harmless", "silently changed")
 BLUR_UM = (0.0, 0.15, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5)

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.detections import match
+from metaphase.detections.matching import match
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 RGB = npt.NDArray[np.uint8]
 TILE_PX = 512

@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.reports.evaluation import write_mitosis_report
 
 SIDE_PX, MPP = 80_000, 0.25

@@ -36,11 +36,13 @@ from metaphase.networks.architectures import build_network, probability
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, NetworkSpec
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.detector import load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
 from metaphase.networks.engine.arithmetic import tissue_like
-from metaphase.networks.engine.engine import page_locked
-from metaphase.networks.engine.settings import Precision, Second
-from metaphase.slides import PyramidFormat, TileProcesses, open_slide, read_tiles, write_pyramid
+from metaphase.networks.engine.engine import Engine, page_locked
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Precision, Second
+from metaphase.networks.engine.streaming import detect_tiles, plan_detection
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import TileProcesses, read_tiles
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 GPU_BATCH = 4
 MPX_PER_MM2 = 16.0

@@ -22,10 +22,10 @@ from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 ALLOWED_GROWTH_MB = 30.0
 """Allocators keep some of what they got; a leak of 100 kB a slide would be 25 MB over 250."""

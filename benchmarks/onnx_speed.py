@@ -32,19 +32,14 @@ from metaphase.networks.architectures import Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, named_model
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import (
-    Engine,
-    EngineConfig,
-    PeakConfig,
-    TileEngine,
-    detect_tiles,
-    plan_detection,
-)
 from metaphase.networks.engine.arithmetic import tissue_like
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import CellDetector, PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.onnx import LOGIT, PIXELS
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import TileEngine, detect_tiles, plan_detection
 from metaphase.networks.exporting import Ranges, detector_graph, measured_ranges
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -24,7 +24,8 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import RGB
 from metaphase.labels.phh3.candidates import find_brown_candidates
 from metaphase.labels.phh3.survey import BrownConfig, survey_slide
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP, TILE_PX, DOTS_PER_SIDE, RADIUS_PX = 0.25, 512, 13, 8.0
 TISSUE, BROWN = (205, 208, 226), (96, 62, 40)

@@ -25,7 +25,9 @@ import psutil
 import tifffile
 
 from metaphase.base.arrays import RGB
-from metaphase.slides import PyramidFormat, open_slide, plan_tiles, read_tiles, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import plan_tiles, read_tiles
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 TILE_PX = 1024
 

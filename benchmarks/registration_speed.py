@@ -24,7 +24,8 @@ from metaphase.labels.registration.points import register_points
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP = 0.25
 BLOCK_PX = 2500

@@ -28,7 +28,7 @@ from tests.base.servers import RangeServer, serving
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 PIECE_PX, TILE_PX, MPP = 2048, 256, 0.25
 SHARE = 0.1

@@ -22,9 +22,9 @@ import torch
 from metaphase.networks.architectures import WideConv2d, build_network
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.loop import train
 from metaphase.networks.training.patches import PatchWriter
+from metaphase.networks.training.protocol import TrainingConfig
 
 PAPER_PATCHES = 20 * (22_000 + 400_000)
 
@@ -46,9 +46,7 @@ def plain(network: torch.nn.Sequential) -> torch.nn.Sequential:
     return torch.nn.Sequential(*(conv if layer is wide else layer for layer in network))
 
 
-def synthetic_rate(
-    network: torch.nn.Sequential, batch: int, steps: int, device: torch.device, compiled: bool
-) -> float:
+def synthetic_rate(network: torch.nn.Sequential, batch: int, steps: int, device: torch.device) -> float:
     """Patches a second of the bare step: forward, backward, Adam, on one tensor that stays where it is."""
     network = network.to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -61,22 +59,19 @@ def synthetic_rate(
             logits = network(images)[:, :, 0, 0]
         return torch.nn.functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
 
-    step = torch.compile(loss_of) if compiled else loss_of
     started = 0.0
     for number in range(steps + max(3, steps // 5)):
         if number == max(3, steps // 5):
             _wait(device)
             started = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        step(images).backward()
+        loss_of(images).backward()
         optimizer.step()
     _wait(device)
     return batch * steps / (time.perf_counter() - started)
 
 
-def engine_rate(
-    stores: tuple[str, str], gamma: float, batch: int, steps: int, augment: str, compiled: bool
-) -> float:
+def engine_rate(stores: tuple[str, str], gamma: float, batch: int, steps: int, augment: str) -> float:
     """Patches a second of the second epoch of the engine, validation left out by making it tiny."""
     config = TrainingConfig(
         train=(stores[0],),
@@ -86,7 +81,6 @@ def engine_rate(
         epochs=2,
         samples_per_epoch=batch * steps,
         augment=augment,
-        compile=compiled,
     )
     with tempfile.TemporaryDirectory() as folder:
         result = train(config, folder)
@@ -109,7 +103,6 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=20, help="timed steps of batch 64; fewer for larger ones"
     )
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = choose_device(None)
@@ -122,16 +115,16 @@ def main() -> None:
         for batch in map(int, options.batches.split(",")):
             steps = max(5, options.steps * 64 // batch)
             network = build_network(NetworkSpec(gamma=options.gamma))
-            base = synthetic_rate(network, batch, steps, device, options.compile)
+            base = synthetic_rate(network, batch, steps, device)
             rows.append({"batch": batch, "what": "synthetic tensors", "rate": base, "fraction": 1.0})
-            rate = synthetic_rate(plain(network), batch, steps, device, options.compile)
+            rate = synthetic_rate(plain(network), batch, steps, device)
             name = "14 x 14 as a convolution"
             rows.append({"batch": batch, "what": name, "rate": rate, "fraction": rate / base})
             for augment in ("", "RCSEHBG"):
-                rate = engine_rate(stores, options.gamma, batch, steps, augment, options.compile)
+                rate = engine_rate(stores, options.gamma, batch, steps, augment)
                 name = f"engine, {augment or 'no augmentation'}"
                 rows.append({"batch": batch, "what": name, "rate": rate, "fraction": rate / base})
-    print(f"{device}, torch {torch.__version__}, gamma {options.gamma}, compiled {options.compile}")
+    print(f"{device}, torch {torch.__version__}, gamma {options.gamma}")
     print(f"{'batch':>6} {'what':26} {'patches/s':>10} {'fraction':>9} {'paper run, min':>15}")
     for row in rows:
         minutes = PAPER_PATCHES / row["rate"] / 60

@@ -19,15 +19,15 @@ import pandas as pd
 from calibration_coverage import REVIEWER, Row, Slide, calibrated, outcome, report, site_row
 
 from metaphase.counting.sites import SampleConfig
-from metaphase.detections import MITOSIS, match
-from metaphase.detections.matching import NOBODY
+from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import points_of
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.datasets import read_dataset
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch
 from metaphase.networks.cards import bundled_model, parse_card
-from metaphase.networks.engine import PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 
 MODEL = "breast-second"
 """The bundled network that learnt from neither source."""

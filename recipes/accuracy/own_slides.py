@@ -33,8 +33,10 @@ import pandas as pd
 from tests.rehearsal import FOUR_OBSERVERS, answer
 
 from metaphase.base.tables import write_table
-from metaphase.detections import MITOSIS
-from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.folder import Lab
@@ -43,11 +45,11 @@ from metaphase.jobs.lab.parts import Asked
 from metaphase.jobs.lab.running import standings
 from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.results import load_results
-from metaphase.jobs.training.cohort import truth_of
+from metaphase.jobs.training.sources import truth_of
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 

@@ -29,7 +29,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.files import atomic_path
 from metaphase.base.tables import write_table
-from metaphase.detections import match
+from metaphase.detections.matching import match
 from metaphase.jobs.reference import (
     PLACED,
     BuildConfig,
@@ -42,7 +42,7 @@ from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 from metaphase.web.labelling import ReviewCrops
 
 MPP = 0.25

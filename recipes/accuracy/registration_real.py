@@ -28,7 +28,7 @@ from metaphase.labels.registration.pair import register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 
 ROOT = Path(__file__).resolve().parents[2]
 APERIO_MPP, HAMAMATSU_MPP = 0.2456, 0.2275

@@ -29,18 +29,19 @@ from torch import Tensor
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
-from metaphase.detections import MITOSIS
-from metaphase.evaluation import BootstrapConfig
-from metaphase.evaluation.metrics import detection_metrics
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.metrics import BootstrapConfig, detection_metrics
 from metaphase.evaluation.pairs import marked
-from metaphase.jobs.training.cohort import image_sources
+from metaphase.jobs.training.sources import image_sources
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.onnx import OnnxEngine
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import measured_eight_bits
 from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
 SAME_PX, RADIUS_UM, MEMORY_GB = 8.0, 7.5, 8.0

@@ -4,6 +4,8 @@ python recipes/breast/breast_cohort.py --data FOLDER --folder OUT [--most N]
 
 OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of several laboratories; MiDeSeC and
                    benign tissue test
+OUT/points.csv     for configs/breast-points.toml: those of them that the bundled pair did not learn from, by
+                   patients (so none of MIDOG++)
 OUT/fields.csv     for configs/paper-fields.toml: fields alone in which every mitosis is labelled
 OUT/icpr.csv       for configs/icpr.toml: ICPR 2012 Aperio trains, patient 04 validates, MiDeSeC tests
 OUT/own.csv        for configs/own-fields.toml: ICPR 2012 Aperio 00 to 02 train, 03 validates, 04 and
@@ -24,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 
 BREAST, OTHER_TUMOUR, FEW = 4, 2, 1
 """How often a laboratory is drawn, beside others."""
@@ -191,6 +193,8 @@ def main() -> None:
     points = pd.concat([points for _, points in cohorts if len(points)], ignore_index=True)
     labelled = slides[slides["laboratory"].isin(LABELLED)].drop(columns=["repeat", "kind"])
     write_table(folder / "breast.csv", slides)
+    unseen = (slides["split"] != "train") & ~slides["laboratory"].str.startswith("midog")
+    write_table(folder / "points.csv", slides[unseen])
     write_table(folder / "fields.csv", labelled)
     icpr = labelled[labelled["laboratory"].isin(("icpr2012-aperio", "midesec"))]
     write_table(folder / "icpr.csv", icpr)

@@ -3,12 +3,15 @@
     python recipes/breast/laboratories.py --cohort OUT --weights lite0.pth lite1.pth --folder FOLDER
         [--choices base collage ...] [--steps 800] [--processes 4] [--device cuda]
     python recipes/breast/laboratories.py --cohort OUT --folder FOLDER --table
+    python recipes/breast/laboratories.py --cohort OUT --folder FOLDER --counts [--pair FOUND]
 
 OUT has the tables of breast_cohort.py. Three times a third of the laboratories is left out and a teacher
 learns from the others. The threshold that gives at most 2, 4 or 8 false positives per mm2 in validation
 patients of the others is tried on those left out. Fields count by recall, F1 and false positives, crops by
 recall, TUPAC's look-alikes by how many are taken for mitoses. MiDeSeC, which no choice trains on, is reported
-beside it and chooses nothing. `--table` reads what was found earlier.
+beside it and chooses nothing. `--table` reads what was found earlier. `--counts` compares the counts of
+patients left out with their labels: detections above the threshold of 4 false positives per mm2, and the sum
+of probabilities calibrated on validation fields of the others.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.tables import read_table
-from metaphase.detections import MITOSIS
 from metaphase.detections.matching import suppress
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false
-from metaphase.evaluation.pairs import Found, marked
+from metaphase.evaluation.pairs import FIELDS, Found, calibrated, fitted_to_fields, marked
 from metaphase.images.stain.augmentation import AugmentationConfig
-from metaphase.jobs.training.cohort import image_sources, read_cohort
+from metaphase.jobs.training.sources import image_sources, read_cohort
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.training.dense import (
     FLOOR,
@@ -46,10 +50,12 @@ from metaphase.networks.training.dense import (
     published_weights,
 )
 from metaphase.networks.training.images import MPP, LabelledImage, read_images
-from metaphase.networks.training.windows import YES, ViewConfig, Views, Windows
+from metaphase.networks.training.windows import YES, ViewConfig, Views, WindowSampler
 
 RADIUS_UM, SUPPRESS_UM, SMOOTH_UM = 7.5, 15.0, 1.0
 FALSE_PER_MM2 = (2.0, 4.0, 8.0)
+COUNTED_FALSE_PER_MM2 = 4.0
+WAYS = THRESHOLD, SUM = "threshold", "sum"
 LABORATORIES = {
     "fields, Aperio": ("icpr2012-aperio", "mitos-atypia14-A03"),
     "fields, Hamamatsu": ("mitos-atypia14-hamamatsu",),
@@ -166,7 +172,7 @@ def taught(
     torch.manual_seed(seed)
     teacher = Teacher(published_weights(options.weights[choice.network]))
     teacher = teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    windows = Windows(images, device, seed, choice.collage)
+    windows = WindowSampler(images, device, seed, choice.collage)
     training = Lessons(
         {"teacher": teacher}, Views(windows, choice.view), Lesson(options.steps), (), folder, {}, 1e6
     )
@@ -197,7 +203,7 @@ def work(task: tuple[str, int], images: Sequence[LabelledImage], options: Any) -
     """Teach, search and judge one choice without one third of the laboratories."""
     name, fold = task
     target = options.folder / f"{name}-{fold}"
-    if target.with_suffix(".csv").exists():
+    if Path(f"{target}.csv").exists():
         return f"{name}, {fold}: kept"
     started, out = time.monotonic(), FOLDS[fold]
     if name in MEANS:
@@ -207,12 +213,12 @@ def work(task: tuple[str, int], images: Sequence[LabelledImage], options: Any) -
         seed = 100 + fold + (50 if name == "other seed" else 0)
         network = taught(learnt, CHOICES[name], seed, options, options.folder / f"state-{name}-{fold}")
         maps = maps_of(network.eval(), tested_on(images, out), options)
-        np.savez(target.with_suffix(".npz"), allow_pickle=False, **maps)
+        np.savez(Path(f"{target}.npz"), allow_pickle=False, **maps)
     found = {key: found_in(logits) for key, logits in maps.items()}
     fields = {one.name: found[one.name] for one in tested_on(images, out) if not one.is_crop}
     np.savez_compressed(options.folder / f"found-{name}-{fold}.npz", allow_pickle=False, **fields)
     table = pd.DataFrame(judged(images, found, fold)).assign(choice=name)
-    table.to_csv(target.with_suffix(".csv"), index=False)
+    table.to_csv(Path(f"{target}.csv"), index=False)
     return f"{name}, {fold}: {time.monotonic() - started:.0f} s"
 
 
@@ -284,6 +290,63 @@ def described(table: pd.DataFrame) -> None:
         print(recall.loc[order].round(3).to_string())
 
 
+# ---- counts ----
+
+
+def counted(part: Marked, way: str, choosing: Marked) -> tuple[Floats, Floats]:
+    """Expected mitoses of each patient with their variance; what is amiss in `choosing` is corrected."""
+    threshold, _ = threshold_for_false([choosing], COUNTED_FALSE_PER_MM2)
+
+    def counts(probability: Floats) -> Floats:
+        return probability if way == SUM else (probability >= threshold).astype(np.float64)
+
+    share = counts(choosing.probability).sum() / choosing.truths.sum()
+    each = counts(part.probability) / share
+    varies = each * (1 - part.probability) / share if way == SUM else each / share
+
+    def summed(values: Floats) -> Floats:
+        return np.bincount(part.slide, values, minlength=len(part.truths)).astype(np.float64)
+
+    return summed(each), summed(varies + each)
+
+
+def count_rows(images: Sequence[LabelledImage], options: Any) -> pd.DataFrame:
+    """Of each network, laboratory left out and way to count: how far from the labels it is."""
+    every = [one for one in images if not one.laboratory.endswith("eval-mitoses")]
+    lessons = [
+        (options.folder / f"found-{name}-{fold}.npz", out)
+        for name in (*CHOICES, *MEANS)
+        for fold, out in enumerate(FOLDS)
+    ]
+    rows = []
+    for path, out in [(options.pair, ())] if options.pair else lessons:
+        others = [one for one in every if one.split == "validation" and not belongs(one, *out)]
+        found = dict(np.load(path))
+        found = calibrated(found, fitted_to_fields({FIELDS: others}, found, RADIUS_UM))
+        choosing = marked(others, found, RADIUS_UM)
+        for laboratory in (*out, "MiDeSeC"):
+            left_out = [one for one in every if belongs(one, laboratory)]
+            if left_out:
+                part = marked(left_out, found, RADIUS_UM)
+                rows += [{"laboratory": laboratory} | compared(part, way, choosing) for way in WAYS]
+    return pd.DataFrame(rows)
+
+
+def compared(part: Marked, way: str, choosing: Marked) -> dict[str, Any]:
+    """Bias of the whole; of patients the correlation, and how many 95 % intervals hold the labelled count."""
+    total, variance = counted(part, way, choosing)
+    by_patient = pd.DataFrame({"said": total, "variance": variance, "there": part.truths})
+    by_patient = by_patient.groupby(list(part.patients)).sum()
+    off = (by_patient["said"] - by_patient["there"]).abs()
+    return {
+        "way": way, "said": total.sum(), "labelled": part.truths.sum(),
+        "ratio": total.sum() / part.truths.sum(),
+        "correlation": by_patient["said"].corr(by_patient["there"], method="spearman"),
+        "mean error": off.mean(), "covered": (off <= 1.96 * np.sqrt(by_patient["variance"]) + 0.5).mean(),
+        "patients": len(by_patient),
+    }  # fmt: skip
+
+
 def main() -> None:
     """Parse, teach, tell."""
     parser = argparse.ArgumentParser(
@@ -297,12 +360,20 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--device")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--counts", action="store_true")
+    parser.add_argument("--pair", type=Path, help="counts of what a run has found: its found/start.npz")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.table:
         cohort = read_cohort(options.cohort / "breast.csv")
+        cohort = cohort[cohort["kind"] == "field"] if options.counts else cohort
         reference = read_table(options.cohort / "reference.csv")
         images = read_images(image_sources(cohort, reference), 16.0)
+        if options.counts:
+            groups = count_rows(images, options).groupby(["laboratory", "way"], sort=False)
+            spread = groups["ratio"].agg(lowest="min", highest="max")
+            print(groups.mean().join(spread).round(2).to_string())
+            return
         print(f"{len(images)} images, {sum(len(one.of(MITOSIS)) for one in images)} mitoses", flush=True)
         global _SHARED
         _SHARED = (images, options)

@@ -56,7 +56,9 @@ from metaphase.simulation.config import (
     cohort_cases,
 )
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import ArraySlide, Slide, cut_squares
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_squares
 
 TEST = "test"
 MPP, TILE_MPP = 0.25, 0.5

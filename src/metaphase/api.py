@@ -26,20 +26,20 @@ from metaphase.base.tables import write_table
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
-from metaphase.evaluation import MitosisResult, evaluate_mitoses
+from metaphase.evaluation.mitoses import MitosisResult, evaluate_mitoses
 from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
 from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
-from metaphase.jobs.reference import Registered, register_slides
+from metaphase.jobs.registration import Registered, register_slides
 from metaphase.jobs.results import SlideResult as Result
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
-from metaphase.labels.registration.files import Annotations
+from metaphase.labels.registration.outputs import Annotations
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
-from metaphase.networks.engine import EngineConfig
-from metaphase.slides import WORKING_MPP, Slide, SlideSource, open_slide
-from metaphase.slides.opening import source_of
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.opening import SlideSource, open_slide, source_of
 
 if TYPE_CHECKING:
     from torch import nn

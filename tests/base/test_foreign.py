@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from metaphase.base.config import read_toml
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import LIMITS, check_plain, finite, is_file, parse_json, parsing, raised
 from metaphase.base.provenance import CHECK, facts_of, why_again, write_note
+from metaphase.base.settings import read_toml
 from metaphase.base.sharing.batch import ERRORS, run_batch
 from metaphase.base.tables import Remark, TableError, read_manifest, read_table, require_numbers, write_table
 

@@ -19,7 +19,8 @@ from metaphase.base.provenance import file_fingerprint
 from metaphase.base.remote import RemoteFile, url_of
 from metaphase.base.tables import TableError, read_manifest
 from metaphase.images.tissue.finding import load_tissue
-from metaphase.slides import PyramidFormat, SlideSource, open_slide, write_pyramid
+from metaphase.slides.opening import SlideSource, open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.base.servers import RangeServer, serving
 
 pytest.importorskip("obstore", reason="the extra remote is not installed")

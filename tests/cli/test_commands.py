@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.cli.running import run
 
 

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from metaphase.base.config import config_files
 from metaphase.base.errors import MissingResolutionError, UsageError
 from metaphase.base.provenance import Ingredients
+from metaphase.base.settings import config_files
 from metaphase.cli.main import app
 from metaphase.cli.run import watched
 from metaphase.jobs.stages import Report, Stage, StageState, States, Watch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metaphase.cli.main import main
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from tests.detections.published import drawing, write_asap
 
 Run = Callable[..., tuple[int, str, str]]

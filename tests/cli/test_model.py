@@ -14,7 +14,7 @@ from metaphase.cli.main import app
 from metaphase.networks.cards import bundled_model
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.cli.running import run
 
 CARD = """

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import metaphase as mp
-from metaphase.base.config import qupath_scripts
+from metaphase.base.settings import qupath_scripts
 from metaphase.cli.main import app
 from metaphase.detections.formats.contract import NAMES
 from metaphase.detections.table import BELOW, LOOKALIKE, MITOSIS

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.cli.phh3 import register
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.labels.registration.transform import load_transform
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from tests.labels.registration.slides import MPP, he_slide, moved, nuclei, phh3_slide
 
 TRUE = Similarity(1.0, 0.0, 12.0, -8.0)

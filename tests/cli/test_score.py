@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
 from metaphase.cli.detect import score
-from metaphase.evaluation import evaluate_grade, evaluate_proliferation, tune_count
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+from metaphase.evaluation.tuning import tune_count
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP = 0.25
 SIZES = {"01": 2, "02": 9, "03": 30, "04": 0}

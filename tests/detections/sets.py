@@ -7,7 +7,7 @@ import unicodedata
 import pandas as pd
 from hypothesis import strategies as st
 
-from metaphase.detections import COLUMNS, DetectionSet, detection_set
+from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
 NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=12).filter(
     lambda name: name == name.strip() and name.strip(".")

@@ -19,7 +19,8 @@ import shapely
 from hypothesis import given
 
 from metaphase.base.tables import TableError
-from metaphase.detections import FORMATS, DetectionSet, detection_set, read_detections, write_detections
+from metaphase.detections.files import FORMATS, read_detections, write_detections
+from metaphase.detections.table import DetectionSet, detection_set
 from tests.detections.sets import detection_sets, provenance_set
 from tests.examples import FEW
 from tests.slides.dicoms import write_plain

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.tables import TableError
-from metaphase.detections import read_detections, write_detections
+from metaphase.detections.files import read_detections, write_detections
 from metaphase.detections.table import detection_set
 
 SOUND = {"slide": ["a", "b"], "x": [1.0, 2.0], "y": [3.0, 4.0], "probability": [0.5, 0.9], "label": ["m"] * 2}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.detections import match
-from metaphase.detections.matching import NOBODY, pairs_within
+from metaphase.detections.matching import NOBODY, match, pairs_within
 
 COORDINATES = st.integers(0, 12).map(float)
 RADIUS = 3.0

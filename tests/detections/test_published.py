@@ -12,14 +12,8 @@ import pandas as pd
 import pytest
 
 from metaphase.base.tables import TableError
-from metaphase.detections import (
-    DetectionSet,
-    convert_detections,
-    detection_set,
-    joined,
-    read_detections,
-    write_detections,
-)
+from metaphase.detections.files import convert_detections, joined, read_detections, write_detections
+from metaphase.detections.table import DetectionSet, detection_set
 from tests.detections.published import (
     AREA,
     CIRCLE,

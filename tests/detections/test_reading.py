@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from metaphase.base.tables import TableError
-from metaphase.detections import common_label, read_detections
+from metaphase.detections.files import read_detections
+from metaphase.detections.table import common_label
 
 SLIDERUNNER_SCHEMA = """
 CREATE TABLE Slides (uid INTEGER PRIMARY KEY, filename TEXT, width INTEGER, height INTEGER, directory TEXT);

@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, table_attributes
-from metaphase.detections import (
-    FORMATS,
-    DetectionSet,
-    convert_detections,
-    detection_set,
-    read_detections,
-    write_detections,
-)
+from metaphase.detections.files import FORMATS, convert_detections, read_detections, write_detections
 from metaphase.detections.formats.contract import noted_probability, probability_note
-from metaphase.detections.table import file_stem, identities, slide_of_stem
+from metaphase.detections.table import DetectionSet, detection_set, file_stem, identities, slide_of_stem
 from tests.detections.sets import NAMES, detection_sets, points_by_slide, provenance_set
 from tests.examples import FEW
 from tests.slides.dicoms import write_plain

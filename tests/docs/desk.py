@@ -13,7 +13,8 @@ import pandas as pd
 
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.slides.dicoms import write_series
 
 WIDTH, HEIGHT = 1100, 1100

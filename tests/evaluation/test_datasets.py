@@ -12,8 +12,10 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, read_manifest
-from metaphase.evaluation import BootstrapConfig, evaluate_mitoses, tune_mitoses
 from metaphase.evaluation.datasets import ADAPTERS, import_dataset, read_dataset
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
+from metaphase.evaluation.tuning import tune_mitoses
 from tests.detections.published import AREA, Drawn, write_database
 from tests.detections.test_reading import write_sliderunner
 

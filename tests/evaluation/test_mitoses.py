@@ -12,8 +12,10 @@ import pytest
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import TableError, write_table
-from metaphase.detections import convert_detections
-from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+from metaphase.detections.files import convert_detections
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.reports.evaluation import write_mitosis_report
 from tests.detections.published import drawing, write_asap
 from tests.evaluation.cohorts import MPP, SIDE, write_cohort

@@ -11,8 +11,14 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, write_table
-from metaphase.evaluation import StudyConfig, export_observers, read_observers
-from metaphase.evaluation.observers import judge, plan_study, proportion
+from metaphase.evaluation.observers import (
+    StudyConfig,
+    export_observers,
+    judge,
+    plan_study,
+    proportion,
+    read_observers,
+)
 
 MPP = 0.25
 

@@ -18,16 +18,11 @@ from metaphase.base.errors import UsageError, several
 from metaphase.base.tables import TableError, write_table
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation import (
-    BootstrapConfig,
-    evaluate_grade,
-    evaluate_mitoses,
-    evaluate_proliferation,
-    tune_count,
-    tune_mitoses,
-)
+from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_point, save_point
-from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa
+from metaphase.evaluation.tuning import delta_for_spearman, thetas_for_kappa, tune_count, tune_mitoses
 from metaphase.reports.evaluation import write_agreement_report
 from tests.evaluation.cohorts import write_cohort
 

@@ -23,9 +23,10 @@ import pandas as pd
 from torch import nn
 
 from metaphase.base.arrays import Box
-from metaphase.detections import DetectionSet, Format, ReadContext, WriteContext, detection_set
+from metaphase.detections.formats.contract import Format, ReadContext, WriteContext
+from metaphase.detections.table import DetectionSet, detection_set
 from metaphase.networks.cards import NetworkSpec
-from metaphase.slides import Level, Resolution, Slide, SlideBackend, SlideInfo
+from metaphase.slides.contract import Level, Resolution, Slide, SlideBackend, SlideInfo
 
 
 class NpySlide(Slide):

@@ -20,16 +20,12 @@ from metaphase.base import foreign
 from metaphase.base.errors import ModelError
 from metaphase.base.tables import TableError
 from metaphase.cli.main import app
-from metaphase.detections import (
-    detection_set,
-    format_of,
-    known_formats,
-    read_detections,
-    write_detections,
-)
+from metaphase.detections.files import format_of, known_formats, read_detections, write_detections
+from metaphase.detections.table import detection_set
 from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
-from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig
 from tests.cli.running import run
 from tests.extension import example_package
 from tests.jobs.conftest import he_slide

@@ -53,7 +53,7 @@ PRELOADED = (
     "metaphase.reports.evaluation", "metaphase.evaluation", "sqlite3", "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
     "metaphase.base.sharing.crews", "metaphase.jobs.calibration", "metaphase.jobs.reference",
-    "metaphase.jobs.reference", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
+    "metaphase.jobs.registration", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 WIDTH, HEIGHT = 500, 400
 

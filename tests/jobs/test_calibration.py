@@ -24,11 +24,12 @@ from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.jobs.slide_review import apply_review, log_of
-from metaphase.labels.observers import AnswerStore, load_project
 from metaphase.labels.observers.positions import position_name
+from metaphase.labels.observers.project import load_project
+from metaphase.labels.observers.store import AnswerStore
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
-from metaphase.slides import SlideSource
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.slides.opening import SlideSource
 from tests.jobs.conftest import tiny_model
 
 SAMPLED = SampleConfig(answers=40, squares=4, square_um=64)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.pairs import FIELDS, PairConfig, chosen_pair, floor_for, validation_groups
 from metaphase.jobs.stages import run_stages, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
@@ -141,6 +141,8 @@ def test_a_pair_goes_on_and_the_best_of_three_is_delivered(finished: Path, tmp_p
 
 def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "again")
+    slides = pd.read_csv(finished / "manifest.csv")
+    slides[slides["split"] != "train"].to_csv(tmp_path / "again" / "manifest.csv", index=False)
     start = finished / "work" / "model" / "tiny.safetensors"
     settings = config(tmp_path / "again", start=str(start), student_steps=0, most_false_per_mm2=9.0)
     chain = chain_of(settings, tmp_path / "again" / "points", "cpu")

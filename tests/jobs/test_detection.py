@@ -15,19 +15,20 @@ import tifffile
 from PIL import Image
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs import searching
+from metaphase.jobs import journal
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import SlideSource, open_slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.base.servers import serving
 from tests.jobs.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide
 
@@ -265,15 +266,15 @@ def test_a_full_disk_is_said_and_resumed(
     whole: SlideOutcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add, calls = searching.TileJournal.add, []
+    add, calls = journal.TileJournal.add, []
 
-    def full(self: searching.TileJournal, tile: int, points: searching.Peaks) -> None:
+    def full(self: journal.TileJournal, tile: int, points: journal.Peaks) -> None:
         calls.append(tile)
         if len(calls) == 4:
             raise OutputError("cannot write (No space left on device)", path=self.path)
         add(self, tile, points)
 
-    monkeypatch.setattr(searching.TileJournal, "add", full)
+    monkeypatch.setattr(journal.TileJournal, "add", full)
     with pytest.raises(OutputError, match="No space"):
         detected(he_slide, tmp_path, detector, CONFIG)
     monkeypatch.undo()

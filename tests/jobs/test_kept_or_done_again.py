@@ -19,14 +19,14 @@ import tifffile
 
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue.finding import TissueMask, TissueSource, find_tissue, save_tissue
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
 from metaphase.jobs.counting import count_cohort, count_point, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide, slide_states
-from metaphase.jobs.experiments import Experiments
+from metaphase.jobs.experiments.running import Experiments
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig, SplitSearch, TileSearch
 from metaphase.jobs.stages import silent, stage_states
@@ -34,8 +34,11 @@ from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, run_config, students
 from metaphase.jobs.training.run import run_chain, run_table
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig
-from metaphase.slides import ArraySlide, Slide, SlideSource, open_slide
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 

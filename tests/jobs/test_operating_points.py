@@ -21,7 +21,9 @@ from metaphase.detections.points import (
     paper_points,
     points_of,
 )
-from metaphase.evaluation import MatchingConfig, cohort, evaluate_mitoses
+from metaphase.evaluation import comparison
+from metaphase.evaluation.marks import MatchingConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs import counting
@@ -31,8 +33,10 @@ from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
 from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, find_detections
-from metaphase.slides import SlideSource, open_slide
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.networks.engine.streaming import find_detections
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.jobs.conftest import tiny_model
 
 MITOSES = OperatingPoint(
@@ -323,6 +327,6 @@ def test_a_slide_without_a_file_is_looked_for_nowhere(
     """Neither in the current folder, which costs a look at all its files for each slide."""
     table = tmp_path / "points.csv"
     table.write_text("slide,x,y\na,1,1\nb,2,2\n")
-    for module in (counting, cohort):
+    for module in (counting, comparison):
         monkeypatch.setattr(module, "is_slide_there", lambda path: pytest.fail(f"looked at {path}"))
     assert [case.slide for case in read_cases([table], mpp=0.25)] == [None, None]

@@ -16,7 +16,8 @@ from metaphase.base.sharing.batch import run_batch
 from metaphase.base.tables import read_table, write_table
 from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import FORMATS, DetectionSet, read_detections, write_detections
+from metaphase.detections.files import FORMATS, read_detections, write_detections
+from metaphase.detections.table import DetectionSet
 from metaphase.jobs import cohort as cohort_module
 from metaphase.jobs import slide_review as reviewing
 from metaphase.jobs.cohort import CohortSlide, write_cohort
@@ -34,12 +35,12 @@ from metaphase.jobs.slide_review import (
     reviewed_truth,
     withdraw_review,
 )
-from metaphase.jobs.training.cohort import read_points
+from metaphase.jobs.training.sources import read_points
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.labels.observers.store import AnswerLog
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
-from metaphase.slides import SlideSource
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.slides.opening import SlideSource
 from tests.slides.dicoms import write_plain
 from tests.slides.images import blob_image
 from tests.web.results import MPP, THRESHOLD, spread_positions, write_result, write_sparse_slide

@@ -27,7 +27,7 @@ from metaphase.networks.checkpoints import load_model
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
 
 STAGES = [

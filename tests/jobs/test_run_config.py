@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from metaphase.base.config import config_files
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import config_files
 from metaphase.jobs.training.config import read_run_config, run_config
 
 CONFIGS = config_files()["paper"].parent
@@ -76,14 +76,15 @@ def test_lists_and_whole_numbers_become_what_fields_declare() -> None:
         ({"students": {"gammas": [0.5, 0.5]}}, "students.gammas"),
         ({"students": {"answers": "augmented"}}, r"\[students\] has no setting answers"),
         ({"test": {"floor": 1.5}}, "1.5"),
-        ({"training": {"family": "residual"}}, "no network 'residual' with normalisation 'none'"),
-        ({"training": {"family": "swift", "normalisation": "batch"}}, "no network 'swift'"),
+        ({"training": {"normalisation": "group"}}, "training.normalisation is 'group'. Give 'none'"),
+        ({"training": {"family": "lite"}}, r"\[training\] has no setting family"),
         ({"training": {"stain_mix": 1.5}}, "stain_mix = 1.5"),
         ({"training": {"seams": 0.5}}, r"\[training\] has no setting seams"),
         ({"training": {"stain_mix": 0.5, "augment": ""}}, "needs augmentation"),
         ({"sets": {"validation_positives": 2.0}}, "validation_positives is 2.0"),
-        ({"students": {"epochs": 0}}, "students.epochs is 0"),
-        ({"experiments": {"recipes": ["R"]}}, "recipes"),
+        ({"students": {"epochs": 3}}, r"\[students\] has no setting epochs"),
+        ({"experiments": {"recipes": ["R"]}}, r"recipes is \['R'\]. Give a list\[str, str\]"),
+        ({"dense": {"gammas": [1, "wide"]}}, r"dense.gammas is \[1, 'wide'\]. Give a number"),
         ({"simulate": {"cases": 3}}, "a manifest and simulated slides"),
         ({"cohort": {}}, "names no slides"),
         ({"reference": {"source": "guess", "table": "x.csv"}}, "reference.source is 'guess'"),

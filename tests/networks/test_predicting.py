@@ -13,10 +13,10 @@ import metaphase as mp
 from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.detector import Detector, ReadyDetector, plain_detector
-from metaphase.networks.engine import EngineConfig, PeakConfig, find_detections
 from metaphase.networks.engine.layers import PatchNetwork
-from metaphase.networks.engine.settings import Second
-from metaphase.slides import ArraySlide
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.streaming import find_detections
+from metaphase.slides.backends import ArraySlide
 from tests.networks.engine.networks_made import lite_network, plain_probabilities, random_network, texture
 
 CPU = EngineConfig(device="cpu", precision="float32")

@@ -16,7 +16,8 @@ from metaphase.counting.clinical import Count, SlideCount, count_slide
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
-from metaphase.slides import ArraySlide, Level, Resolution, Slide, SlideInfo
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Level, Resolution, Slide, SlideInfo
 
 VOID = {"meta", "img", "input", "br", "link"}
 CARD = {

@@ -17,7 +17,8 @@ from metaphase.base.errors import OutputError
 from metaphase.base.tables import TableError
 from metaphase.cli.main import app
 from metaphase.counting.clinical import count_slide
-from metaphase.detections import DetectionSet, read_detections, write_detections
+from metaphase.detections.files import read_detections, write_detections
+from metaphase.detections.table import DetectionSet
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region

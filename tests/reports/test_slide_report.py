@@ -20,7 +20,7 @@ from metaphase.counting.specimen import CountConfig
 from metaphase.reports.pages import count_text, number, percent
 from metaphase.reports.slide import slide_page, write_slide_report
 from metaphase.reports.slide.pictures import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 from tests.reports.slide_report_samples import (
     CARD,
     HugeSlide,

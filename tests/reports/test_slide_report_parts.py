@@ -34,7 +34,7 @@ from metaphase.reports.slide.pictures import (
     histogram_of,
     outline_path,
 )
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 from tests.reports.slide_report_samples import full_tissue, noisy_slide, page_of, random_points, result_for
 
 probabilities = st.lists(st.floats(0, 1), max_size=300)

@@ -15,7 +15,7 @@ from metaphase.simulation import cohort
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import Displacement, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 
 SMALL = SimulationConfig(
     cases=2, centres=2, width=700, height=500, seed=1, workers=1, mitoses_per_mm2=(80, 100)

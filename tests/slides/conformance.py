@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import RegionError
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from tests.slides.images import BLOBS
 
 Image = npt.NDArray[np.uint8]

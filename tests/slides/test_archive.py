@@ -17,8 +17,8 @@ from metaphase.base.errors import SlideError, UsageError
 from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.slides import archive as archives
-from metaphase.slides import open_slide
 from metaphase.slides.archive import AUTHORISATION, Archive, find_slides, parts_of, store_results
+from metaphase.slides.opening import open_slide
 from tests.jobs.conftest import he_slide, tiny_model  # noqa: F401
 from tests.slides.archives import ORTHANC, SmallServer, orthanc, small_server
 from tests.slides.dicoms import write_plain, write_series

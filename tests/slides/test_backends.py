@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from metaphase.base.arrays import Box
-from metaphase.slides import ArraySlide, Slide, open_slide
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import open_slide
 from tests.slides.conformance import Image, SlideConformance
 from tests.slides.images import blob_image, noise_image, write_tiff
 

@@ -17,9 +17,11 @@ from PIL import Image
 from wsidicom.codec import JpegSettings
 
 from metaphase.base.arrays import Box
-from metaphase.slides import ArraySlide, open_slide, plan_tiles, read_tiles
+from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError
 from metaphase.slides.damage import check_jpeg, odd_parts
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import plan_tiles, read_tiles
 from tests.slides.dicoms import TILE_PX, write_series
 from tests.slides.images import write_tiff
 

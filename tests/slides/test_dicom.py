@@ -15,7 +15,8 @@ from wsidicom.codec import Jpeg2kSettings, JpegLsSettings, JpegSettings
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MissingResolutionError, SlideError
 from metaphase.jobs.cohort import named_slides
-from metaphase.slides import Slide, SlideSource, open_slide
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.slides import test_backends
 from tests.slides.conformance import Image
 from tests.slides.dicoms import TILE_PX, write_plain, write_series

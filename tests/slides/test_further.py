@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import SlideError, UsageError
-from metaphase.slides import Slide, SlideSource, open_slide
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.slides.conformance import Image, SlideConformance
 from tests.slides.images import blob_image
 

@@ -15,7 +15,7 @@ import tifffile
 
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import LIMITS
-from metaphase.slides import SlideSource, open_slide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.slides.images import noise_image, write_tiff
 
 

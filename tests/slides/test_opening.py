@@ -17,8 +17,10 @@ from PIL import Image as PillowImage
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
-from metaphase.slides import ArraySlide, PyramidFormat, open_slide, plan_tiles, write_pyramid
-from metaphase.slides.backends import GIVE_MPP, filled_bounds, ome_mpp
+from metaphase.slides.backends import GIVE_MPP, ArraySlide, filled_bounds, ome_mpp
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import plan_tiles
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
 
 

@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import MetaphaseError, SlideError
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, detect_tiles, plan_detection
-from metaphase.slides import (
-    ArraySlide,
-    PyramidFormat,
-    TileProcesses,
-    open_slide,
-    plan_tiles,
-    read_tiles,
-    write_pyramid,
-)
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import detect_tiles, plan_detection
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import TileProcesses, plan_tiles, read_tiles
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.networks.engine.networks_made import lite_network, texture
 
 

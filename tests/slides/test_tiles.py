@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as st_np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError, UsageError
-from metaphase.slides import ArraySlide, MaskGrid, plan_tiles, read_tiles
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.tiles import MaskGrid, plan_tiles, read_tiles
 from tests.slides.images import blob_image, noise_image
 
 regions = st.builds(Box, st.integers(0, 500), st.integers(0, 500), st.integers(1, 2000), st.integers(1, 2000))

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import OutputError, UsageError
-from metaphase.slides import PyramidFormat, open_slide, write_pyramid
+from metaphase.slides.opening import open_slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.slides.images import blob_image, halved, noise_image
 
 

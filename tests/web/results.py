@@ -14,12 +14,13 @@ import pandas as pd
 from metaphase.base.tables import write_table
 from metaphase.counting.clinical import count_slide
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import MITOSIS, DetectionSet, write_detections
+from metaphase.detections.files import write_detections
+from metaphase.detections.table import MITOSIS, DetectionSet
 from metaphase.images.tissue.finding import TissueMask, save_tissue
 from metaphase.jobs.results import SCHEMA
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.labels.registration.transform import Transform, save_transform
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP = 0.25
 TILE_PX = 512

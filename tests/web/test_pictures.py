@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from metaphase.labels.observers.project import Project, load_project
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 from metaphase.web.labelling import SIDE_PX, CropMaker
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.jobs.results import load_result
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 from metaphase.web import viewing
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TILE_PX, TileMaker, ViewedSlide, viewed_slides

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from metaphase.detections import read_detections
+from metaphase.detections.files import read_detections
 from metaphase.jobs.results import load_result
 from metaphase.jobs.slide_review import apply_review
 from tests.web.results import (

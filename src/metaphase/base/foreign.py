@@ -6,8 +6,8 @@ file leaves it, and takes bytes, JSON and numbers from here.
 Backends, formats and networks of other packages (`plugins`) are entry points of theirs, and there wherever
 ours are:
 
-    [project.entry-points."metaphase.slides"]      # a `metaphase.slides.SlideBackend`
-    [project.entry-points."metaphase.formats"]     # a `metaphase.detections.Format`
+    [project.entry-points."metaphase.slides"]      # a `slides.contract.SlideBackend`
+    [project.entry-points."metaphase.formats"]     # a `detections.formats.contract.Format`
     [project.entry-points."metaphase.networks"]    # a function that builds a network of a `NetworkSpec`
 """
 

@@ -127,7 +127,7 @@ def detect(
     from metaphase.jobs.detection import detect_cohort, slide_states
     from metaphase.jobs.searching import DetectionConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
-    from metaphase.networks.engine import EngineConfig
+    from metaphase.networks.engine.settings import EngineConfig
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
@@ -262,7 +262,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
-    from metaphase.detections import convert_detections
+    from metaphase.detections.files import convert_detections
 
     done = convert_detections(
         inputs,

@@ -81,7 +81,9 @@ def mitoses(
     as_json: console.Json = False,
 ) -> None:
     """Are the mitoses in the right positions? Precision, recall, F1, average precision, FROC."""
-    from metaphase.evaluation import BootstrapConfig, MatchingConfig, evaluate_mitoses
+    from metaphase.evaluation.marks import MatchingConfig
+    from metaphase.evaluation.metrics import BootstrapConfig
+    from metaphase.evaluation.mitoses import evaluate_mitoses
     from metaphase.reports.evaluation import write_mitosis_report
 
     rules = MatchingConfig(
@@ -114,7 +116,8 @@ def _add_agreement(task: str, about: str) -> None:
         bootstrap: Bootstrap = 1000,
         as_json: console.Json = False,
     ) -> None:
-        from metaphase.evaluation import BootstrapConfig, evaluate_grade, evaluate_proliferation
+        from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+        from metaphase.evaluation.metrics import BootstrapConfig
         from metaphase.reports.evaluation import write_agreement_report
 
         result = (evaluate_grade if task == "grade" else evaluate_proliferation)(
@@ -148,7 +151,8 @@ def tune_mitoses_command(
     as_json: console.Json = False,
 ) -> None:
     """Choose delta for single mitoses, the probability threshold with the highest F1."""
-    from metaphase.evaluation import MatchingConfig, tune_mitoses
+    from metaphase.evaluation.marks import MatchingConfig
+    from metaphase.evaluation.tuning import tune_mitoses
 
     rules = MatchingConfig(radius_um=radius_um, method=matching.value, missing_as_empty=missing_as_empty)
     _show_tuned(
@@ -171,7 +175,7 @@ def _add_count_tuning(name: str, parts: tuple[CountPart, ...], about: str) -> No
         paper: console.Paper = False,
         as_json: console.Json = False,
     ) -> None:
-        from metaphase.evaluation import tune_count
+        from metaphase.evaluation.tuning import tune_count
 
         tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
         _show_tuned(tuned, as_json)
@@ -272,7 +276,7 @@ def export(
     mpp: console.Mpp = None,
 ) -> None:
     """Write shuffled patches of detections and distractors, and an answer sheet."""
-    from metaphase.evaluation import StudyConfig, export_observers
+    from metaphase.evaluation.observers import StudyConfig, export_observers
 
     study = export_observers(
         detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
@@ -294,7 +298,7 @@ def read(
     as_json: console.Json = False,
 ) -> None:
     """Precision according to the observers, and the F1 that follows from it."""
-    from metaphase.evaluation import read_observers
+    from metaphase.evaluation.observers import read_observers
 
     results = read_observers(key, answers, recall=recall)
     if as_json:

@@ -86,7 +86,7 @@ class Command(TyperCommand):
 def _plainly_shown(param: Any) -> Any:
     """The parameter; lists are shown as `<path>...`, flags take nothing, and formats are those there are."""
     if "of formats}" in (getattr(param, "help", None) or ""):
-        from metaphase.detections import format_titles, known_formats
+        from metaphase.detections.files import format_titles, known_formats
 
         names = {"{titles of formats}": format_titles(), "{names of formats}": ", ".join(known_formats())}
         for word, said in names.items():

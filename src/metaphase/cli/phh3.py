@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import read_settings
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import read_settings
 from metaphase.cli import console
 from metaphase.cli.train import report_training, watcher
 from metaphase.cli.view import Port, announce
@@ -408,8 +408,8 @@ def register(
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
-    from metaphase.jobs.reference import register_slides
-    from metaphase.labels.registration.files import Annotations
+    from metaphase.jobs.registration import register_slides
+    from metaphase.labels.registration.outputs import Annotations
     from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides.opening import sources_with
 

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import config_files, config_line, copy_files, qupath_scripts
+from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
 from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
 
 if TYPE_CHECKING:

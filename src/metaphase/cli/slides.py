@@ -12,8 +12,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.config import read_settings
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.settings import read_settings
 from metaphase.cli import console
 from metaphase.cli.console import Mpp, Slide, say
 
@@ -231,7 +231,7 @@ def deconvolve(
     """Write a picture of each stain of a slide or image."""
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
     from metaphase.images.stain.pictures import write_stain_pictures
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import open_slide
 
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
     with open_slide(slide) as opened:
@@ -299,7 +299,7 @@ def standardise(
 
 def _template(path: Path | None, seed: int) -> Template | None:
     from metaphase.images.stain.standardisation import Template, template_of_slide
-    from metaphase.slides import open_slide
+    from metaphase.slides.opening import open_slide
 
     if path is None:
         return None

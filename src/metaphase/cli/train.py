@@ -33,8 +33,8 @@ def train(
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
     """
-    from metaphase.networks.training.config import read_config
     from metaphase.networks.training.loop import train as train_network
+    from metaphase.networks.training.protocol import read_config
 
     settings = read_config(config)
     with progress_bar() as bar:
@@ -198,7 +198,7 @@ def bench(
     """Measure decoding, detector and both together, and say how long a slide will take."""
     from metaphase.jobs.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
-    from metaphase.networks.engine import EngineConfig
+    from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
     config = EngineConfig(

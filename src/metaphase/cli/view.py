@@ -346,7 +346,7 @@ def export_truth(
     ] = None,
 ) -> None:
     """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
-    from metaphase.detections import write_detections
+    from metaphase.detections.files import write_detections
     from metaphase.jobs.results import load_results
     from metaphase.jobs.slide_review import reviewed_truth
 

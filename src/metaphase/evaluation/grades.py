@@ -25,7 +25,7 @@ from metaphase.base.tables import (
 )
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.cohort import MANIFEST_NAME, Cohort
+from metaphase.evaluation.comparison import MANIFEST_NAME, Cohort
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
 from metaphase.evaluation.mitoses import group_values
 from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point

@@ -18,11 +18,10 @@ from shapely.geometry.base import BaseGeometry
 from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import UsageError, require
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
-from metaphase.detections import Method, match
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.qupath import features
-from metaphase.detections.matching import NOBODY
-from metaphase.evaluation.cohort import Cohort, Comparison
+from metaphase.detections.matching import NOBODY, Method, match
+from metaphase.evaluation.comparison import Cohort, Comparison
 
 # ---- when a detection counts as a truth found ----
 

@@ -14,9 +14,9 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
-from metaphase.detections import detection_files, read_detections
+from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.cohort import Cohort, Comparison, Field, compare, load_truth
+from metaphase.evaluation.comparison import Cohort, Comparison, Field, compare, load_truth
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,

@@ -19,12 +19,15 @@ from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, req
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
-from metaphase.detections import LOOKALIKE, MITOSIS, detection_files, read_detections
+from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import PAPER_POINTS
-from metaphase.evaluation.cohort import Cohort, load_cohort
+from metaphase.detections.table import LOOKALIKE, MITOSIS
+from metaphase.evaluation.comparison import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
 from metaphase.evaluation.operating_points import stated_point
-from metaphase.slides import Slide, cut_square, open_slide
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import cut_square
 
 # ---- the observer study ----
 

@@ -20,7 +20,6 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.tables import TableError, named, table_attributes
-from metaphase.detections import IGNORE, MITOSIS, DetectionSet, detection_set
 from metaphase.detections.points import (
     SHARED_BY_POINTS,
     OperatingPoint,
@@ -31,8 +30,8 @@ from metaphase.detections.points import (
     points_of,
     refuse_two_searches,
 )
-from metaphase.detections.table import OPERATING_POINTS, SUMMARY
-from metaphase.evaluation.cohort import Cohort, compare, completed
+from metaphase.detections.table import IGNORE, MITOSIS, OPERATING_POINTS, SUMMARY, DetectionSet, detection_set
+from metaphase.evaluation.comparison import Cohort, compare, completed
 from metaphase.evaluation.marks import Marked, MatchingConfig, mark, merged, point_regions
 from metaphase.evaluation.metrics import (
     BootstrapConfig,

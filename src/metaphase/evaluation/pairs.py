@@ -18,9 +18,9 @@ from scipy.special import expit, log_expit, logit
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
-from metaphase.detections import IGNORE, MITOSIS, match
-from metaphase.detections.matching import NOBODY
+from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
+from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import (
     BootstrapConfig,

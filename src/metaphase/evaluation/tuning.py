@@ -16,9 +16,9 @@ import pandas as pd
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, named
-from metaphase.detections import detection_files
+from metaphase.detections.files import detection_files
 from metaphase.detections.points import SHARED_BY_POINTS, OperatingPoint
-from metaphase.evaluation.cohort import Cohort
+from metaphase.evaluation.comparison import Cohort
 from metaphase.evaluation.grades import (
     GRADES,
     is_same_threshold,

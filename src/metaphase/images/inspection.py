@@ -16,9 +16,8 @@ from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError
 from metaphase.images.stain.deconvolution import channel_mean, optical_density, rgb_uint8, stained_density
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.slides import WORKING_MPP, Slide
 from metaphase.slides.backends import CHECK_MPP
-from metaphase.slides.contract import KINDS, UNDECODABLE, Flaw
+from metaphase.slides.contract import KINDS, UNDECODABLE, WORKING_MPP, Flaw, Slide
 from metaphase.slides.damage import odd_parts
 
 # ---- the colour of empty glass ----

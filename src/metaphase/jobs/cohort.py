@@ -40,9 +40,8 @@ from metaphase.base.tables import (
     write_table,
 )
 from metaphase.counting.clinical import COLUMNS, counts_row
-from metaphase.detections import DetectionSet, joined, write_detections
-from metaphase.detections.files import result_folders
-from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
+from metaphase.detections.files import joined, result_folders, write_detections
+from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
 from metaphase.images.tissue.finding import TissueSource, find_tissue, save_overlay, save_tissue
 from metaphase.jobs.results import CANDIDATES, REPORT, SCHEMA, SlideResult, load_result
 from metaphase.reports.pages import render

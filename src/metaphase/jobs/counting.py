@@ -17,15 +17,22 @@ from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig, at_point
-from metaphase.detections import LOOKALIKE, MITOSIS, DetectionSet, joined, read_detections
-from metaphase.detections.files import detection_files, result_folders
+from metaphase.detections.files import detection_files, joined, read_detections, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
-from metaphase.detections.table import COUNTED, IGNORE, OPERATING_POINTS, REVIEWED
-from metaphase.evaluation.cohort import Cohort, cohort_of, load_cohort
+from metaphase.detections.table import (
+    COUNTED,
+    IGNORE,
+    LOOKALIKE,
+    MITOSIS,
+    OPERATING_POINTS,
+    REVIEWED,
+    DetectionSet,
+)
+from metaphase.evaluation.comparison import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
 from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results
-from metaphase.slides import SlideSource, is_slide_there
+from metaphase.slides.opening import SlideSource, is_slide_there
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,18 @@ from metaphase.counting.calibration import atypical_share
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings
 from metaphase.counting.sites import SiteProfile, save_profile
 from metaphase.counting.specimen import CountConfig, specimen
-from metaphase.detections import DetectionSet, write_detections
+from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import UsedPoints
-from metaphase.detections.table import ATYPICAL, CHANCE, COUNTED, DETECTIONS, LISTED, OPERATING_POINTS
+from metaphase.detections.table import (
+    ATYPICAL,
+    CHANCE,
+    COUNTED,
+    DETECTIONS,
+    LISTED,
+    OPERATING_POINTS,
+    DetectionSet,
+)
 from metaphase.images.inspection import (
     DAMAGED,
     Quality,
@@ -50,6 +58,7 @@ from metaphase.images.inspection import (
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import OTHERWISE, CohortSlide, write_cohort
 from metaphase.jobs.counting import counted_at
+from metaphase.jobs.journal import read_probabilities
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
@@ -70,7 +79,7 @@ from metaphase.jobs.results import (
     tissue_files,
     write_summary,
 )
-from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch, read_probabilities
+from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch
 from metaphase.jobs.slide_review import apply_review
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions

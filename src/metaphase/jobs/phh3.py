@@ -13,7 +13,7 @@ from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
 from metaphase.labels.phh3.cases import search_case
 from metaphase.labels.phh3.networks import Classifier, classify_case
 from metaphase.labels.phh3.survey import BrownConfig
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 Result = TypeVar("Result")
 CALLED = {"cnn1": "objects", "cnn2": "mitoses"}

@@ -15,19 +15,14 @@ from metaphase.images.tissue.finding import find_tissue
 from metaphase.jobs.stages import Report, silent
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.detector import ReadyDetector
-from metaphase.networks.engine import PeakConfig, detect_tiles, plan_detection
+from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.engine.streaming import detect_tiles, plan_detection
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides import (
-    PyramidFormat,
-    Slide,
-    SlideSource,
-    Tile,
-    TilePlan,
-    open_slide,
-    read_tiles,
-    write_pyramid,
-)
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource, open_slide
+from metaphase.slides.tiles import Tile, TilePlan, read_tiles
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 PIECE_PX, FORMAT_TILE_PX = 1536, 512
 """Side of the simulated tissue of which the slide to measure is made, and of its tiles."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,8 +23,7 @@ import pandas as pd
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained
-from metaphase.base.foreign import read_json
-from metaphase.base.provenance import FileContent, Ingredients, facts_of
+from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
@@ -44,9 +42,9 @@ from metaphase.base.tables import (
     stated_number,
     write_table,
 )
-from metaphase.detections import DetectionSet, read_detections
-from metaphase.detections.files import known_formats
-from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
+from metaphase.detections.files import known_formats, read_detections
+from metaphase.detections.table import DetectionSet
+from metaphase.jobs.stages import Facts
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
@@ -64,13 +62,12 @@ from metaphase.labels.reference import (
     read_reference,
     write_reference,
 )
-from metaphase.labels.registration.files import Annotations, register_to_folder, save_registration_picture
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, save_registration_picture
 from metaphase.labels.registration.similarity import RegistrationConfig
-from metaphase.labels.registration.transform import Transform, load_transform, save_transform
-from metaphase.slides import SlideSource, open_slide
+from metaphase.labels.registration.transform import save_transform
+from metaphase.slides.opening import SlideSource, open_slide
 
 PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
-TRANSFORM, PICTURE = "transform.json", "registration.png"
 CASES, MANIFEST, DECISIONS = "cases.csv", "manifest.csv", "decisions.csv"
 REVIEW = "review"
 """Folder of the workspace in which the review page keeps its answers."""
@@ -243,7 +240,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
     there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
     again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
     if again:
-        _position(pair, folder, found, config, record)
+        _register(pair, folder, found, config, record)
     placed = facts_of(folder / PLACED_NOTE)
     table = decide(read_table(folder / PLACED), placed["he_mpp"], config.reference)
     write_reference(folder, table, shapes=True)
@@ -253,7 +250,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
     return CaseResult(pair.case, status, reason, len(table), int(table["accepted"].sum()), again)
 
 
-def _position(
+def _register(
     pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced
 ) -> None:
     """Register the pair and write what came out, the note last."""
@@ -419,94 +416,3 @@ def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResu
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
     fit = [one.status == "done" for one in results]
     write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
-
-
-# ---- one pair of slides: `metaphase register` ----
-
-
-SUMMARY = "summary.json"
-OF_POINTS, OF_ANNOTATIONS = ("points.parquet", "points.csv", "points.geojson"), "annotations.geojson"
-"""Files of what was given; annotations are left out where the registration cannot be relied on."""
-
-
-@dataclass(frozen=True)
-class PairRegistered(Ingredients, stage="registration", schema=3):
-    """What decides the registration of a pair, and what is carried over with it."""
-
-    he: SlideSource
-    phh3: SlideSource
-    points: FileContent | None
-    annotations: FileContent | None
-    drawn_on: str
-    config: RegistrationConfig
-    accept_doubtful: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Registered:
-    """The folder of a pair, as `metaphase register` left it."""
-
-    folder: Path
-    summary: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def verdict(self) -> str:
-        """`reliable`, `doubtful` or `failed`; the summary's `reasons` tell why."""
-        return str(self.summary["verdict"])
-
-    @cached_property
-    def transform(self) -> Transform:
-        """Positions of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
-        return load_transform(self.folder / TRANSFORM)
-
-    @cached_property
-    def points(self) -> pd.DataFrame:
-        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
-        return read_table(self.folder / OF_POINTS[0])
-
-
-def register_slides(
-    he: SlideSource,
-    phh3: SlideSource,
-    folder: str | Path,
-    *,
-    points: str | Path | None = None,
-    annotations: Annotations | None = None,
-    config: RegistrationConfig | None = None,
-    accept_doubtful: bool = False,
-) -> tuple[dict[str, Any], States]:
-    """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
-
-    The files are those of `metaphase.labels.registration.register_to_folder`.
-    """
-    folder, config = Path(folder), config or RegistrationConfig()
-
-    def work(_report: Report) -> Facts:
-        for name in (*OF_POINTS, OF_ANNOTATIONS):
-            with explained(folder / name):
-                (folder / name).unlink(missing_ok=True)
-        with he.open() as first, phh3.open() as second:
-            summary = register_to_folder(
-                first,
-                second,
-                folder,
-                points=points,
-                annotations=annotations,
-                config=config,
-                accept_doubtful=accept_doubtful,
-            )
-        return {"verdict": summary["verdict"]}
-
-    made_from = PairRegistered(
-        he,
-        phh3,
-        None if points is None else FileContent(Path(points)),
-        None if annotations is None else FileContent(annotations.path),
-        "" if annotations is None else annotations.drawn_on,
-        config,
-        accept_doubtful,
-    )
-    writes = (SUMMARY, TRANSFORM, "registration.png", *(OF_POINTS if points is not None else ()))
-    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from, sealed=True)
-    states = settled(run_stages([stage], folder))
-    return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states

@@ -28,13 +28,12 @@ from metaphase.counting.calibration import CalibratedCount
 from metaphase.counting.clinical import Count, ShownGrade, counts_in
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import known_formats
-from metaphase.detections.files import result_folders
+from metaphase.detections.files import known_formats, result_folders
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
 from metaphase.images.tissue.finding import TissueMask, load_tissue
 from metaphase.labels.observers.positions import Share
 from metaphase.reports.pages import jpeg_uris, render
-from metaphase.slides import SlideSource, is_slide_there
+from metaphase.slides.opening import SlideSource, is_slide_there
 
 SCHEMA = 2
 """Of summary.json: raised when its keys change their meaning."""

@@ -28,8 +28,7 @@ from metaphase.base.tables import Remark, named, read_table, write_table
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_in
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections import MITOSIS, DetectionSet, read_detections, write_detections
-from metaphase.detections.files import result_folders
+from metaphase.detections.files import read_detections, result_folders, write_detections
 from metaphase.detections.matching import match
 from metaphase.detections.table import (
     COUNTED,
@@ -37,10 +36,12 @@ from metaphase.detections.table import (
     IGNORE,
     LISTED,
     LOOKALIKE,
+    MITOSIS,
     OPERATING_POINTS,
     REVIEWED,
     REVIEWERS,
     SUMMARY,
+    DetectionSet,
 )
 from metaphase.detections.table import MACHINE as PROBABILITY
 from metaphase.jobs.cohort import INDEX, write_cohort

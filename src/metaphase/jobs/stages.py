@@ -28,7 +28,6 @@ from metaphase.base.provenance import (
     why_again,
     write_note,
 )
-from metaphase.reports.pages import StageRow
 
 Facts = dict[str, Any]
 """Plain values worth knowing about what a stage made."""
@@ -118,14 +117,6 @@ def settled(states: States) -> States:
 
 def _nothing(_report: Report) -> Facts:
     return {}
-
-
-def stage_rows(states: States) -> list[StageRow]:
-    """The stages as pages show them."""
-    return [
-        StageRow(state.stage.name, state.stage.about, state.status, state.seconds, state.facts)
-        for state in states
-    ]
 
 
 def run_stages(

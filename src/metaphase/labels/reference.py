@@ -22,13 +22,14 @@ from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
-from metaphase.detections import DetectionSet
-from metaphase.labels.registration.files import points_geojson
+from metaphase.detections.table import DetectionSet
+from metaphase.labels.registration.outputs import points_geojson
 from metaphase.labels.registration.pair import Registration, register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
-from metaphase.slides import Slide, cut_square
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_square
 
 # ---- what can be wrong with a reference standard ----
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase.base.config import blamed, read_toml, refuse_unknown
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
+from metaphase.base.settings import blamed, read_toml, refuse_unknown
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
 

@@ -31,10 +31,12 @@ from metaphase.networks.cards import (
     vouched_card,
     warnings_about,
 )
-from metaphase.networks.engine import EngineConfig, PeakConfig, TileEngine, whole_map
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
-from metaphase.networks.engine.settings import Calibration, Second
-from metaphase.slides import WORKING_MPP, ArraySlide, TileProcesses
+from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.streaming import TileEngine, whole_map
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import WORKING_MPP
+from metaphase.slides.tiles import TileProcesses
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,7 +17,8 @@ from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.engine.settings import Calibration
-from metaphase.slides import Slide, cut_squares
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_squares
 
 CLIP = 1e-6
 """Probabilities are not taken for more certain."""

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,8 +19,8 @@ from PIL import Image
 from metaphase.base.arrays import RGB, Box, Floats
 from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError
-from metaphase.slides import Slide, cut_square
-from metaphase.slides.tiles import square_corners
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_square, square_corners
 from metaphase.version import __version__
 
 POLICY = (
@@ -41,17 +41,6 @@ class TextTable:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
-
-
-@dataclass(frozen=True)
-class StageRow:
-    """A stage of a job as a page shows it."""
-
-    name: str
-    about: str
-    status: str
-    seconds: float | None
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def render(template: str, script: str = "", *, beside: str = "", **content: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from metaphase.base.arrays import RGB
 from metaphase.base.files import write_bytes, write_text
-from metaphase.reports.pages import StageRow, TextTable, data_uri, duration, jpeg_uris, render
+from metaphase.reports.pages import TextTable, data_uri, duration, jpeg_uris, render
 from metaphase.reports.plots import Line, label_curve_plot, learning_plot, network_f1_plot
 
 EXAMPLE_BYTES = 1_500_000
@@ -27,6 +27,17 @@ class Examples:
     note: str
     patches: RGB
     captions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A stage of a job as a page shows it."""
+
+    name: str
+    about: str
+    status: str
+    seconds: float | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_case
 from metaphase.simulation.placement import ARTEFACTS, CHUNK_PX, LOOKALIKES, MITOSES, OBJECT, Kind, Placement
 from metaphase.simulation.randomness import generator
 from metaphase.simulation.rendering import BLOCK_HEIGHT, BLOCK_WIDTH, Frame, case_renderer
-from metaphase.slides import PyramidFormat, write_pyramid
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 # ---- the exact truth of a case: every object worth knowing, in both frames, and the clinical numbers ----
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import Box, Floats, Floats32
-from metaphase.base.errors import UsageError
+from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
 from metaphase.simulation.randomness import derived_seed, generator
 
@@ -314,52 +314,32 @@ class SimulationConfig:
     """Rendering processes; 1 renders in the calling process."""
 
     def __post_init__(self) -> None:
-        self._check_whole("cases", 1, 100_000)
-        self._check_whole("width", _SMALLEST_SIDE, _LARGEST_SIDE)
-        self._check_whole("height", _SMALLEST_SIDE, _LARGEST_SIDE)
-        self._check_whole("centres", 1, len(LABORATORIES))
-        self._check_whole("seed", 0, 2**63 - 1)
-        self._check_whole("workers", 1, 256)
-        self._check_rates()
+        side = (_SMALLEST_SIDE, _LARGEST_SIDE)
+        limits = {
+            "cases": (1, 100_000),
+            "width": side,
+            "height": side,
+            "centres": (1, len(LABORATORIES)),
+            "seed": (0, 2**63 - 1),
+            "workers": (1, 256),
+            **dict.fromkeys(("training_share", "atypical_share", "missed_telophases"), (0, 1)),
+            **dict.fromkeys(("brown_nuclei_per_mitosis", "artefacts_per_mitosis"), (0, 100)),
+            **dict.fromkeys(("max_rotation_deg", "local_deformation_um"), (0, 10)),
+            "lookalikes_per_mm2": (0, 2000),
+            "max_shift_um": (0, 5000),
+            "max_shift_fraction": (0, 0.5),
+        }
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            require(low <= value <= high, name, value, f"from {low} to {high}")
+        few, many = self.mitoses_per_mm2
+        fine = 0 <= few <= many <= 2000
+        require(fine, "mitoses_per_mm2", [few, many], "and a higher one, from 0 to 2000")
         if self.cases < self.centres:
             raise UsageError(
                 f"{self.cases} cases cannot come from {self.centres} laboratories",
                 next_step="give at least as many cases as laboratories (--centres)",
             )
-
-    def _check_whole(self, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise UsageError(f"{name} is {value!r}", next_step=f"give a whole number from {low} to {high}")
-
-    def _check_rates(self) -> None:
-        limits = {
-            **dict.fromkeys(("training_share", "atypical_share", "missed_telophases"), 1.0),
-            **dict.fromkeys(("brown_nuclei_per_mitosis", "artefacts_per_mitosis"), 100.0),
-            **dict.fromkeys(("max_rotation_deg", "local_deformation_um"), 10.0),
-            "lookalikes_per_mm2": 2000.0,
-            "max_shift_um": 5000.0,
-            "max_shift_fraction": 0.5,
-        }
-        for name, high in limits.items():
-            _check_number(name, getattr(self, name), high)
-        if len(self.mitoses_per_mm2) != 2:
-            raise UsageError(
-                f"mitoses_per_mm2 is {self.mitoses_per_mm2!r}", next_step="give two rates, such as [4, 60]"
-            )
-        low, high = self.mitoses_per_mm2
-        _check_number("mitoses_per_mm2[0]", low, 2000.0)
-        _check_number("mitoses_per_mm2[1]", high, 2000.0)
-        if low > high:
-            raise UsageError(
-                f"mitoses_per_mm2 is {self.mitoses_per_mm2}", next_step="give the lower rate first"
-            )
-
-
-def _check_number(name: str, value: Any, high: float) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and 0 <= value <= high):
-        raise UsageError(f"{name} is {value!r}", next_step=f"give a number from 0 to {high:g}")
 
 
 @dataclass(frozen=True)

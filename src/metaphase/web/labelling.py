@@ -25,14 +25,14 @@ from pydantic import Field
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
-from metaphase.jobs.reference import PICTURE, TRANSFORM
 from metaphase.jobs.reference_review import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import JPEG_QUALITY, encode_jpeg, item_view
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
 from metaphase.web.access import Access, is_loopback, kept_token, own_token
 from metaphase.web.serving import (

@@ -26,18 +26,18 @@ from metaphase.base.parallel import KeptBytes
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.hotspot import Hotspot
 from metaphase.detections.files import result_folders
-from metaphase.jobs.reference import SUMMARY as REGISTERED
-from metaphase.jobs.reference import TRANSFORM
 from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
 from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
 from metaphase.labels.observers.positions import REVIEW as ANSWERS
 from metaphase.labels.observers.positions import PositionLog, Reviewed
 from metaphase.labels.observers.store import Given
+from metaphase.labels.registration.outputs import SUMMARY as REGISTERED
+from metaphase.labels.registration.outputs import TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.reports.pages import encode_jpeg
 from metaphase.reports.slide.pictures import heat_colours
-from metaphase.slides import Slide, SlideSource
-from metaphase.slides.opening import OPEN_SLIDES, SlidePool, sources_with
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import OPEN_SLIDES, SlidePool, SlideSource, sources_with
 
 # ---- what is viewed ----
 

@@ -106,7 +106,8 @@ def _write_standards(folder: Path) -> None:
     """A DICOM slide of one file and one of several, its annotations; the detector as ONNX."""
     import pandas as pd
 
-    from metaphase.detections import DetectionSet, write_detections
+    from metaphase.detections.files import write_detections
+    from metaphase.detections.table import DetectionSet
     from metaphase.networks.exporting import export_model
     from tests.slides.dicoms import write_plain, write_series
 

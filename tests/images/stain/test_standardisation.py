@@ -23,7 +23,8 @@ from metaphase.images.stain.standardisation import (
     standardise_slide,
     template_of_slide,
 )
-from metaphase.slides import ArraySlide, open_slide
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.opening import open_slide
 
 from .samples import BAD_IMAGES, tissue
 

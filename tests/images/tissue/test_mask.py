@@ -28,7 +28,8 @@ from metaphase.images.tissue.finding import (
     save_overlay,
     save_tissue,
 )
-from metaphase.slides import ArraySlide, plan_tiles
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.tiles import plan_tiles
 
 Mask = npt.NDArray[np.bool_]
 masks = st_np.arrays(np.bool_, st_np.array_shapes(min_dims=2, max_dims=2, max_side=9))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from metaphase.images.tissue.finding import find_tissue, segment_tissue
-from metaphase.slides import open_slide
+from metaphase.slides.opening import open_slide
 
 KIDNEY_MPP = 10.0
 APERIO_PLACES = (

@@ -23,7 +23,8 @@ from metaphase.labels.mining.candidates import (
     save_candidates,
 )
 from metaphase.labels.mining.mining import CandidatesFound, SeenSlide
-from metaphase.slides import ArraySlide, SlideSource, open_slide
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.opening import SlideSource, open_slide
 from tests.examples import FEW
 from tests.labels.mining.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide
 from tests.labels.mining.test_darkest import greedy

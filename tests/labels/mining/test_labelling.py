@@ -19,7 +19,7 @@ from metaphase.labels.mining.sets import (
     LabelConfig,
     label_candidates,
 )
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 
 SLIDE = ArraySlide(np.full((1000, 1000, 3), 200, np.uint8), mpp=0.25)
 

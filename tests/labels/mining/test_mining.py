@@ -21,7 +21,7 @@ from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, 
 from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from tests.labels.mining.pictures import dotted, write_slide
 
 DOTS = [(100, 120), (300, 250), (420, 90), (200, 400)]

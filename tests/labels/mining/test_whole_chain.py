@@ -11,9 +11,9 @@ from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, 
 from metaphase.labels.mining.sets import SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.judging import NetworkJudge
-from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.loop import train
+from metaphase.networks.training.protocol import TrainingConfig
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from metaphase.base.arrays import RGB
-from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import settings_of
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, separate
 from metaphase.labels.phh3.candidates import COLUMNS, BrownCandidates, find_brown_candidates
 from metaphase.labels.phh3.survey import (
@@ -24,7 +24,7 @@ from metaphase.labels.phh3.survey import (
     stained,
     survey_slide,
 )
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from tests.labels.phh3.slides import BROWN, array_slide, draw_slide, spread_points
 
 CONFIG = BrownConfig(fields=8)

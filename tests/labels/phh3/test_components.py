@@ -11,7 +11,7 @@ from skimage.measure import regionprops
 
 from metaphase.base.arrays import Box
 from metaphase.labels.phh3.candidates import Components, Stitcher, ellipse_axes, label_tile
-from metaphase.slides import plan_tiles
+from metaphase.slides.tiles import plan_tiles
 
 EIGHT = np.ones((3, 3), int)
 

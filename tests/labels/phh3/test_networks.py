@@ -36,7 +36,7 @@ from metaphase.networks.training.patches import open_store
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import object_patches
-from metaphase.slides import cut_square, cut_squares
+from metaphase.slides.tiles import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 
 GAMMA = 0.1

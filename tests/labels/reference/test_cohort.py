@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from metaphase.base.config import settings_of
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import write_note
+from metaphase.base.settings import settings_of
 from metaphase.jobs.reference import (
     PLACED,
     PLACED_NOTE,

@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.registration import files
-from metaphase.labels.registration.files import Annotations, draw_registration, register_to_folder
+from metaphase.labels.registration import outputs
+from metaphase.labels.registration.outputs import Annotations, draw_registration, register_to_folder
 from metaphase.labels.registration.pair import Registration, Verdict, gather_evidence, judge, register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import tissue_positions
-from metaphase.slides import ArraySlide, Slide
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.contract import Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
 
 SIZE = 800, 700
@@ -198,7 +199,7 @@ def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     registration: Registration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: bool, carried: int
 ) -> None:
     doubtful = replace(registration, verdict=Verdict("doubtful", ("because",)))
-    monkeypatch.setattr(files, "register_pair", lambda *_: doubtful)
+    monkeypatch.setattr(outputs, "register_pair", lambda *_: doubtful)
     (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
     (tmp_path / "shapes.geojson").write_text('{"type": "Point", "coordinates": [300, 250]}')
     pair = doubtful.pair

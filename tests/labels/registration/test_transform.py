@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.labels.registration.files import map_geojson
+from metaphase.labels.registration.outputs import map_geojson
 from metaphase.labels.registration.similarity import Similarity, about, fit_robustly, fit_similarity
 from metaphase.labels.registration.transform import (
     MAX_STRETCH,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB
 from metaphase.networks.architectures import build_network, probability
 from metaphase.networks.cards import NetworkSpec, Normalisation
-from metaphase.networks.engine import Detections
+from metaphase.networks.engine.streaming import Detections
 
 GAMMA = 0.07
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from metaphase.networks.architectures import InvertedBlock
-from metaphase.networks.engine import Engine, EngineConfig
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import OtherKindError, fold_logits
+from metaphase.networks.engine.settings import EngineConfig
 from tests.networks.engine.networks_made import lite_network, residual_network, texture
 from tests.networks.engine.test_residual import plain_logits
 

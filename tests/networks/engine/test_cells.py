@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import build_network, patch_probability
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, NetworkSpec
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import CellDetector
-from metaphase.slides import ArraySlide
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import find_detections
+from metaphase.slides.backends import ArraySlide
 from tests.examples import FEW
 from tests.networks.engine.networks_made import (
     assert_same,

@@ -14,9 +14,9 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.engine import DeviceError, Engine, EngineConfig
-from metaphase.networks.engine.engine import combine
+from metaphase.networks.engine.engine import Engine, combine
 from metaphase.networks.engine.layers import PortableDetector, fold_detector
+from metaphase.networks.engine.settings import DeviceError, EngineConfig
 from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, texture
 

@@ -26,12 +26,14 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import ModelCard, bundled_model
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections, peaks, positions
 from metaphase.networks.engine import onnx as onnx_engine
+from metaphase.networks.engine import peaks, positions
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.onnx import OnnxEngine, computed, load_onnx
-from metaphase.networks.engine.settings import DeviceError
+from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig
+from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import detector_graph, export_model
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 from tests.networks.engine.networks_made import (
     lite_network,
     random_network,

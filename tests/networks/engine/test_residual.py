@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
-from metaphase.networks.engine import Engine, EngineConfig, arithmetic
-from metaphase.networks.engine.engine import Detector
+from metaphase.networks.engine import arithmetic
+from metaphase.networks.engine.engine import Detector, Engine
 from metaphase.networks.engine.layers import PlainDetector, PortableDetector, fold_detector
-from metaphase.networks.engine.settings import Precision
+from metaphase.networks.engine.settings import EngineConfig, Precision
 from tests.examples import FEW
 from tests.networks.engine.networks_made import plain_probabilities, random_network, residual_network, texture
 

@@ -21,7 +21,7 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.cards import EightBits, ModelCard, SecondModel, StatedCalibration, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import Engine, EngineConfig, PeakConfig, find_detections
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork
 from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, smoothed, smoothing_reach
 from metaphase.networks.engine.second import (
@@ -38,10 +38,11 @@ from metaphase.networks.engine.second import (
     re_check,
     view_logits,
 )
-from metaphase.networks.engine.settings import Calibration, Second
+from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
 from metaphase.networks.training.dense import final_logits
-from metaphase.slides import ArraySlide
+from metaphase.slides.backends import ArraySlide
 from tests.networks.engine.networks_made import (
     GAMMA,
     assert_same,

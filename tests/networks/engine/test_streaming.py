@@ -10,18 +10,17 @@ import torch
 from skimage import measure
 
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.networks.engine import (
+from metaphase.networks.engine.engine import Engine
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, PeakMethod
+from metaphase.networks.engine.streaming import (
     Detections,
-    Engine,
-    EngineConfig,
-    PeakConfig,
     detect_tiles,
     find_detections,
     inside,
     plan_detection,
 )
-from metaphase.networks.engine.settings import PeakMethod
-from metaphase.slides import ArraySlide, MaskGrid
+from metaphase.slides.backends import ArraySlide
+from metaphase.slides.tiles import MaskGrid
 from tests.networks.engine.networks_made import (
     assert_same,
     darkness_network,

@@ -14,7 +14,7 @@ from scipy.special import expit
 from torch import nn
 
 from metaphase.base.errors import TrainingError
-from metaphase.detections import LOOKALIKE, MITOSIS
+from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.architectures import build_network
@@ -31,8 +31,17 @@ from metaphase.networks.training.dense import (
     with_published,
 )
 from metaphase.networks.training.images import ImageSource, LabelledImage, read_images
-from metaphase.networks.training.windows import ANY, NO, YES, Flat, ViewConfig, Views, Windows, label_cells
-from metaphase.slides import SlideSource
+from metaphase.networks.training.windows import (
+    ANY,
+    NO,
+    YES,
+    Flat,
+    ViewConfig,
+    Views,
+    WindowSampler,
+    label_cells,
+)
+from metaphase.slides.opening import SlideSource
 from tests.networks.training.published import random_weights
 
 CPU = torch.device("cpu")
@@ -119,7 +128,7 @@ def test_cells_near_a_mitosis_say_yes_and_around_it_anything() -> None:
 
 
 def test_windows_of_a_step_depend_on_the_step_alone() -> None:
-    windows = Windows([an_image(mitosis=[(100, 100)]), an_image(1, kind="negatives")], CPU, 3)
+    windows = WindowSampler([an_image(mitosis=[(100, 100)]), an_image(1, kind="negatives")], CPU, 3)
     first, again, other = windows.draw(4, 7), windows.draw(4, 7), windows.draw(4, 8)
     assert torch.equal(first.pixels, again.pixels)
     assert torch.equal(first.cells, again.cells)
@@ -128,7 +137,7 @@ def test_windows_of_a_step_depend_on_the_step_alone() -> None:
 
 def test_labels_and_answers_turn_with_the_window() -> None:
     image = an_image(mitosis=[(160, 160)])
-    windows = Windows([image], CPU, 0)
+    windows = WindowSampler([image], CPU, 0)
     windows.answers = Flat([(label_cells(image) == YES).astype(np.float16)], CPU)
     views = Views(windows, ViewConfig(6, "RSE", AugmentationConfig(), 0.0))
     batch = views(0)
@@ -144,7 +153,7 @@ def test_labels_and_answers_turn_with_the_window() -> None:
 def test_crops_are_mirrored_or_laid_into_fields() -> None:
     crop = an_image(1, side=128, kind="crop", mitosis=[(64, 64)])
     field = an_image(2)
-    alone, among = (Windows([crop, field], CPU, 0, share).draw(16, 0) for share in (0.0, 1.0))
+    alone, among = (WindowSampler([crop, field], CPU, 0, share).draw(16, 0) for share in (0.0, 1.0))
     assert int((alone.cells == ANY).sum()) > int((among.cells == ANY).sum())
 
 
@@ -213,7 +222,7 @@ def test_published_weights_begin_teacher_and_student(tmp_path: Path) -> None:
 
 def training(folder: Path, steps: int, teachers: tuple[nn.Module, ...] = (), **more: Any) -> DenseTraining:
     torch.manual_seed(0)
-    windows = Windows([an_image(mitosis=[(100, 100)]), an_image(1, kind="negatives")], CPU, 3)
+    windows = WindowSampler([an_image(mitosis=[(100, 100)]), an_image(1, kind="negatives")], CPU, 3)
     networks = {"lite": build_network(SPEC), "other": build_network(SPEC)}
     return DenseTraining(
         dict(networks),

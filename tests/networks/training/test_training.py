@@ -22,10 +22,10 @@ from metaphase.base.errors import TrainingError, UsageError
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training import loop
-from metaphase.networks.training.config import TrainingConfig, read_config
 from metaphase.networks.training.loop import Update, train
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import BestF1, Progress, load_state, save_state
+from metaphase.networks.training.protocol import TrainingConfig, read_config
 from tests.networks.training.stores import write_store
 
 PATIENCE_S = 600.0
@@ -95,7 +95,7 @@ def test_learning_rate_falls_as_in_the_paper() -> None:
 RUN = """
 import itertools, os, signal, sys
 from metaphase.networks.training import loop
-from metaphase.networks.training.config import read_config
+from metaphase.networks.training.protocol import read_config
 loop.CHECK_EVERY = 1
 steps = itertools.count(1)
 def show(update):
@@ -241,26 +241,6 @@ def test_exploding_loss_keeps_the_last_good_state(
 
 
 @pytest.mark.slow
-def test_compiled_networks_learn_the_same(
-    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = []
-
-    def plainly(function: Any, **options: Any) -> Any:
-        compiled.append(options)
-        return function
-
-    monkeypatch.setattr(torch, "compile", plainly)
-    chosen = config(stores, epochs=1)
-    train(chosen, tmp_path / "plain", device="cpu")
-    assert not compiled
-    train(replace(chosen, compile=True), tmp_path / "compiled", device="cpu")
-    assert compiled == [{"dynamic": False}]
-    plain, made = weights(tmp_path / "plain"), weights(tmp_path / "compiled")
-    assert all(torch.equal(plain[key], made[key]) for key in plain)
-
-
-@pytest.mark.slow
 def test_mixing_is_part_of_what_is_drawn(
     stores: Path, trained: tuple[Path, list[Update]], tmp_path: Path
 ) -> None:
@@ -271,14 +251,11 @@ def test_mixing_is_part_of_what_is_drawn(
     assert any(not torch.equal(first[key], without[key]) for key in first)
 
 
-@pytest.mark.parametrize(("keep", "kept"), [("best", 0.9), ("last", 0.3)])
-def test_the_best_or_the_last_epoch_is_kept(
-    stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, kept: float
-) -> None:
+def test_the_best_epoch_is_kept(stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([0.5, 0.9, 0.3])
     monkeypatch.setattr(loop, "best_f1", lambda *_: BestF1(next(answers), 0.5, 0.5, 0.5))
-    result = train(config(stores, keep=keep), tmp_path, device="cpu")
-    assert result.best == load_model(result.model)[1].metrics["validation"]["f1"] == kept
+    result = train(config(stores), tmp_path, device="cpu")
+    assert result.best == load_model(result.model)[1].metrics["validation"]["f1"] == 0.9
 
 
 def test_out_of_memory_names_a_batch_to_try(
@@ -327,7 +304,7 @@ def test_validation_of_one_class_or_another_kind(stores: Path, tmp_path: Path) -
         ('train = []\nvalidation = ["b"]', "no patch stores"),
         ('train = "a"\nvalidation = ["b"]', "train is 'a'. Give a list"),
         ('train = ["a"]\nvalidation = ["b"]\nname = "last"', "name cannot be 'last'"),
-        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision = 'bf16'"),
+        ('train = ["a"]\nvalidation = ["b"]\nprecision = "bf16"', "precision is 'bf16'. Give 'auto'"),
         ('train = ["a"]\nvalidation = ["b"]\nsamples_per_epoch = 3', "less than a batch"),
         ('train = ["a"]\nvalidation = ["b"]\n[network]\nwidth = 3', r"\[network\] has no setting width"),
     ],

@@ -5,5 +5,5 @@
 - `leases`: what makes a folder safe that several processes write into, whoever started them: two commands,
   the tasks of a job array, Nextflow, Snakemake, or Dask's workers. Each item is done under one.
 - `workers`: many machines, by Dask: workers of this machine (`--workers`), of a scheduler that runs already
-  (`--scheduler`) or of a queueing system (`--cluster`) take the items of a batch in this process's position.
+  (`--scheduler`) or of a queueing system (`--cluster`) take the items of a batch in this process's place.
 """

@@ -25,10 +25,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import uuid4
 
-from metaphase.base.config import read_settings
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import described
 from metaphase.base.parallel import available_cores
+from metaphase.base.settings import read_settings
 from metaphase.base.sharing.batch import Attempt, Failure, Progress, Workers
 from metaphase.version import __version__
 

@@ -12,8 +12,8 @@ from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
-from metaphase.detections import detection_set
-from metaphase.evaluation.cohort import fill_geometry
+from metaphase.detections.table import detection_set
+from metaphase.evaluation.comparison import fill_geometry
 from metaphase.evaluation.datasets.contract import Adapter, Dataset, read_ccmct, read_cmc, read_sliderunner
 from metaphase.evaluation.datasets.published import (
     read_alternative,

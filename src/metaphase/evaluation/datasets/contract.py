@@ -23,8 +23,9 @@ from metaphase.base.tables import (
     tails,
     without_suffix,
 )
-from metaphase.detections import DetectionSet, detection_set, read_detections
+from metaphase.detections.files import read_detections
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
+from metaphase.detections.table import DetectionSet, detection_set
 from metaphase.slides.opening import SUFFIXES
 
 EXTRA_COLUMNS = ("patient", "scanner", "tumour", "mpp", "width", "height", "grade", "proliferation")

@@ -10,10 +10,10 @@ from typing import Any
 
 from metaphase.base.errors import ResultWarning
 from metaphase.base.tables import TableError, named, without_suffix
-from metaphase.detections import LOOKALIKE, MITOSIS, common_label
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
-from metaphase.evaluation.cohort import slide_geometry
+from metaphase.detections.table import LOOKALIKE, MITOSIS, common_label
+from metaphase.evaluation.comparison import slide_geometry
 from metaphase.evaluation.datasets.contract import (
     Collector,
     Dataset,

@@ -19,8 +19,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Floats
-from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import CODE_ONLY
 from metaphase.images.stain.deconvolution import (
     EPSILON,
     HE_RESIDUAL,
@@ -149,7 +149,7 @@ def parse_recipe(letters: str) -> frozenset[str]:
 
 
 def _check_range(name: str, value: Range, *, least: float) -> None:
-    if len(value) != 2 or not all(map(math.isfinite, value)) or not least <= value[0] <= value[1]:
+    if not all(map(math.isfinite, value)) or not least <= value[0] <= value[1]:
         raise UsageError(
             f"{name} = {value} is not a range",
             next_step=f"give a lowest and a highest number, neither below {least:g}",

@@ -15,7 +15,7 @@ from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.pictures import write_picture
-from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Slide
 
 GAP_PX = 4
 HEAD_PX = 22

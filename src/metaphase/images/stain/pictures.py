@@ -11,7 +11,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, stain_pictures
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
 JPEG_QUALITY = 95

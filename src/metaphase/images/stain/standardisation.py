@@ -40,7 +40,8 @@ from metaphase.images.stain.methods import (
     write_plain,
 )
 from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
-from metaphase.slides import PyramidFormat, Slide, write_pyramid
+from metaphase.slides.contract import Slide
+from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 # ---- one lookup a pixel ----
 

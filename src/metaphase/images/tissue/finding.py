@@ -41,8 +41,9 @@ from metaphase.images.tissue.background import (
     without_small_holes,
     without_small_objects,
 )
-from metaphase.slides import MaskGrid, Slide, plan_tiles, read_tiles
+from metaphase.slides.contract import Slide
 from metaphase.slides.damage import check_png
+from metaphase.slides.tiles import MaskGrid, plan_tiles, read_tiles
 
 # ---- a tissue mask that knows where on the slide it lies ----
 

@@ -131,8 +131,8 @@ def questions(config: RunConfig) -> list[Question]:
 
 
 def _has_own_baseline(student: Task, config: RunConfig) -> bool:
-    """Whether a student differs from the members in more than what it learns from: width, or length."""
-    return student.gamma != config.ensemble.gamma or student.epochs is not None
+    """Whether a student differs from the members in width, too, not only in what it learns from."""
+    return student.gamma != config.ensemble.gamma
 
 
 def _first(config: RunConfig) -> list[Task]:

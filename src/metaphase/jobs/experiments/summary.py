@@ -12,8 +12,7 @@ import numpy as np
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.files import write_text
-from metaphase.evaluation import BootstrapConfig, Estimate
-from metaphase.evaluation.metrics import estimate
+from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import GRID, BenchCounts, counts_of
 from metaphase.jobs.experiments.running import (
     OTHER_RUN,
@@ -25,8 +24,9 @@ from metaphase.jobs.experiments.running import (
     questions,
     run_experiments,
 )
-from metaphase.jobs.stages import Report, States, Watch, silent, stage_rows
+from metaphase.jobs.stages import Report, States, Watch, silent
 from metaphase.jobs.training.config import RunConfig
+from metaphase.jobs.training.summary import stage_rows
 from metaphase.reports.pages import TextTable
 from metaphase.reports.plots import Line
 from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_page

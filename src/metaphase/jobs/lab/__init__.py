@@ -1,5 +1,5 @@
-"""A laboratory's own detector as one thread: from a folder of slide pairs to a packaged model.
+"""A laboratory's workflow: from a folder of slide pairs to a packaged model.
 
 `folder` is the layout and `lab.toml`, `pairing` makes the manifest, `steps` lists what there is to do and by
-whom, `answers` says when people have answered enough, `running` goes on and tells where it stands.
+whom (made of `parts`; those on PHH3 slides are in `rounds`), `running` goes on and tells where it stands.
 """

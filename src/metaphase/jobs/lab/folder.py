@@ -10,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.config import blamed, read_toml, refuse_unknown, settings_of
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
+from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings_of
 from metaphase.base.tables import read_manifest, stated_number
 from metaphase.detections.points import points_of
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("training", "dense", "test")

@@ -1,4 +1,4 @@
-"""What the steps of a laboratory's thread are made of: pages with questions, and progress."""
+"""What the steps of a laboratory's workflow are made of: pages with questions, and progress."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from metaphase.labels.phh3.cases import read_candidates, read_classified
 from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.training.windows import WINDOW_PX
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
 SECONDS_AN_ANSWER = 2.5

@@ -19,8 +19,9 @@ from metaphase.base.files import write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
-from metaphase.detections import MITOSIS
-from metaphase.evaluation import BootstrapConfig, evaluate_mitoses
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import counts_of
 from metaphase.jobs.calibration import (
     SAMPLE,
@@ -53,10 +54,10 @@ from metaphase.jobs.reference import build_cohort, finish_cohort, network_points
 from metaphase.jobs.reference_review import collect_decisions
 from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
-from metaphase.jobs.training.cohort import corrected_points
 from metaphase.jobs.training.config import DenseSection, EvaluationSection
 from metaphase.jobs.training.dense import OLD, Protocol
 from metaphase.jobs.training.run import read_results, run_chain, run_table
+from metaphase.jobs.training.sources import corrected_points
 from metaphase.jobs.training.summary import run_report
 from metaphase.networks.cards import (
     BUNDLED,
@@ -72,7 +73,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.detector import ReadyDetector, load_detector
-from metaphase.networks.engine import EngineConfig
+from metaphase.networks.engine.settings import EngineConfig
 from metaphase.reports.evaluation import write_mitosis_report
 from metaphase.reports.run import write_run_page
 

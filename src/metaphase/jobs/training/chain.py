@@ -13,11 +13,11 @@ import pandas as pd
 
 from metaphase.base.parallel import available_cores, end_with_parent
 from metaphase.base.tables import read_table, write_table
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.jobs.cohort import CohortSlide, cohort_slide
 from metaphase.jobs.stages import Facts, Report
-from metaphase.jobs.training.cohort import SPLITS, read_cohort, read_reference, training_slides
 from metaphase.jobs.training.config import CNN3, LearningSection, RunConfig, Task
+from metaphase.jobs.training.sources import SPLITS, read_cohort, read_reference, training_slides
 from metaphase.labels.mining.mining import Mining, TrainingSlide
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model

@@ -21,12 +21,13 @@ from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.tables import write_table
-from metaphase.detections import LOOKALIKE, MITOSIS
+from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path
-from metaphase.jobs.training.cohort import (
+from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
+from metaphase.jobs.training.sources import (
     SPLITS,
     UNSEEN,
     corrected_points,
@@ -36,7 +37,6 @@ from metaphase.jobs.training.cohort import (
     read_cohort,
     trained_by_corrections,
 )
-from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
 from metaphase.jobs.training.table import source_stages
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
@@ -67,7 +67,7 @@ from metaphase.networks.training.dense import (
     with_published,
 )
 from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, by_laboratory, read_images
-from metaphase.networks.training.windows import Flat, ViewConfig, Views, Windows, sample
+from metaphase.networks.training.windows import Flat, ViewConfig, Views, WindowSampler, sample
 
 IMAGES, FOUND, MODEL = "images.csv", "found", "model"
 FIRST, SECOND, ATYPICAL = "lite", "residual", "atypical"
@@ -200,8 +200,8 @@ class DenseChain(Chain):
 
     @property
     def needed(self) -> Sequence[str]:
-        """Corrections are enough to learn from."""
-        return SPLITS if self.corrections.empty else UNSEEN
+        """Corrections are enough to learn from; without a lesson nothing is needed for it."""
+        return SPLITS if self.learns and self.corrections.empty else UNSEEN
 
     @cached_property
     def images(self) -> list[LabelledImage]:
@@ -229,10 +229,10 @@ class DenseChain(Chain):
         return choose_device(self.device)
 
     @cached_property
-    def _windows(self) -> Windows:
-        return Windows(self.learnt, self.torch_device, 0, self.dense.collage)
+    def _windows(self) -> WindowSampler:
+        return WindowSampler(self.learnt, self.torch_device, 0, self.dense.collage)
 
-    def windows(self, seed: int) -> Windows:
+    def windows(self, seed: int) -> WindowSampler:
         """Windows of the training images, drawn anew; no errors are known yet."""
         self._windows.seed, self._windows.answers = seed, None
         self._windows.forget()
@@ -342,7 +342,7 @@ class DenseChain(Chain):
         widths = zip((FIRST, SECOND), self.dense.gammas, strict=True)
         return {name: NetworkSpec(name, gamma, "batch") for name, gamma in widths}
 
-    def _frozen_answers(self, windows: Windows, pair: Sequence[nn.Module], report: Report) -> Flat:
+    def _frozen_answers(self, windows: WindowSampler, pair: Sequence[nn.Module], report: Report) -> Flat:
         """What a pair says about every cell of the training images, asked once."""
         answers: list[Any] = [None] * len(windows.images)
         frozen = [network.eval() for network in pair]

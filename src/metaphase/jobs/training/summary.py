@@ -13,7 +13,7 @@ from metaphase.base.arrays import Floats32, Integers
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID, counts_of
 from metaphase.evaluation.pairs import POINTS
-from metaphase.jobs.stages import States, stage_rows
+from metaphase.jobs.stages import States
 from metaphase.jobs.training.chain import NETWORKS, Chain
 from metaphase.jobs.training.config import CNN3, ENSEMBLE
 from metaphase.jobs.training.run import delivered_model, read_results
@@ -22,13 +22,21 @@ from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
 from metaphase.reports.plots import Line
-from metaphase.reports.run import Examples, Panels, RunReport
+from metaphase.reports.run import Examples, Panels, RunReport, StageRow
 
 CROP_PX = 100
 """Side of the shown patches: what the networks see."""
 SHOWN = 12
 """Patches of each kind."""
 NO_DRAWS = BootstrapConfig(samples=0)
+
+
+def stage_rows(states: States) -> list[StageRow]:
+    """The stages as pages show them."""
+    return [
+        StageRow(state.stage.name, state.stage.about, state.status, state.seconds, state.facts)
+        for state in states
+    ]
 
 
 def run_report(chain: Chain, states: States) -> RunReport:

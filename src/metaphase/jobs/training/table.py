@@ -12,7 +12,6 @@ from metaphase.base.provenance import Ingredients
 from metaphase.images.tissue.finding import TissueConfig
 from metaphase.jobs.stages import Stage
 from metaphase.jobs.training.chain import COHORT, MINING, NETWORKS, REFERENCE, Chain
-from metaphase.jobs.training.cohort import SPLITS, ManifestRow, manifest_rows, read_points
 from metaphase.jobs.training.config import (
     CNN3,
     LearningSection,
@@ -22,6 +21,7 @@ from metaphase.jobs.training.config import (
     members,
     students,
 )
+from metaphase.jobs.training.sources import SPLITS, ManifestRow, manifest_rows, read_points
 from metaphase.labels.mining.candidates import CandidateConfig
 from metaphase.labels.mining.mining import (
     CandidatesFound,

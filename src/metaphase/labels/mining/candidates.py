@@ -33,7 +33,8 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients, decides, facts_of, note_path
 from metaphase.base.tables import read_table, require_columns, write_table
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.slides import WORKING_MPP, MaskGrid, Slide, Tile, TilePlan, plan_tiles
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, plan_tiles
 
 Values = npt.NDArray[np.uint16]
 

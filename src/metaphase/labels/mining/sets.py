@@ -17,12 +17,12 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats32, Integers, Points
-from metaphase.base.config import CODE_ONLY
 from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
-from metaphase.detections import IGNORE, MITOSIS
+from metaphase.base.settings import CODE_ONLY
+from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.labels.mining.candidates import CandidateError
-from metaphase.slides import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Slide
 
 PositiveRule = Literal["nearest", "stated"]
 
@@ -43,8 +43,6 @@ class LabelConfig:
     """Candidates at most this far from a point labelled `ignore` are left out; 0: as `positive_um`."""
 
     def __post_init__(self) -> None:
-        if self.rule not in ("nearest", "stated"):
-            raise UsageError(f"there is no label rule {self.rule!r}", next_step="give nearest or stated")
         require(0 < self.positive_um < math.inf, "positive_um", self.positive_um, "above 0")
         require(0 < self.own_um < math.inf, "own_um", self.own_um, "above 0")
         if not 0 <= self.ignore_um < math.inf or self.own_um > self.positive_um:

@@ -19,8 +19,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
-from metaphase.detections import MITOSIS
-from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, REVIEWED, REVIEWERS
+from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
 

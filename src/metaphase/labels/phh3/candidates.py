@@ -33,7 +33,8 @@ from metaphase.labels.phh3.survey import (
     amounts,
     search_plane,
 )
-from metaphase.slides import Slide, Tile, TilePlan
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import Tile, TilePlan
 
 SUMS = ("area", "x", "y", "xx", "xy", "yy", "dab", "haematoxylin")
 """Over the pixels of a component: their number, coordinates, products of coordinates, and amounts."""

@@ -20,7 +20,7 @@ from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import FileContent, Ingredients, facts_of
 from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, write_table
-from metaphase.detections import MITOSIS, detection_set
+from metaphase.detections.table import MITOSIS, detection_set
 from metaphase.images.tissue.finding import draw_overlay
 from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
 from metaphase.labels.phh3.candidates import BrownCandidates, Progress, find_brown_candidates
@@ -34,7 +34,8 @@ from metaphase.labels.phh3.survey import (
     amounts,
     survey_slide,
 )
-from metaphase.slides import Slide, SlideSource
+from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 
 # ---- a picture of why ----
 

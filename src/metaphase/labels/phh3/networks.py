@@ -27,11 +27,13 @@ from metaphase.labels.phh3.survey import CLASSES, Phh3Error
 from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.training.config import TrainingConfig, TrainingProtocol
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
 from metaphase.networks.training.patches import PatchWriter
-from metaphase.slides import WORKING_MPP, Slide, SlideSource, cut_squares
+from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.opening import SlideSource
+from metaphase.slides.tiles import cut_squares
 
 TRAIN, VALIDATION = "train", "validation"
 SIDE_PX = 128
@@ -175,13 +177,9 @@ def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
 def _write_store(rows: pd.DataFrame, slides: Mapping[str, SlideSource], store: Path) -> None:
     with PatchWriter(store, side_px=SIDE_PX, mpp=WORKING_MPP) as writer:
         for path, group in rows.groupby("slide", sort=False):
-            records = group.to_dict("records")
+            items = group.assign(source="observers", slide=group["case"])
             with slides[str(path)].open() as slide:
-                cut = cut_squares(slide, group[["x", "y"]].to_numpy(float), SIDE_PX, WORKING_MPP)
-                for numbers, patches in cut:
-                    for patch, row in zip(patches, (records[number] for number in numbers), strict=True):
-                        facts = {"label": row["label"], "slide": row["case"], "x": row["x"], "y": row["y"]}
-                        writer.add(patch, source="observers", item=row["item"], **facts)
+                writer.cut(slide, items[["source", "item", "label", "slide", "x", "y"]])
 
 
 def _source(path: str, items: pd.DataFrame) -> SlideSource:

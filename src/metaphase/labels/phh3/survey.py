@@ -22,7 +22,8 @@ from metaphase.base.parallel import ordered_map
 from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, find_tissue
-from metaphase.slides import MaskGrid, Slide, TilePlan, plan_tiles
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import MaskGrid, TilePlan, plan_tiles
 
 # ---- what can be wrong with a slide that should be PHH3 ----
 

@@ -48,7 +48,7 @@ from metaphase.labels.registration.tiles import (
     view,
 )
 from metaphase.labels.registration.transform import Transform, fit_field
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 
 Status = Literal["reliable", "doubtful", "failed"]
 

@@ -23,7 +23,8 @@ from metaphase.images.inspection import StainGuess, guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL
 from metaphase.images.tissue.finding import TissueMask, find_tissue
 from metaphase.labels.registration.correlation import Image, correlate, find_peak
-from metaphase.slides import Slide, plan_tiles, read_tiles
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import plan_tiles, read_tiles
 
 # ---- comparable pictures of two stains ----
 

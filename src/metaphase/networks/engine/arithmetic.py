@@ -28,18 +28,18 @@ _BLUE, _PINK, _NOISE = (95.0, 60.0, 140.0), (235.0, 190.0, 215.0), 4.0
 _log = logging.getLogger(__name__)
 
 
-class Detector(Protocol):
+class PreparedNetwork(Protocol):
     """A prepared network."""
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
 
 
-Ways = Sequence[tuple[str, Callable[[], Detector]]]
+Ways = Sequence[tuple[str, Callable[[], PreparedNetwork]]]
 """Arithmetic in words, fastest first, with what makes a detector of it."""
 
 
-def rounded(make: Callable[[torch.dtype], Detector], device: torch.device) -> Ways:
+def rounded(make: Callable[[torch.dtype], PreparedNetwork], device: torch.device) -> Ways:
     """PyTorch's convolutions with numbers of fewer bits, where a device is faster with them."""
     import torch
 
@@ -48,7 +48,9 @@ def rounded(make: Callable[[torch.dtype], Detector], device: torch.device) -> Wa
     return [("float16", lambda: make(torch.float16)), ("TensorFloat-32", lambda: make(torch.float32))]
 
 
-def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precision) -> tuple[Detector, str]:
+def fastest(
+    ways: Ways, exact: PreparedNetwork, device: torch.device, precision: Precision
+) -> tuple[PreparedNetwork, str]:
     """The first of some ways that runs here and agrees with plain float32, with its name."""
     for words, make in [] if precision == "float32" else ways:
         try:
@@ -65,7 +67,7 @@ def fastest(ways: Ways, exact: Detector, device: torch.device, precision: Precis
 
 
 def largest_difference(
-    detector: Detector, exact: Detector, device: torch.device, other: torch.device | None = None
+    detector: PreparedNetwork, exact: PreparedNetwork, device: torch.device, other: torch.device | None = None
 ) -> float:
     """In logits, on a small image that looks like tissue; the exact one may be on another device."""
     import torch

@@ -21,7 +21,13 @@ from metaphase.base.parallel import ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.engine.arithmetic import TOLERANCE, Detector, fastest, largest_difference, rounded
+from metaphase.networks.engine.arithmetic import (
+    TOLERANCE,
+    PreparedNetwork,
+    fastest,
+    largest_difference,
+    rounded,
+)
 from metaphase.networks.engine.layers import (
     BLOCK_OUTPUTS,
     CELL_PX,
@@ -96,7 +102,7 @@ class Engine:
                 networks = [*networks, second.network]
             prepared = [self._prepared(network) for network in networks]
             self._detectors = [detector for detector, _ in prepared]
-            self.second: Second[Detector] | None = None
+            self.second: Second[PreparedNetwork] | None = None
             self.answered_from = None if second is None else second.answered_from
             if second is not None and not everywhere:
                 prepared.append(self._wide(fold_detector(second.network)))
@@ -111,7 +117,7 @@ class Engine:
         self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
         self.calibration = calibration or Calibration()
 
-    def _prepared(self, network: nn.Module) -> tuple[Detector, str]:
+    def _prepared(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
         """A network in the form that runs fastest here, and the arithmetic in words."""
         if not isinstance(network, nn.Sequential) or not is_ours(network):
             return self._foreign(network)
@@ -135,13 +141,13 @@ class Engine:
                 )
         _log.warning("the device %s agrees with the CPU here, but was never tested", self.device)
 
-    def _foreign(self, network: nn.Module) -> tuple[Detector, str]:
+    def _foreign(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
         """A network that is not ours, as it is."""
         if isinstance(network, PatchNetwork):
             return copy.deepcopy(network).to(self.device), "float32, window by window"
         return ForeignDetector(network, self.device), "float32"
 
-    def _wide(self, folded: FoldedDetector) -> tuple[Detector, str]:
+    def _wide(self, folded: FoldedDetector) -> tuple[PreparedNetwork, str]:
         """A network with a wide convolution: its fastest form with its arithmetic in words."""
         precision = self.config.precision
         if not folded.chain:
@@ -157,7 +163,7 @@ class Engine:
         ways = [(words, partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes))]
         return fastest(ways, exact, self.device, precision)
 
-    def _of_cells(self, network: nn.Sequential) -> tuple[Detector, str]:
+    def _of_cells(self, network: nn.Sequential) -> tuple[PreparedNetwork, str]:
         """The form of a network without a wide convolution."""
         exact, precision = CellDetector(network, self.device, torch.float32), self.config.precision
         ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device)]

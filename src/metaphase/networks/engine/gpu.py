@@ -28,7 +28,7 @@ class GpuDetector:
     """One network, ready to compute logits of batches of tiles."""
 
     def __init__(self, detector: FoldedDetector, device: torch.device, outputs: int, planes: int) -> None:
-        self._small = SmallLayers(detector, device, planes)
+        self._small = TritonLayers(detector, device, planes)
         self._wide = WideLayer(detector, device, outputs, planes)
 
     def logits(self, image: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class GpuDetector:
         return self._wide(self._small(image))
 
 
-class SmallLayers:
+class TritonLayers:
     """All 3 x 3 convolutions: uint8 pixels to features (planes, tiles, rows, columns, channels)."""
 
     def __init__(self, detector: FoldedDetector, device: torch.device, planes: int) -> None:

@@ -20,16 +20,8 @@ from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
 from metaphase.networks.engine.settings import PeakConfig
-from metaphase.slides import (
-    WORKING_MPP,
-    MaskGrid,
-    Slide,
-    Tile,
-    TilePlan,
-    TileProcesses,
-    plan_tiles,
-    read_tiles,
-)
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, TileProcesses, plan_tiles, read_tiles
 
 
 class Started(Protocol):

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import TrainingError
-from metaphase.detections import MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.images.stain.augmentation import Augmentation, StainMixer
 from metaphase.networks.cards import PATCH_PX
 from metaphase.networks.training.dense import Learner, Lesson, dense_logits
 from metaphase.networks.training.images import LabelledImage
-from metaphase.networks.training.windows import ViewConfig, Windows
+from metaphase.networks.training.windows import ViewConfig, WindowSampler
 
 FIGURE_PX, FOLDS, ANSWERED_AT_ONCE = 128, 5, 512
 WARNING = 0.05
@@ -41,7 +41,7 @@ class Figures:
     """How often each is drawn: laboratories and answers alike."""
 
     @classmethod
-    def of(cls, windows: Windows) -> Figures:
+    def of(cls, windows: WindowSampler) -> Figures:
         """Those of the images that windows are cut from."""
         rows = [
             (number, position, flag)
@@ -77,7 +77,7 @@ def learnt_figures(
 ) -> tuple[nn.Module, Figures, Floats]:
     """A network that learnt all figures of the images, and the logit of each figure by one that did not see
     its patient. Each begins as `start` gives it; `progress` hears how many of `FOLDS` + 1 are taught."""
-    windows = Windows(images_with_flags(images), device, seed)
+    windows = WindowSampler(images_with_flags(images), device, seed)
     figures = Figures.of(windows)
     mixer = StainMixer(windows.appearances, view.stain_mix).to(device)
     fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))

@@ -20,13 +20,14 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from metaphase.base.arrays import RGB, Floats, Floats32, Points
 from metaphase.base.errors import ModelError, TrainingError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.detections.matching import suppress
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.networks.architectures import EFFICIENT_EPSILON, InvertedBlock, PixelScale
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.peaks import collect, is_peak, smoothed
@@ -327,7 +328,8 @@ class Learner(nn.Module):
             if not value.dtype.is_floating_point:
                 mean.copy_(value)
         numbers = [pair for pair in pairs if pair[1].dtype.is_floating_point]
-        torch._foreach_lerp_([mean for mean, _ in numbers], [value for _, value in numbers], 1 - keep)
+        averaged = get_ema_multi_avg_fn(keep)
+        averaged([mean for mean, _ in numbers], [value for _, value in numbers], steps)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import pandas as pd
 from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import TrainingError
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.images.tissue.finding import TissueMask, TissueSource
-from metaphase.slides import Slide, SlideSource
-from metaphase.slides.contract import WORKING_MPP
+from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.opening import SlideSource
 
 Kind = Literal["", "slide", "field", "crop", "negatives", "corrected"]
 KINDS: tuple[Kind, ...] = ("", "slide", "field", "crop", "negatives")

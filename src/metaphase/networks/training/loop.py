@@ -1,7 +1,7 @@
 """The one loop that trains CNN1 to CNN5 by the paper's protocol.
 
 Every step derives its random numbers from (seed, epoch, step), so a run that was killed and resumed ends with
-the same weights as one that was not, bit for bit on a CPU where nothing is compiled.
+the same weights as one that was not, bit for bit on a CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -34,7 +33,6 @@ from metaphase.networks.cards import (
     parse_card,
 )
 from metaphase.networks.checkpoints import load_model, save_model
-from metaphase.networks.training.config import TrainingConfig
 from metaphase.networks.training.data import (
     Feeder,
     PatchSet,
@@ -55,6 +53,7 @@ from metaphase.networks.training.progress import (
     write_curves,
     write_history,
 )
+from metaphase.networks.training.protocol import TrainingConfig
 
 STATE_FILE = "last.safetensors"
 CHECK_EVERY, CHECK_EVERY_S = 50, 5.0
@@ -134,8 +133,7 @@ class _Run:
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
         self.clock = _Clock(config.checkpoint_minutes)
-        wanted = _smoothed(self.patches.targets(config.target), config.label_smoothing)
-        self.wanted = torch.from_numpy(wanted).to(team.device)
+        self.wanted = torch.from_numpy(self.patches.targets(config.target)).to(team.device)
         torch.manual_seed(config.seed)
         self.network = _first_network(config).to(team.device)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -150,10 +148,6 @@ class _Run:
         if (folder / STATE_FILE).exists():
             arguments = self.network, self.optimizer, self.loss_sum
             self.progress = load_state(folder / STATE_FILE, *arguments, made_from)
-        self.step_loss = self._loss
-        if config.compile:
-            torch.compiler.reset()  # what was compiled for earlier networks counts against a limit
-            self.step_loss = torch.compile(self._loss, dynamic=False)
         self.generator = torch.Generator(team.device)
 
     def finish(self) -> TrainingResult:
@@ -219,7 +213,7 @@ class _Run:
     def _step(self, images: Tensor, wanted: Tensor) -> None:
         """Forward, backward, update."""
         torch.manual_seed(self._seed(_DROPOUT, self.progress.step))
-        loss = self.step_loss(images, wanted)
+        loss = self._loss(images, wanted)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -278,7 +272,7 @@ class _Run:
         progress.history.append(row)
         progress.epoch, progress.step = progress.epoch + 1, 0
         self.loss_sum.zero_()
-        if result.f1 > progress.best_f1 or self.config.keep == "last":
+        if result.f1 > progress.best_f1:
             progress.best_f1 = result.f1
             if self.team.leads:
                 save_model(self.model_path, self.network, self._card(result))
@@ -415,7 +409,3 @@ def _make_optimizer(network: nn.Module, config: TrainingConfig, device: torch.de
 def _precision(config: TrainingConfig, device: torch.device) -> torch.autocast:
     wanted = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
-
-
-def _smoothed(targets: npt.NDArray[np.float32], smoothing: float) -> npt.NDArray[np.float32]:
-    return targets * np.float32(1 - smoothing) + np.float32(smoothing / 2)

@@ -8,7 +8,8 @@ written last, says that the store is complete.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +22,17 @@ import pandas as pd
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import OutputError, TrainingError
 from metaphase.base.files import atomic_path, explained, write_text
-from metaphase.base.provenance import file_fingerprint
+from metaphase.base.provenance import Ingredients, file_fingerprint
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_squares
 
 INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
 """What every patch has: class, slide it was cut from, level-0 centre, and who made the label."""
 SHARD_BYTES = 256_000_000
-_INDEX, _SUMMARY = "index.parquet", "store.json"
+RECORD, INDEX, SUMMARY = "record.json", "index.parquet", "store.json"
+PATCHES_AT_ONCE = 512
+Judge = Callable[[RGB], npt.NDArray[np.float32]]
+"""Probabilities (n,) of patches (n, side, side, 3)."""
 
 
 class PatchWriter:
@@ -39,7 +45,7 @@ class PatchWriter:
         self._pending: list[RGB] = []
         self._shards: list[int] = []
         self._rows: list[Mapping[str, Any]] = []
-        if (self._folder / _SUMMARY).exists():
+        if (self._folder / SUMMARY).exists():
             raise OutputError(
                 "already holds a finished patch store", path=folder, next_step="remove it or choose another"
             )
@@ -59,6 +65,14 @@ class PatchWriter:
         if len(self._pending) == self._per_shard:
             self._flush()
 
+    def cut(self, slide: Slide, table: pd.DataFrame, *, threads: int | None = None) -> None:
+        """Append the patches around the points of a table, whose rows are theirs, block by block."""
+        points = table[["x", "y"]].to_numpy(np.float64)
+        for numbers, patches in cut_squares(slide, points, self.side_px, self.mpp, threads=threads):
+            rows = table.iloc[numbers].to_dict("records")
+            for patch, row in zip(patches, rows, strict=True):
+                self.add(patch, **{str(name): value for name, value in row.items()})
+
     def _flush(self) -> None:
         if self._pending:
             with atomic_path(_shard_path(self._folder, len(self._shards))) as temporary:
@@ -69,12 +83,12 @@ class PatchWriter:
     def finish(self) -> None:
         """Write what is pending, the index and the summary."""
         self._flush()
-        with atomic_path(self._folder / _INDEX) as temporary:
+        with atomic_path(self._folder / INDEX) as temporary:
             pd.DataFrame(self._rows, columns=None if self._rows else list(INDEX_COLUMNS)).to_parquet(
                 temporary
             )
         summary = {"format": 1, "side_px": self.side_px, "mpp": self.mpp, "shards": self._shards}
-        write_text(self._folder / _SUMMARY, json.dumps(summary, indent=2))
+        write_text(self._folder / SUMMARY, json.dumps(summary, indent=2))
 
     def __enter__(self) -> Self:
         return self
@@ -127,10 +141,10 @@ def open_store(folder: str | Path) -> PatchStore:
     """Open a finished store; an unfinished or damaged one is a `TrainingError`."""
     folder = Path(folder)
     try:
-        summary = json.loads((folder / _SUMMARY).read_text())
+        summary = json.loads((folder / SUMMARY).read_text())
         counts: Sequence[int] = summary["shards"]
         shards = tuple(np.load(_shard_path(folder, i), mmap_mode="r") for i in range(len(counts)))
-        index = pd.read_parquet(folder / _INDEX)
+        index = pd.read_parquet(folder / INDEX)
         side_px, mpp = int(summary["side_px"]), float(summary["mpp"])
     except FileNotFoundError as error:
         raise TrainingError(
@@ -148,6 +162,71 @@ def open_store(folder: str | Path) -> PatchStore:
             next_step="make the patch store again",
         )
     return PatchStore(folder, index, shards, side_px, mpp)
+
+
+def write_store(
+    folder: Path,
+    slide: Slide,
+    table: pd.DataFrame,
+    record: Ingredients,
+    side_px: int,
+    mpp: float,
+    *,
+    threads: int | None = None,
+) -> None:
+    """Cut the patches of `table` (`INDEX_COLUMNS` and any others) from `slide` into a new store.
+
+    Rows are stored block by block of the slide, not in the table's order. What an interrupted call left in
+    the folder is made again.
+    """
+    _clear(folder)
+    record.write(folder / RECORD)
+    with PatchWriter(folder, side_px=side_px, mpp=mpp) as writer:
+        writer.cut(slide, table, threads=threads)
+
+
+def remove_stores(folder: Path, *, keep: Set[str]) -> None:
+    """Remove the stores in `folder` that an earlier run made of slides that are not to be learnt from now."""
+    for record in folder.glob(f"*/{RECORD}"):
+        if record.parent.name not in keep:
+            shutil.rmtree(record.parent)
+
+
+def add_answers(folder: str | Path, judge: Judge, column: str, record: Ingredients) -> None:
+    """Add to a store's index a column with what `judge` says about each patch, unless it is there already."""
+    folder = Path(folder)
+    note = folder / f"{column}.record.json"
+    store = open_store(folder)
+    if column in store.index.columns and record.matches(note):
+        return
+    index = store.index.assign(**{column: _answers(store, judge)})
+    with record.noted(folder / INDEX, note=note), atomic_path(folder / INDEX) as temporary:
+        index.to_parquet(temporary)
+
+
+def _answers(store: PatchStore, judge: Judge) -> npt.NDArray[np.float32]:
+    rows = np.arange(len(store))
+    parts = [judge(store.take(part)) for part in np.split(rows, rows[PATCHES_AT_ONCE::PATCHES_AT_ONCE])]
+    answers = np.concatenate(parts).astype(np.float32)
+    if not ((answers >= 0) & (answers <= 1)).all():
+        raise TrainingError(
+            "the network's answers are not probabilities",
+            path=store.folder,
+            next_step="check the network: its weights may be damaged",
+        )
+    return answers
+
+
+def _clear(folder: Path) -> None:
+    """Remove an unfinished or outdated store of ours; anything else is left alone."""
+    if not folder.exists():
+        return
+    if not (folder / RECORD).is_file() and any(folder.iterdir()):
+        raise OutputError(
+            "exists and is not a patch store of this stage", path=folder, next_step="move it elsewhere"
+        )
+    with explained(folder):
+        shutil.rmtree(folder)
 
 
 def _shard_path(folder: Path, number: int) -> Path:

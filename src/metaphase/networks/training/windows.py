@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Points
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import (
     Augmentation,
     AugmentationConfig,
@@ -72,7 +72,7 @@ def label_cells(image: LabelledImage) -> Cells:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Windows of a step."""
 
     pixels: Tensor
@@ -87,7 +87,7 @@ class Batch:
 
 
 @dataclass
-class Windows:
+class WindowSampler:
     """Draws windows of training images with their labels; `hard` grows while a network learns."""
 
     images: Sequence[LabelledImage]
@@ -138,7 +138,7 @@ class Windows:
             odds[here] = weight[here] * amount[here] / max(float(amount[here].sum()), FEW)
         return np.asarray(odds / odds.sum(), np.float64)
 
-    def draw(self, count: int, step: int) -> Batch:
+    def draw(self, count: int, step: int) -> WindowBatch:
         """The windows of a step."""
         rng = np.random.default_rng((self.seed, step))
         kinds = [kind for kind in KINDS if kind in self.odds]
@@ -158,7 +158,7 @@ class Windows:
         laboratory, sure = (
             torch.from_numpy(values[numbers]).to(self.device) for values in (self.laboratory, self.is_sure)
         )
-        return Batch(pixels, cells, laboratory, sure, answers)
+        return WindowBatch(pixels, cells, laboratory, sure, answers)
 
     def _number(self, kind: str, rng: np.random.Generator) -> int:
         """An image that holds this kind."""
@@ -295,7 +295,7 @@ class ViewConfig:
 class Views:
     """Augmented windows with the labels of their cells; those of the next step are drawn meanwhile."""
 
-    def __init__(self, windows: Windows, config: ViewConfig) -> None:
+    def __init__(self, windows: WindowSampler, config: ViewConfig) -> None:
         self.windows, self.config, device = windows, config, windows.device
         self.augment = Augmentation(config.augment, replace(config.augmentation, size_px=WINDOW_PX)).to(
             device
@@ -307,10 +307,10 @@ class Views:
             [position.expand(SOURCE_PX, SOURCE_PX), position[:, None].expand(SOURCE_PX, SOURCE_PX)]
         )[None]
         self.pool = ThreadPoolExecutor(1)
-        self.waiting: dict[int, Future[Batch]] = {}
+        self.waiting: dict[int, Future[WindowBatch]] = {}
 
     @torch.no_grad()
-    def __call__(self, step: int) -> Batch:
+    def __call__(self, step: int) -> WindowBatch:
         """The windows of a step as networks see them."""
         drawn = self._drawn(step).result()
         self.waiting = {step + 1: self._drawn(step + 1)}
@@ -329,7 +329,7 @@ class Views:
         answers = None if drawn.answers is None else drawn.answers[number, row, column].float()
         return replace(drawn, pixels=images, cells=drawn.cells[number, row, column], answers=answers)
 
-    def _drawn(self, step: int) -> Future[Batch]:
+    def _drawn(self, step: int) -> Future[WindowBatch]:
         return self.waiting.get(step) or self.pool.submit(self.windows.draw, self.config.batch, step)
 
     def remember(self, hard: list[Points]) -> None:

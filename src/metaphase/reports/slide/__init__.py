@@ -15,7 +15,7 @@ from metaphase.counting.calibration import atypical_share
 from metaphase.reports.pages import render
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 
 if TYPE_CHECKING:
     from metaphase.counting.clinical import SlideCount

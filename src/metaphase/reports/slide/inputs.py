@@ -16,7 +16,7 @@ from metaphase.base.errors import ResultWarnings
 from metaphase.base.tables import require_columns
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import measure, number
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 
 if TYPE_CHECKING:
     from metaphase.counting.clinical import SlideCount

@@ -15,7 +15,8 @@ from metaphase.base.arrays import Box
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
-from metaphase.slides import Slide, cut_square
+from metaphase.slides.contract import Slide
+from metaphase.slides.tiles import cut_square
 
 if TYPE_CHECKING:
     from metaphase.counting.specimen import DensityMap

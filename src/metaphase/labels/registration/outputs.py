@@ -23,13 +23,14 @@ from metaphase.base.arrays import RGB, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import TableError, write_table
-from metaphase.detections import COLUMNS, DetectionSet, read_detections
+from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
+from metaphase.detections.table import COLUMNS, DetectionSet
 from metaphase.labels.registration.pair import Registration, register_pair
 from metaphase.labels.registration.points import register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, save_transform
-from metaphase.slides import Slide
+from metaphase.slides.contract import Slide
 from metaphase.version import __version__
 
 # ---- a picture of a registration for people: do the slides fit, where did tissue move, what is left ----
@@ -301,6 +302,10 @@ def _feature(row: dict[Any, Any]) -> dict[str, Any]:
 
 # ---- registering files and writing what came out ----
 
+TRANSFORM, PICTURE, SUMMARY = "transform.json", "registration.png", "summary.json"
+OF_POINTS, OF_ANNOTATIONS = ("points.parquet", "points.csv", "points.geojson"), "annotations.geojson"
+"""Files of what was given; annotations are left out where the registration cannot be relied on."""
+
 
 @dataclass(frozen=True)
 class Annotations:
@@ -333,15 +338,15 @@ def register_to_folder(
     verdict = registration.verdict
     trusted = verdict.status == "reliable" or (verdict.status == "doubtful" and accept_doubtful)
     table = None if given is None else mapped_points(registration, given, Path(he.name).stem, trusted=trusted)
-    save_transform(folder / "transform.json", registration.transform, verdict=asdict(verdict))
+    save_transform(folder / TRANSFORM, registration.transform, verdict=asdict(verdict))
     if table is not None:
         _write_points(folder, table)
     if annotations is not None and trusted:
         to: Frame = "he" if annotations.drawn_on == "phh3" else "phh3"
         _write_annotations(folder, shapes, registration, to, annotations.path)
-    save_registration_picture(folder / "registration.png", registration, table)
+    save_registration_picture(folder / PICTURE, registration, table)
     summary = summarised(registration, table) | {"accept_doubtful": accept_doubtful}
-    write_text(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    write_text(folder / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary
 
 
@@ -405,9 +410,10 @@ def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
 
 
 def _write_points(folder: Path, table: pd.DataFrame) -> None:
-    for ending in ("parquet", "csv"):
-        write_table(folder / f"points.{ending}", table)
-    write_text(folder / "points.geojson", json.dumps(points_geojson(table)))
+    *tables, shapes = OF_POINTS
+    for name in tables:
+        write_table(folder / name, table)
+    write_text(folder / shapes, json.dumps(points_geojson(table)))
 
 
 def _write_annotations(
@@ -417,4 +423,4 @@ def _write_annotations(
         moved = map_geojson(shapes, registration.transform, to=to)
     except TableError as error:
         raise TableError(error.problem, path=source, next_step=error.next_step) from error
-    write_text(folder / "annotations.geojson", json.dumps(moved))
+    write_text(folder / OF_ANNOTATIONS, json.dumps(moved))

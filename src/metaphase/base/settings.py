@@ -1,19 +1,21 @@
 """Settings from TOML files as frozen dataclasses: unknown names and wrong types are refused by name.
 
-Tables nest as dataclasses do. Ranges are checked by the dataclasses themselves, when they are made.
+Tables nest as dataclasses do. Pydantic checks the types, as it does of all that is read back from JSON;
+ranges are checked by the dataclasses themselves, when they are made.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import tomllib
-import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
@@ -96,34 +98,16 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     nested = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)]
     if nested:
         return settings_of(typing.cast("type[Any]", nested[0]), value, where)
-    if isinstance(value, list):
-        value = tuple(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise UsageError(
-                f"{where} is a number of {len(str(value))} digits", next_step="give a smaller one"
-            ) from error
-    plain = _plain_types(hint)
-    if plain and (not isinstance(value, plain) or (isinstance(value, bool) and bool not in plain)):
-        wanted = " or ".join({tuple: "a list"}.get(one, one.__name__) for one in plain)
-        raise UsageError(f"{where} is {value!r}", next_step=f"give {wanted}")
-    return value
+    try:
+        return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
+    except ValidationError as error:
+        _, is_wanted, wanted = error.errors()[0]["msg"].partition("Input should be ")
+        wanted = (wanted if is_wanted else f"a {hint}").replace("tuple", "list").replace("valid ", "")
+        raise UsageError(f"{where} is {value!r:.100}", next_step=f"give {wanted}") from error
 
 
-def _plain_types(hint: Any) -> tuple[type[Any], ...]:
-    """Plain types that a declared type admits; none where there is nothing simple to check."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        return tuple(kind for part in typing.get_args(hint) for kind in _plain_types(part))
-    if origin is typing.Literal:
-        return (str,)
-    if origin is tuple:
-        return (tuple,)
-    if hint is float:
-        return (float, int)
-    return (hint,) if hint in (int, str, bool, dict) else ()
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 # ---- the configurations and scripts that come with the package ----

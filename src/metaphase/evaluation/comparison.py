@@ -22,9 +22,10 @@ from metaphase.base.tables import (
     rows_by_name,
     rows_of_slide,
 )
-from metaphase.detections import IGNORE, MITOSIS, DetectionSet, read_detections
-from metaphase.slides import is_slide_there, open_slide
+from metaphase.detections.files import read_detections
+from metaphase.detections.table import IGNORE, MITOSIS, DetectionSet
 from metaphase.slides.backends import check_flag
+from metaphase.slides.opening import is_slide_there, open_slide
 
 # ---- which slides are evaluated ----
 

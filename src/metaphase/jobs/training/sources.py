@@ -24,7 +24,7 @@ from metaphase.base.tables import (
     require_numbers,
     stated_number,
 )
-from metaphase.detections import IGNORE, LOOKALIKE, MITOSIS, common_label
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
 from metaphase.jobs.cohort import cohort_slide
@@ -35,7 +35,7 @@ from metaphase.labels.mining.mining import TrainingSlide
 from metaphase.labels.observers.project import UNSURE, load_project
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.networks.training.images import KINDS, ImageSource, Kind
-from metaphase.slides import SlideSource
+from metaphase.slides.opening import SlideSource
 
 SPLITS = ("train", "validation", "test")
 UNSEEN = SPLITS[1:]

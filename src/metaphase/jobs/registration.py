@@ -1,0 +1,112 @@
+"""`metaphase register`: one pair of slides, kept or done again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metaphase.base.files import explained
+from metaphase.base.foreign import read_json
+from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.tables import read_table
+from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
+from metaphase.labels.registration.outputs import (
+    OF_ANNOTATIONS,
+    OF_POINTS,
+    PICTURE,
+    SUMMARY,
+    TRANSFORM,
+    Annotations,
+    register_to_folder,
+)
+from metaphase.labels.registration.similarity import RegistrationConfig
+from metaphase.labels.registration.transform import Transform, load_transform
+from metaphase.slides.opening import SlideSource
+
+
+@dataclass(frozen=True)
+class PairRegistered(Ingredients, stage="registration", schema=3):
+    """What decides the registration of a pair, and what is carried over with it."""
+
+    he: SlideSource
+    phh3: SlideSource
+    points: FileContent | None
+    annotations: FileContent | None
+    drawn_on: str
+    config: RegistrationConfig
+    accept_doubtful: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """The folder of a pair, as `metaphase register` left it."""
+
+    folder: Path
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """`reliable`, `doubtful` or `failed`; the summary's `reasons` tell why."""
+        return str(self.summary["verdict"])
+
+    @cached_property
+    def transform(self) -> Transform:
+        """Positions of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
+        return load_transform(self.folder / TRANSFORM)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
+        return read_table(self.folder / OF_POINTS[0])
+
+
+def register_slides(
+    he: SlideSource,
+    phh3: SlideSource,
+    folder: str | Path,
+    *,
+    points: str | Path | None = None,
+    annotations: Annotations | None = None,
+    config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
+) -> tuple[dict[str, Any], States]:
+    """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
+
+    The files are those of `metaphase.labels.registration.register_to_folder`.
+    """
+    folder, config = Path(folder), config or RegistrationConfig()
+
+    def work(_report: Report) -> Facts:
+        for name in (*OF_POINTS, OF_ANNOTATIONS):
+            with explained(folder / name):
+                (folder / name).unlink(missing_ok=True)
+        with he.open() as first, phh3.open() as second:
+            summary = register_to_folder(
+                first,
+                second,
+                folder,
+                points=points,
+                annotations=annotations,
+                config=config,
+                accept_doubtful=accept_doubtful,
+            )
+        return {"verdict": summary["verdict"]}
+
+    made_from = PairRegistered(
+        he,
+        phh3,
+        None if points is None else FileContent(Path(points)),
+        None if annotations is None else FileContent(annotations.path),
+        "" if annotations is None else annotations.drawn_on,
+        config,
+        accept_doubtful,
+    )
+    writes = (SUMMARY, TRANSFORM, PICTURE, *(OF_POINTS if points is not None else ()))
+    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from, sealed=True)
+    states = settled(run_stages([stage], folder))
+    return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states
