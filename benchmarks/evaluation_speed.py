@@ -28,7 +28,7 @@ def simulated(slides: int, detections: int, folder: Path) -> tuple[Path, Path]:
     generator = np.random.default_rng(0)
     names = np.array([f"case-{index:04}" for index in range(slides)])
     manifest = pd.DataFrame({"case": names, "mpp": MPP, "width": SIDE_PX, "height": SIDE_PX})
-    manifest["centre"] = generator.choice([f"centre {index}" for index in range(12)], slides)
+    manifest["laboratory"] = generator.choice([f"centre {index}" for index in range(12)], slides)
     truths = detections // 4
     truth = pd.DataFrame(generator.uniform(0, SIDE_PX, (truths, 2)), columns=["x", "y"])
     truth.insert(0, "slide", generator.choice(names, truths))
@@ -60,7 +60,7 @@ def main() -> None:
             result = evaluate_mitoses(
                 truth,
                 predictions,
-                by=("centre",),
+                by=("laboratory",),
                 matching=MatchingConfig(method=method, threshold=0.5),
                 bootstrap=BootstrapConfig(samples=options.samples),
             )

@@ -190,23 +190,23 @@ def test_evaluate_is_the_command(tmp_path: Path) -> None:
 def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) -> None:
     pixels = he_pixels()[:200, :200]
     for wrong, message in (
-        (5, "int is no slide. Give a path"),
-        ([he_slide, None], "NoneType is no slide"),
-        (Image.fromarray(pixels), "Image is no slide. Give a path, or pixels as a NumPy array"),
+        (5, "int is not a slide. Give a path"),
+        ([he_slide, None], "NoneType is not a slide"),
+        (Image.fromarray(pixels), "Image is not a slide. Give a path, or pixels as a NumPy array"),
         (pixels / 255, r"\(200, 200, 3\) and type float64 is not an image"),
         (pixels, "micrometres per pixel"),
     ):
         with pytest.raises(mp.MetaphaseError, match=message):
             mp.detect(wrong, tmp_path)  # type: ignore[arg-type, call-overload]
-    with pytest.raises(mp.MetaphaseError, match=r"float is no slide"):
+    with pytest.raises(mp.MetaphaseError, match=r"float is not a slide"):
         mp.open_slide(2.5)  # type: ignore[arg-type]
-    with pytest.raises(mp.MetaphaseError, match=r"list is no model.*mp\.load_model"):
+    with pytest.raises(mp.MetaphaseError, match=r"list is not a model.*mp\.load_model"):
         mp.detect(he_slide, model=["a", "b"])  # type: ignore[call-overload]
-    with pytest.raises(mp.MetaphaseError, match="ndarray is no table of points"):
+    with pytest.raises(mp.MetaphaseError, match="ndarray is not a table of points"):
         mp.score(pixels, mpp=0.25)  # type: ignore[arg-type]
     with pytest.raises(mp.MetaphaseError, match="no such model"):
         mp.detect(he_slide, model="absent")
-    with pytest.raises(mp.MetaphaseError, match="of 2 slides"):
+    with pytest.raises(mp.MetaphaseError, match="belong to 2 slides"):
         mp.score(pd.DataFrame({"x": [1.0, 2.0], "y": 1.0, "slide": ["a", "b"]}), mpp=0.25)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     with pytest.raises(mp.MetaphaseError, match="micrometres per pixel"):

@@ -118,7 +118,7 @@ def test_a_bad_slide_is_no_failed_job_of_a_workflow(tmp_path: Path, he_slide: Pa
     snakemake = shutil.which("snakemake") or pytest.skip("snakemake is not installed")
     (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes()[:5000])
     rows = [f"{case},{path},,,," for case, path in (("bad", tmp_path / "bad.tif"), ("good", he_slide))]
-    (tmp_path / "cohort.csv").write_text("\n".join(["case,he,phh3,centre,split,patient", *rows]))
+    (tmp_path / "cohort.csv").write_text("\n".join(["case,he,phh3,laboratory,split,patient", *rows]))
     (tmp_path / "metaphase").write_text(
         f'#!/bin/sh\nexec {sys.executable} -m metaphase "$@" --model {model} --device cpu --threshold 0.9\n'
     )

@@ -49,7 +49,9 @@ def fields(data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         found = read_dataset(name, data / folder)
         cases = {case: f"{folder}-{case.split('/')[-1]}" for case in found.manifest["case"]}
         table = found.truth.table
-        manifest = found.manifest.assign(case=found.manifest["case"].map(cases), split=folder, centre=folder)
+        manifest = found.manifest.assign(
+            case=found.manifest["case"].map(cases), split=folder, laboratory=folder
+        )
         manifests.append(manifest.assign(mpp=manifest["mpp"].fillna(MIDESEC_MPP)))
         points.append(table.assign(case=table["slide"].map(cases))[["case", "x", "y", "label"]])
     manifest = pd.concat(manifests, ignore_index=True)

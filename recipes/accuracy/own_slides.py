@@ -94,7 +94,7 @@ POLL_S = 3.0
 def total_of(training: int) -> int:
     """The least number of pairs of which `metaphase lab` learns from so many."""
     for total in range(3, 200):
-        rows = pd.DataFrame({"patient": range(total), "centre": ""}).astype(str)
+        rows = pd.DataFrame({"patient": range(total), "laboratory": ""}).astype(str)
         if splits_of(rows, {}).count("train") == training:
             return total
     raise SystemExit(f"no cohort has {training} training pairs")
@@ -113,8 +113,8 @@ def simulated(folder: Path, options: argparse.Namespace) -> pd.DataFrame:
     )  # fmt: skip
     simulate_cohort(folder, config)
     manifest = pd.read_csv(folder / "manifest.csv", dtype={"case": str})
-    own = manifest[manifest["centre"].isin(OWN)].head(options.most + options.test)
-    unseen = manifest[manifest["centre"] == UNSEEN].head(options.test)
+    own = manifest[manifest["laboratory"].isin(OWN)].head(options.most + options.test)
+    unseen = manifest[manifest["laboratory"] == UNSEEN].head(options.test)
     uses = ["learn"] * options.most + ["home"] * options.test + ["abroad"] * options.test
     return pd.concat([own, unseen]).assign(use=uses)
 
@@ -127,7 +127,7 @@ def laid_out(cohort: Path, cases: pd.DataFrame, folder: Path) -> None:
             target = folder / f"{case}-{name}.tif"
             if not target.exists():
                 shutil.copy(cohort / case / f"{stain}.tif", target)
-    table = cases[["case", "centre"]].assign(patient=cases["case"])
+    table = cases[["case", "laboratory"]].assign(patient=cases["case"])
     table.to_csv(folder / "patients.csv", index=False)
 
 
@@ -195,7 +195,7 @@ def write_bench(cohort: Path, cases: pd.DataFrame, root: Path) -> None:
     tables = [truth_of({"case": case, "he": he_of(cohort, case)}) for case in cases["case"]]
     write_table(root / "truth.csv", pd.concat(tables, ignore_index=True).rename(columns={"case": "slide"}))
     slides = [str(he_of(cohort, case)) for case in cases["case"]]
-    write_table(root / "manifest.csv", cases[["case", "centre"]].assign(he=slides, phh3="", split="test"))
+    write_table(root / "manifest.csv", cases[["case", "laboratory"]].assign(he=slides, phh3="", split="test"))
 
 
 def everywhere(
@@ -233,7 +233,8 @@ def tried(total: int, cohort: Path, cases: pd.DataFrame, options: argparse.Names
     story = followed(lab, truths, options)
     story["minutes"] = round(story["minutes"] + minutes, 1)
     known = parse_card(lab.model.with_suffix(".json")).known_metrics
-    learnt = splits_of(pd.DataFrame({"patient": own["case"], "centre": own["centre"]}), {}).count("train")
+    rows = pd.DataFrame({"patient": own["case"], "laboratory": own["laboratory"]})
+    learnt = splits_of(rows, {}).count("train")
     return {
         "pairs": total,
         "pairs learnt from": learnt,
@@ -248,11 +249,11 @@ def corrected(cohort: Path, cases: pd.DataFrame, options: argparse.Namespace) ->
     """Somebody answers about detections of one slide; two labelled slides choose, no PHH3 is there."""
     root = cohort.parent / f"corrections{options.corrections}"
     root.mkdir(exist_ok=True)
-    own = cases[(cases["use"] == "learn") & (cases["centre"] == OWN[0])].head(3)
+    own = cases[(cases["use"] == "learn") & (cases["laboratory"] == OWN[0])].head(3)
     rows = pd.concat([own, cases[cases["use"] == "home"]])
     rows = rows.assign(phh3="", patient=rows["case"], he=[str(he_of(cohort, case)) for case in rows["case"]])
     rows["split"] = np.where(rows["use"] == "home", "test", "validation")
-    table = rows[["case", "he", "phh3", "centre", "split", "patient"]]
+    table = rows[["case", "he", "phh3", "laboratory", "split", "patient"]]
     write_table(root / "one.csv", table.head(1))
     write_table(root / "manifest.csv", table[1:])
     labels = [truth_of(row) for row in table[1:].to_dict("records")]

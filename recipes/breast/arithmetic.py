@@ -54,7 +54,7 @@ def images_of(manifest: Path, reference: pd.DataFrame, *, learnt: bool = False) 
     """Complete images of a manifest that nothing learnt from, or that something did."""
     rows = read_manifest(manifest)
     right = rows["split"] == "train" if learnt else (rows["split"] != "train") & (rows["split"] != "")
-    chosen = rows[right & rows["centre"].isin(FOLDERS)]
+    chosen = rows[right & rows["laboratory"].isin(FOLDERS)]
     return read_images(image_sources(chosen, reference), MEMORY_GB)
 
 

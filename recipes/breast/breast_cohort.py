@@ -104,7 +104,7 @@ def fields(data: Path, folder: Folder) -> Cohort:
     slides = pd.DataFrame({
         "case": [f"{folder.name}-{name}" for name in names],
         "he": [str(data / folder.name / f"{name}.jpg") for name in names],
-        "centre": folder.name, "patient": [folder.patient(name) for name in names],
+        "laboratory": folder.name, "patient": [folder.patient(name) for name in names],
         "split": [folder.split(name) for name in names], "kind": folder.kind, "mpp": folder.mpp,
         "repeat": BREAST, "tissue": "whole",
     })  # fmt: skip
@@ -119,7 +119,9 @@ def crops(data: Path, name: str, table: pd.DataFrame, near: pd.DataFrame) -> Coh
     """Crops with a mitosis in the middle, and what lies near it; a row of `table` each."""
     case = name + "-" + table["image"].str.removesuffix(".jpg")
     he = [str(data / name / image) for image in table["image"]]
-    slides = table[["centre", "patient", "split", "repeat"]].assign(case=case, he=he, kind="crop", mpp=0.25)
+    slides = table[["laboratory", "patient", "split", "repeat"]].assign(
+        case=case, he=he, kind="crop", mpp=0.25
+    )
     middle = pd.DataFrame({"case": case, "x": CROP_PX / 2, "y": CROP_PX / 2, "label": MITOSIS})
     middle["atypical"] = table["atypical"].astype(int)
     near = near.assign(case=name + "-" + near["image"].str.removesuffix(".jpg"))
@@ -129,7 +131,7 @@ def crops(data: Path, name: str, table: pd.DataFrame, near: pd.DataFrame) -> Coh
 def midog(data: Path) -> Cohort:
     """MIDOG++, seven tumours: some slides of each tumour and scanner validate."""
     table = pd.read_csv(data / "midog-mitoses" / "patches.csv")
-    table["centre"] = "midog " + table["tumor"] + ", " + table["scanner"]
+    table["laboratory"] = "midog " + table["tumor"] + ", " + table["scanner"]
     table["patient"] = "midog/" + table["slide"].astype(str)
     table["repeat"] = np.where(table["tumor"].str.contains("breast"), BREAST, OTHER_TUMOUR)
     held_out: set[str] = set()
@@ -144,7 +146,7 @@ def tupac(data: Path) -> Cohort:
     """TUPAC16, three laboratories."""
     table = pd.read_csv(data / "tupac-mitoses" / "patches.csv")
     number = table["slide"].str[:2].astype(int)
-    table["centre"] = number.map(
+    table["laboratory"] = number.map(
         lambda slide: next(name for last, name in TUPAC_LABORATORIES if slide <= last)
     )
     table["patient"], table["repeat"] = "tupac/" + table["slide"].str[:2], BREAST
@@ -167,7 +169,7 @@ def lookalikes(data: Path) -> Cohort:
     slides = pd.DataFrame({
         "case": [f"tupac-lookalikes-{name}" for name in names],
         "he": [str(data / "tupac-lookalikes" / f"{name}.jpg") for name in names],
-        "centre": "tupac-lookalikes", "patient": [f"tupac-lookalikes/{name[:2]}" for name in names],
+        "laboratory": "tupac-lookalikes", "patient": [f"tupac-lookalikes/{name[:2]}" for name in names],
         "split": "train", "kind": "crop", "mpp": 0.25, "repeat": FEW, "tissue": "whole",
     })  # fmt: skip
     return slides, pd.DataFrame()
@@ -187,14 +189,14 @@ def main() -> None:
     cohorts += [midog(data), tupac(data), lookalikes(data)]
     slides = pd.concat([slides for slides, _ in cohorts], ignore_index=True)
     if options.most:
-        slides = slides.groupby(["centre", "split"]).head(options.most).reset_index(drop=True)
+        slides = slides.groupby(["laboratory", "split"]).head(options.most).reset_index(drop=True)
     points = pd.concat([points for _, points in cohorts if len(points)], ignore_index=True)
-    labelled = slides[slides["centre"].isin(LABELLED)].drop(columns=["repeat", "kind"])
+    labelled = slides[slides["laboratory"].isin(LABELLED)].drop(columns=["repeat", "kind"])
     write_table(folder / "breast.csv", slides)
-    unseen = (slides["split"] != "train") & ~slides["centre"].str.startswith("midog")
+    unseen = (slides["split"] != "train") & ~slides["laboratory"].str.startswith("midog")
     write_table(folder / "points.csv", slides[unseen])
     write_table(folder / "fields.csv", labelled)
-    icpr = labelled[labelled["centre"].isin(("icpr2012-aperio", "midesec"))]
+    icpr = labelled[labelled["laboratory"].isin(("icpr2012-aperio", "midesec"))]
     write_table(folder / "icpr.csv", icpr)
     own = {f"icpr2012/{number:02}": "train" for number in range(3)}
     own |= {"icpr2012/03": "validation", f"icpr2012/{VALIDATION_PATIENT}": "test"}

@@ -160,7 +160,7 @@ def detect(
         raise MetaphaseError(
             f"{len(done.failures)} of {len(chosen)} slides failed ({problems})",
             path=folder,
-            next_step="read its errors.log, leave them out and call it again: the others are done, and kept",
+            next_step="read its errors.log, leave these slides out and call it again; finished ones are kept",
         )
     return [_result(each) for each in done.results.values()]
 
@@ -196,9 +196,9 @@ def score(
         cases = read_cases([file], slide=path, mpp=given, area_mm2=area_mm2)
         if len(cases) != 1:
             raise UsageError(
-                f"the detections are of {len(cases)} slides",
+                f"the detections belong to {len(cases)} slides",
                 path=file,
-                next_step="give one slide's at a time",
+                next_step="give those of one slide at a time",
             )
         own = card is None and (threshold, theta1, theta2) == (None, None, None)
         profile: SiteProfile | None = site_beside([file]) if own else None
@@ -265,7 +265,7 @@ def _source(slide: object, mpp: float | None, folder: Path) -> SlideSource:
 def _path(value: object, what: str, next_step: str) -> Path:
     if isinstance(value, PATH):
         return Path(value)
-    raise UsageError(f"{type(value).__name__} is no {what}", next_step=next_step)
+    raise UsageError(f"{type(value).__name__} is not a {what}", next_step=next_step)
 
 
 def _ready(model: object, default: Sequence[str] = ()) -> ReadyDetector:

@@ -126,7 +126,7 @@ def test_a_kind_of_warning_is_told_once_at_the_end(capsys: pytest.CaptureFixture
     described = capsys.readouterr().err.splitlines()
     assert described[-3:] == [
         "warning: 2 slides (a, b): it is pale",
-        "warning: 2 slides (b, c): for example b: a third is blurred: look at it",
+        "warning: 2 slides (b, c), for example b: a third is blurred. Look at it.",
         "warning: d: it is old",
     ]
     assert sum(line.startswith("warning") for line in described) == 3
@@ -252,7 +252,7 @@ def test_folders_of_the_kernel_are_refused_at_the_start(folder: str) -> None:
 def test_what_is_no_folder_is_refused_at_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for folder in (tmp_path / "pipe", tmp_path / "pipe" / "out"):
-        with pytest.raises(OutputError, match="pipe: is no folder"):
+        with pytest.raises(OutputError, match="pipe: is not a folder"):
             run_batch({"a": "good.tif"}, work, folder)
 
 

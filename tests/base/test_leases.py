@@ -165,7 +165,7 @@ def test_a_lease_of_nobody_is_not_waited_for_as_long_as_one_of_somebody(content:
 def test_what_is_no_file_in_the_place_of_a_lease_is_an_error_and_no_wait(tmp_path: Path, make: Any) -> None:
     path = tmp_path / "a.lease"
     make(path)
-    with pytest.raises(OutputError, match=r"a\.lease: is no plain file"), holding(path):
+    with pytest.raises(OutputError, match=r"a\.lease: is not a plain file"), holding(path):
         pass
 
 

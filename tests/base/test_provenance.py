@@ -76,7 +76,7 @@ def test_another_schema_of_the_code_makes_it_again(tmp_path: Path) -> None:
 
     Made().write(tmp_path / "note.json")
     assert Made().matches(tmp_path / "note.json")
-    assert Newer().why(tmp_path / "note.json") == "the program makes it otherwise now"
+    assert Newer().why(tmp_path / "note.json") == "this version makes it differently"
 
 
 def test_the_reason_names_what_changed(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_schema_of_what_is_used_counts_too(tmp_path: Path) -> None:
     key = Outer().key
     try:
         MadeLater.schema = 2
-        assert Outer().why(note) == "the program makes it otherwise now"
+        assert Outer().why(note) == "this version makes it differently"
         assert Outer().key != key
     finally:
         MadeLater.schema = 1
@@ -229,6 +229,6 @@ def test_what_changes_while_it_is_used_gives_no_result(tmp_path: Path) -> None:
             output.write_text("half of each")
             file.write_text("afterwards")
 
-    with pytest.raises(MetaphaseError, match=r"out: changed while .* worked on it: file"):
+    with pytest.raises(MetaphaseError, match=r"out: changed during the stage .*: file"):
         work()
     assert not made_from.is_done(output)

@@ -87,7 +87,7 @@ def test_one_that_always_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote, "RETRIES", 1)
     with (
         serving(folder, fail_every=1) as server,
-        pytest.raises(SlideError, match="the server does not give it"),
+        pytest.raises(SlideError, match="the server did not deliver it"),
     ):
         open_slide(f"{server.url}/bucket/a%20slide.tif")
 
@@ -121,11 +121,11 @@ def test_what_cannot_be_read_by_url_is_told(s3: RangeServer, folder: Path, tmp_p
 
     refused(SlideError, "no such file", f"{s3.url}/absent.tif")
     refused(SlideError, "no permission", f"{s3.url}/forbidden.tif")
-    refused(SlideError, "is no TIFF", f"{s3.url}/image.png")
+    refused(SlideError, "is not a TIFF", f"{s3.url}/image.png")
     refused(UsageError, "query or a password", f"{s3.url}/image.png?key=1")
     refused(UsageError, "names no file", "s3://bucket")
     with serving(folder, ranges=False) as plain:
-        refused(SlideError, "no ranges", f"{plain.url}/bucket/a%20slide.tif")
+        refused(SlideError, "serves whole files only", f"{plain.url}/bucket/a%20slide.tif")
     assert not is_file(f"{s3.url}/absent.tif")
     assert SlideSource(Path(f"{s3.url}/forbidden.tif")).effective_mpp is None  # told in its turn
     with pytest.raises(TableError, match="no such file"):
@@ -159,4 +159,4 @@ def test_an_answer_that_takes_long_is_waited_for_with_a_word(
             time.sleep(0.01)
         server.lock.release()
         waiting.join()
-    assert caplog.messages == [f"{server.url}/cohort.csv: no answer for 0.01 s; given up after 149.99 s more"]
+    assert caplog.messages == [f"{server.url}/cohort.csv: no answer for 0.01 s; it waits 149.99 s more"]

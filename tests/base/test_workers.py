@@ -93,7 +93,7 @@ def test_an_item_that_kills_its_workers_is_given_up(pool: DaskWorkers, tmp_path:
 
     batch = run_batch({"0": 0, "1": 1, "2": 2}, work, tmp_path, None, pool)
     assert set(batch.results) == {"0", "2"}
-    assert "workers died of it" in batch.failures[0].message
+    assert "workers died during this slide" in batch.failures[0].message
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
@@ -122,7 +122,7 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         pass
     settings = tmp_path / "cluster.toml"
     for text, described in (
-        ('kind = "cloud"', "Known are slurm"),
+        ('kind = "cloud"', "Choose one of slurm"),
         ("jobs = 0", "jobs"),
         ("queue = 1", "no setting"),
         ('kind = "lsf"', "needs the command bsub, which is not on this machine. Run this where jobs"),

@@ -43,7 +43,7 @@ def test_help_of_detect_begins_with_what_most_people_need() -> None:
     lines = run("detect", "--help", COLUMNS="120").stdout.splitlines()
     panels = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭─ ")]
     assert panels[1:3] == ["Options", "Exports"]
-    assert panels[3].endswith("as the paper did")
+    assert panels[3].endswith("and the paper's")
     assert panels[4:] == ["Machines"]
     first = lines[: next(number for number, line in enumerate(lines) if "─ Exports" in line)]
     assert any("--threshold" in line for line in first)
@@ -78,7 +78,7 @@ def test_mpp_is_for_slides_that_state_none_and_the_others_are_named(slide: Path,
     assert "0.5 um/px (from metadata)" in result.stdout
     assert "0.25 um/px (from flag)" in result.stdout
     assert (
-        f"{slide.name} (0.5) keep theirs: to overrule them, name their um/px in the column mpp"
+        f"{slide.name} (0.5) keep theirs: to override them, give their um/px in the column mpp"
         in result.stderr
     )
     assert "unknown: give --mpp, or the column mpp of a manifest" in run("info", field).stdout
@@ -90,7 +90,7 @@ def test_a_folder_stands_for_its_slides(slide: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.csv").write_text("a")
     result = run("info", tmp_path, "--json")
     assert [Path(one["path"]).name for one in json.loads(result.stdout)] == ["s9.tif", "s10.tif"]
-    assert result.stderr.count("2 slides; skipped, for they are no slides: notes.csv") == 1
+    assert result.stderr.count("2 slides; skipped, because not slides: notes.csv") == 1
     assert result.stderr.count("20x") == 0, "JSON has the warnings"
 
 
@@ -111,7 +111,7 @@ def test_former_spellings_are_taken_with_a_hint(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w").mkdir()
     ends = {True: run(*former), False: run(*now.split())}
-    assert f"hint: write it as metaphase {now}; this will go" in ends[True].stderr
+    assert f"hint: write it as metaphase {now}; the old form will be removed" in ends[True].stderr
     assert "hint" not in ends[False].stderr
     assert ends[True].stderr.splitlines()[1:] == ends[False].stderr.splitlines()
     assert ends[True].returncode == ends[False].returncode
@@ -153,10 +153,10 @@ def test_blank_slide_is_said_not_failed(tmp_path: Path) -> None:
         (["info"], 2, "Missing argument"),
         (["info", "absent.svs"], 1, "absent.svs: no such file"),
         (["info", "{tmp}"], 2, "no slide in the folder"),
-        (["info", "{slide}", "--mpp", "-1"], 2, "no resolution of a bright-field scan"),
+        (["info", "{slide}", "--mpp", "-1"], 2, "not the resolution of a bright-field scan"),
         (["tissue", "{slide}"], 2, "Missing option"),
         (["tissue", "{slide}", "{slide}", "-o", "{tmp}"], 2, "would overwrite"),
-        (["tissue", "{slide}", "-o", "{slide}"], 1, "is no folder"),
+        (["tissue", "{slide}", "-o", "{slide}"], 1, "is not a folder"),
         (["train", "absent.toml", "-o", "{tmp}"], 2, "absent.toml: no such file"),
         (["model", "info", "absent.safetensors"], 1, "absent.safetensors: no such model"),
     ],

@@ -31,7 +31,7 @@ def test_configs_are_listed_and_copied(tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "all" / "paper.toml").read_text())["cohort"]["standardise"] == "hsd"
     assert call("configs", "copy", "tiny", "-o", tmp_path / "one").stdout.count(".toml") == 1
     (tmp_path / "one" / "tiny.toml").write_text("# mine")
-    for arguments, message in ((("tiny",), "already"), (("absent",), "Known are")):
+    for arguments, message in ((("tiny",), "already"), (("absent",), "Choose one of")):
         error = call("configs", "copy", *arguments, "-o", tmp_path / "one").exception
         assert isinstance(error, UsageError)
         assert message in str(error)

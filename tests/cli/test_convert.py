@@ -55,7 +55,7 @@ def test_through_every_format_and_back(run: Run, table: Path, tmp_path: Path) ->
 def test_threshold_and_the_line_for_people(run: Run, table: Path, tmp_path: Path) -> None:
     code, output, _ = run(table, "-o", tmp_path / "out.parquet", "--threshold", "0.8")
     assert code == 0
-    assert output == f"1 points of 2 slides: {tmp_path / 'out.parquet'}\n"
+    assert output == f"1 point of 2 slides: {tmp_path / 'out.parquet'}\n"
     assert len(read_detections(tmp_path / "out.parquet").table) == 1
 
 
@@ -63,7 +63,7 @@ def test_neighbours_go_and_what_is_left_out_is_said(run: Run, tmp_path: Path) ->
     shapes = [drawing("Dot", "None", (1, 1)), drawing("Dot", "None", (2, 1)), drawing("Measurement", "None")]
     path = write_asap(tmp_path / "s.xml", shapes)
     code, output, errors = run(path, "-o", tmp_path / "o.csv", "--suppress-um", "2.5", "--mpp", "0.25")
-    assert (code, output) == (0, f"1 points of 1 slides: {tmp_path / 'o.csv'}\n")
+    assert (code, output) == (0, f"1 point of 1 slide: {tmp_path / 'o.csv'}\n")
     assert "warning: s.xml: 1 annotations of the type Measurement left out" in errors.replace("\n", " ")
     code, output, _ = run(path, "-o", tmp_path / "o.csv", "--json")
     assert [warning["code"] for warning in json.loads(output)["warnings"]] == ["objects-left-out"]

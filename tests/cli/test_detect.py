@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
+from metaphase.cli.detect import _end
 from tests.cli.running import run
 from tests.jobs.conftest import he_slide, model
 
@@ -33,7 +36,7 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     command = ("detect", slides, "-o", out, "--model", model, "--device", "cpu", "--threshold", "0.9")
     first = run(*command)
     assert first.returncode == 1
-    assert "4 slides; skipped, for they are no slides: notes.csv" in first.stderr
+    assert "4 slides; skipped, because not slides: notes.csv" in first.stderr
     assert "bad.tif" in first.stderr
     assert "Traceback" not in first.stderr
     assert first.stderr.count("states no believable micrometres per pixel. Give --mpp") == 1
@@ -41,14 +44,14 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     warnings = [line for line in first.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings
     assert all(line.startswith("warning: 2 slides (a, b): ") for line in warnings)
-    header, *rows, counted, meaning, stated, open_this = first.stdout.splitlines()
-    assert [line.split()[0] for line in (header, *rows)] == ["slide", "a", "b"]
-    assert counted == "2 slides counted (0 kept as they were), 2 failed"
-    assert meaning.startswith("by the model alone, not calibrated; counting range: ")
+    counted, counts, meaning, stated, open_this = first.stdout.splitlines()
+    assert counted == f"2 slides counted, 2 failed: see {out / 'errors.log'}."
+    assert re.fullmatch(r"All counts are [\d.]+\.", counts), "they are of the same slide"
+    assert meaning.startswith("Counting range: how the count varies")
     assert stated == (
-        "model tiny, not calibrated (`metaphase calibrate`); detection threshold 0.9, count 0.9"
+        "Model tiny, not calibrated: see `metaphase calibrate`. Thresholds: 0.9 to list, 0.9 to count."
     )
-    assert open_this == f"report: {out / 'index.html'}; table of counts: {out / 'counts.csv'}"
+    assert open_this == f"Report: {out / 'index.html'}. Table of counts: {out / 'counts.csv'}."
     assert len((out / "errors.log").read_text().splitlines()) == 2
     assert (out / "a" / "report.html").stat().st_size > 10_000
     index = (out / "index.html").read_text()
@@ -56,8 +59,35 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     assert "a/report.html" in index
     again = run(*command, "--allow-failed")
     assert again.returncode == 0, "a slide that is recorded as bad is a result"
-    assert "2 slides counted (2 kept as they were), 2 failed" in again.stdout
+    assert again.stdout.startswith("2 slides counted (2 unchanged since an earlier run), 2 failed: see ")
     assert "warning" not in again.stderr
+
+
+@pytest.mark.parametrize("slides", [1, 12, 200])
+def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
+    points = {"model": "tiny", "mitoses": {"delta": 0.24}, "count": {"delta": 0.57}, "site": None}
+    summaries = [
+        {"kind": "model", "count": float(number), "count_interval": [0, 9], "interval_name": "range",
+         "interval_means": "a", "leaves_out": "b", "beneath": [], "grade_shown": {"text": "withheld"},
+         "operating_points": points}
+        for number in range(slides)
+    ]  # fmt: skip
+    outcomes: Any = [SimpleNamespace(summary=summary, resumed=False) for summary in summaries]
+    lines = _end(outcomes, 0, Path("out"))
+    assert len(lines) == 5
+    assert all(line.endswith(".") and len(line) < 120 for line in lines)
+    assert lines[0] == {1: "1 slide counted."}.get(slides, f"{slides} slides counted.")
+    assert (
+        lines[1]
+        == {
+            1: "Mitotic count: 0 (0 to 9), by the model alone, not calibrated. Grade: withheld.",
+            12: "Counts are 0 to 11, median 5.5.",
+            200: "Counts are 0 to 199, median 99.5.",
+        }[slides]
+    )
+    outcomes[-1].summary |= {"kind": "reviewed"}
+    assert len(_end(outcomes, 3, Path("out"))) == 5
+    assert _end([], 3, Path("out")) == [f"0 slides counted, 3 failed: see {Path('out') / 'errors.log'}."]
 
 
 def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, model: Path) -> None:

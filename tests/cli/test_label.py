@@ -78,7 +78,7 @@ def test_serve_hands_over_its_options_and_prints_the_link(
     result = run("serve", project.folder, "--port", "0", "--token", "t" * 20)
     assert asked == {"folder": project.folder, "host": "127.0.0.1", "port": 0, "token": "t" * 20}
     assert result.stdout == "http://somewhere/\n"
-    assert "1 slides are not there, so 3 of 6 items have no picture" in result.stderr
+    assert "3 of 6 items have no picture: 1 slide missing, first " in result.stderr
 
 
 def test_too_few_observers_is_wrong_use(project: Project) -> None:

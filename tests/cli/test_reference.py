@@ -1,4 +1,4 @@
-"""`metaphase reference`: cohorts with bad pairs, resumption, and reviewers' decisions."""
+"""`metaphase reference`: cohorts with bad pairs, resumption, and observers' decisions."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_decisions_survive_building_again(cohort: Path, results: dict[str, dict[
         run("apply", folder / "w")
     table = pd.read_csv(folder / "w" / "reference.csv", dtype={"case": str})
     positions = table.loc[table["accepted"], ["case", "x", "y", "x_phh3", "y_phh3"]].head(1)
-    positions.assign(decision="reject", reviewer="Anna", time="2026-01-01").to_csv(
+    positions.assign(decision="reject", observer="Anna", time="2026-01-01").to_csv(
         folder / "d.csv", index=False
     )
     for _ in range(2):
@@ -105,14 +105,14 @@ def test_decisions_survive_building_again(cohort: Path, results: dict[str, dict[
         assert described == {"reviewed": 1, "changed": 1, "stale": 0, "points": 17, "accepted": 7}
     run("build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml", code=1)
     after = pd.read_csv(folder / "w" / "reference.csv", dtype={"case": str})
-    assert after.loc[after["reviewer"] == "Anna", "accepted"].tolist() == [False]
+    assert after.loc[after["observer"] == "Anna", "accepted"].tolist() == [False]
     assert int(after["accepted"].sum()) == 7
     shapes = json.loads((folder / "w" / "01" / "reference.geojson").read_text())
     assert len(shapes["features"]) == 7
 
 
 def test_wrong_use_is_told_before_any_work(cohort: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one or the other"):
+    with pytest.raises(UsageError, match="Give one of them"):
         run("build", "--manifest", cohort, "-o", tmp_path, "--cnn2", "x.safetensors")
     plain = tmp_path / "plain.csv"
     plain.write_text("case,he,phh3\na,he.png,phh3.png\n")
@@ -154,4 +154,4 @@ def test_points_come_from_a_folder_or_from_one_table(tmp_path: Path) -> None:
     assert second == first | {"again": ""}
     table.assign(slide="02").to_csv(tmp_path / "all.csv", index=False)
     third = json.loads(run(*arguments, tmp_path / "all.csv", code=1))[0]
-    assert "says nothing about case 01" in third["reason"]
+    assert "has no row for case 01" in third["reason"]

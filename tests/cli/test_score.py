@@ -126,8 +126,8 @@ def test_one_bad_slide_does_not_stop_the_others(cohort: Path) -> None:
     ("arguments", "problem"),
     [
         ([], "--mpp"),
-        (["--mpp", "-1"], "-1 um/px is no resolution"),
-        (["--mpp", "1e-9"], "1e-09 um/px is no resolution"),
+        (["--mpp", "-1"], "-1 um/px is not the resolution"),
+        (["--mpp", "1e-9"], "1e-09 um/px is not the resolution"),
         (["--mpp", "0.25", "--area", "nan"], "the area is nan"),
         (["--mpp", "0.25", "--threshold", "7"], "threshold is 7"),
         (["--mpp", "0.25", "--theta1", "30"], "theta2"),

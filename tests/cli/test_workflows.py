@@ -96,7 +96,7 @@ def tables(tmp_path: Path) -> Path:
     found = points.iloc[::2].assign(probability=0.9)[["slide", "x", "y", "probability"]]
     found.to_csv(tmp_path / "found.csv", index=False)
     manifest = pd.DataFrame(
-        {"case": cases, "he": "", "phh3": "", "centre": ["a", "a", "b", "b"], "split": "validation"}
+        {"case": cases, "he": "", "phh3": "", "laboratory": ["a", "a", "b", "b"], "split": "validation"}
     )
     manifest["grade"], manifest["proliferation"] = [1, 2, 3, 3], [0.1, 0.5, 0.9, 0.7]
     manifest["mpp"], manifest["width"], manifest["height"] = 0.25, 4000, 4000
@@ -110,7 +110,7 @@ def tables(tmp_path: Path) -> Path:
 def test_evaluation_commands(tables: Path) -> None:
     common = ["--truth", tables / "truth.csv", "--predictions", tables / "found.csv"]
     where = ["--manifest", tables / "manifest.csv"]
-    result = run("evaluate", "mitoses", *common, *where, "--by", "centre", "-o", tables / "out", "--json")
+    result = run("evaluate", "mitoses", *common, *where, "--by", "laboratory", "-o", tables / "out", "--json")
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)
     assert [row["group"] for row in rows] == ["all", "a", "b"]

@@ -45,7 +45,7 @@ def test_a_grade_that_false_detections_or_thetas_could_change_is_no_single_one(
 def test_less_tissue_than_a_hotspot_leaves_higher_grades_open() -> None:
     found = count_slide(points_of(5), mpp=0.25, tissue=all_tissue(1000, 1000), config=TUNED)
     assert (found.grade, found.grade_shown.text) == (1, "1 to 2")
-    assert "1.00 mm2 of tissue" in found.grade_shown.reasons[0]
+    assert "2 mm2 of tissue (there are 1.00)" in found.grade_shown.reasons[0]
 
 
 def test_the_false_rate_is_inside_the_interval() -> None:

@@ -170,7 +170,7 @@ def test_a_reviewed_table_counts_what_people_said() -> None:
     assert "2 that nobody looked at" in some.in_force.leaves_out
     every = count_slide(reviewed(clusters(8), 0.9, said[:8]), mpp=MPP, config=config)
     assert (every.count, every.unseen) == (5, 0)
-    assert every.in_force.leaves_out == "errors of those who reviewed and mitoses that nobody marked"
+    assert every.in_force.leaves_out == "errors of the observers, and mitoses that nobody marked"
     asked = {warning.code for warning in count_warnings(every)}
     assert not asked & {"uncalibrated", "mostly-false"}, "a reviewed slide asks for no more answers"
     wider = count_slide(reviewed(clusters(8), 0.9, [""] * 8), mpp=MPP, config=config)
@@ -195,7 +195,7 @@ def bad_scores() -> dict[str, dict[str, object]]:
         "mpp is 0": {**fine, "mpp": 0.0},
         "mpp is nan": {**fine, "mpp": float("nan")},
         "no column y": {**fine, "detections": pd.DataFrame({"x": [1.0]})},
-        "no number": {**fine, "detections": pd.DataFrame({"x": ["a"], "y": [1.0]})},
+        "not a number": {**fine, "detections": pd.DataFrame({"x": ["a"], "y": [1.0]})},
         "row 0": {**fine, "detections": pd.DataFrame({"x": [np.nan], "y": [1.0]})},
         "probability": {**fine, "detections": table([(1, 1)], 1.5)},
         "area is -1": {**fine, "area_mm2": -1.0},

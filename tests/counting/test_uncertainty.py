@@ -101,7 +101,7 @@ def test_many_detections_get_fewer_draws_and_a_word_about_it(monkeypatch: pytest
     points = np.random.default_rng(0).uniform(0, 2000, (50, 2))
     score = count_slide(table(points), mpp=MPP, config=STILL)
     assert score.draws == 200
-    assert "200 draws instead of 1000" in score.warnings[0].text
+    assert "200 draws, not 1000" in score.warnings[0].text
 
 
 @pytest.mark.parametrize("peak", [6.0, 30.0])

@@ -251,7 +251,7 @@ def test_qupath_compressed(tmp_path: Path) -> None:
 )
 def test_qupath_shapes_that_are_none_are_refused(tmp_path: Path, geometry: Any) -> None:
     path = write_geojson(tmp_path / "s.geojson", [feature("annotation", geometry)])
-    with pytest.raises(TableError, match=r"s.geojson: holds a feature that is no GeoJSON"):
+    with pytest.raises(TableError, match=r"s.geojson: holds a feature that is not GeoJSON"):
         read_detections(path)
 
 
@@ -309,7 +309,7 @@ def test_asap_coordinates_out_of_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["12,5", "nan", "inf", ""])
 def test_asap_places_that_are_no_numbers_are_refused(tmp_path: Path, value: str) -> None:
     path = write_asap(tmp_path / "s.xml", [drawing("Dot", "None", (value, 1))])  # type: ignore[arg-type]
-    with pytest.raises(TableError, match=r"s.xml: is no ASAP annotation file"):
+    with pytest.raises(TableError, match=r"s.xml: is not an ASAP annotation file"):
         read_detections(path)
 
 

@@ -157,15 +157,15 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
     [
         ("d.csv", "", "empty"),
         ("d.csv", "slide,x\na,1\n", "no column y"),
-        ("d.csv", "slide,x,y\na,one,2\n", "'one', which is no number"),
+        ("d.csv", "slide,x,y\na,one,2\n", "'one', which is not a number"),
         ("d.csv", "slide,x,y\na,1,\n", "no finite position"),
         ("d.csv", "slide,x,y\n,1,2\n", "name no slide"),
         ("d.csv", "slide,x,y,probability\na,1,2,97\n", "not between 0 and 1"),
         ("d.json", "{", "cannot be read as JSON"),
         ("d.json", "{}", "no known format"),
         ("d.xyz", "", "no known format"),
-        ("d.sqlite", "not a database, though long enough to be looked at", "no SlideRunner database"),
-        ("d.geojson", '[{"type": "Feature"}]', "no GeoJSON"),
+        ("d.sqlite", "not a database, though long enough to be looked at", "not a SlideRunner database"),
+        ("d.geojson", '[{"type": "Feature"}]', "not GeoJSON"),
     ],
 )
 def test_bad_files_are_named_with_the_reason(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -226,7 +226,7 @@ def test_objects_without_a_probability_among_others_are_told(tmp_path: Path) -> 
     found = read_detections(tmp_path / "s.geojson")
     assert found.table["probability"].tolist() == [0.3, 1.0]
     assert [one.text for one in found.warnings] == [
-        "s.geojson: 1 of 2 points state no probability and count as certain"
+        "s.geojson: 1 of 2 points have no probability and count as certain"
     ]
 
 

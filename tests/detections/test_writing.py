@@ -201,8 +201,8 @@ def test_identities_depend_on_slide_place_and_label_only() -> None:
     ("target", "name", "error", "message"),
     [
         ("out", None, UsageError, "does not say the format. Give --to with one of asap, coco"),
-        ("out.json", None, UsageError, "leaves the format open. Give --to with one of grand-challenge, coco"),
-        ("out.tsv", "tsv", UsageError, "no format 'tsv'. Known are asap, coco"),
+        ("out.json", None, UsageError, "fits several formats. Give --to with one of grand-challenge, coco"),
+        ("out.tsv", "tsv", UsageError, "no format 'tsv'. Choose one of asap, coco"),
         ("out.csv", "qupath", UsageError, "do not end in .csv. End the name in .geojson, or name a folder"),
         ("out.xml", None, UsageError, "holds one slide, and there are 3. Name a folder and give --to asap"),
         ("out", "grand-challenge", OutputError, "resolution of slide a.svs is not known.*--mpp"),
@@ -219,7 +219,7 @@ def test_what_cannot_be_written_says_why(
 
 def test_slides_that_some_systems_take_for_one_file(tmp_path: Path) -> None:
     points = detection_set(pd.DataFrame({"slide": ["Case", "case"], "x": [1, 2], "y": [1, 2]}))
-    with pytest.raises(OutputError, match="Case and case may be the same"):
+    with pytest.raises(OutputError, match="Case and case may have the same name"):
         write_detections(points, tmp_path, "asap")
     write_detections(points, tmp_path / "d.csv")
 
@@ -291,7 +291,7 @@ def test_conversion_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         convert_detections([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "c.csv")
     with pytest.raises(UsageError, match="from 0 to 1"):
         convert_detections([tmp_path / "a.csv"], tmp_path / "c.csv", threshold=80)
-    with pytest.raises(UsageError, match="0 um/px is no resolution"):
+    with pytest.raises(UsageError, match="0 um/px is not the resolution"):
         convert_detections([tmp_path / "a.csv"], tmp_path / "c.csv", mpp=0)
     with pytest.raises(UsageError, match="--to"):
         convert_detections([tmp_path / "absent.csv"], tmp_path / "c.json")

@@ -55,13 +55,6 @@ def bundled(name: str) -> list[Path]:
 
 def given(page: str) -> dict[str, Any]:
     """Names that a page's Python begins with: what a reader has already."""
-    if page == "docs/hne.md":
-        points = pd.DataFrame({"x": [200.0, 600.0], "y": [200.0, 500.0]})
-        cases = [(f"case{number}", Path("slide.tif"), points) for number in range(14)]
-        return {"cases": cases, "cnn3": bundled("simulated")[0], "cnn4": bundled("simulated")[:1]}
-    if page == "docs/registration.md":
-        points = np.array([[500.0, 500.0], [900.0, 700.0]])
-        return {"points": points, "content": {"type": "FeatureCollection", "features": []}}
     if page == "docs/stain.md":
         import torch
 
@@ -85,7 +78,7 @@ def _copy(source: Path, to: Path) -> None:
 def _tables(folder: Path) -> None:
     numbers = np.random.default_rng(1)
     rows = [
-        {"case": name, "he": "slide.tif", "centre": "ours", "split": "train", "grade": grade,
+        {"case": name, "he": "slide.tif", "laboratory": "ours", "split": "train", "grade": grade,
          "proliferation": grade + 0.1 * position, "mpp": 0.25, "width": WIDTH, "height": HEIGHT}
         for position, (name, grade) in enumerate(GRADES.items())
     ]  # fmt: skip

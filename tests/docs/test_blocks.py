@@ -38,7 +38,6 @@ BEFORE = {
     "README.md": "rm he.svs phh3.svs reference.svs",
     "docs/evaluation.md": "mv fields.csv detections.csv",
     "docs/grading.md": "metaphase detect slide.svs -o results --threshold 0.5",
-    "docs/inference.md": "cp simulated.safetensors model.safetensors; cp simulated.json model.json",
     "docs/phh3.md": PAIRS,
     "docs/reference.md": PAIRS,
 }

@@ -17,7 +17,7 @@ def write_cohort(folder: Path, slides: int = 12, truths: int = 30, found: float 
     generator = np.random.default_rng(seed)
     names = [f"s{index:02}" for index in range(slides)]
     manifest = pd.DataFrame({"case": names, "he": [f"{name}.svs" for name in names], "mpp": MPP})
-    manifest = manifest.assign(width=SIDE, height=SIDE, centre=[f"c{i % 3}" for i in range(slides)])
+    manifest = manifest.assign(width=SIDE, height=SIDE, laboratory=[f"c{i % 3}" for i in range(slides)])
     manifest["split"] = ["tune" if i % 2 else "test" for i in range(slides)]
     manifest["grade"] = generator.integers(1, 4, slides)
     manifest["proliferation"] = generator.normal(size=slides)

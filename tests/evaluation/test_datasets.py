@@ -37,7 +37,7 @@ def test_tupac_auxiliary_lines_are_row_and_column(tmp_path: Path) -> None:
     (tmp_path / "mitoses_ground_truth/01/01.csv").write_text("7,30\n40,2\n")
     dataset = read_dataset("tupac-aux", tmp_path)
     assert dataset.manifest["case"].tolist() == ["tupac-aux/01/01", "tupac-aux/50/02"]
-    assert dataset.manifest["centre"].tolist() == ["UMC Utrecht", "centre 3"]
+    assert dataset.manifest["laboratory"].tolist() == ["UMC Utrecht", "centre 3"]
     assert dataset.manifest["patient"].tolist() == ["tupac-aux/01", "tupac-aux/50"]
     assert dataset.truth.slides == ("tupac-aux/01/01", "tupac-aux/50/02")
     assert dataset.truth.table[["x", "y"]].to_numpy().tolist() == [[30, 7], [2, 40]]
@@ -83,7 +83,7 @@ def test_tupac_alternative_labels_of_a_database_of_regions(tmp_path: Path) -> No
     assert [Path(path).parts[-2:] for path in manifest["he"] if path] == [("05", "01.tif")]
     assert manifest["patient"].tolist() == ["tupac-aux/05", "tupac-aux/05", "tupac-aux/24"]
     assert manifest["mpp"].tolist() == [0.25] * 3
-    assert manifest["centre"].tolist() == ["UMC Utrecht", "UMC Utrecht", "centre 2"]
+    assert manifest["laboratory"].tolist() == ["UMC Utrecht", "UMC Utrecht", "centre 2"]
     assert manifest["scanner"].tolist() == ["Aperio ScanScope XT"] * 2 + ["Leica SCN400"]
 
 
@@ -104,8 +104,8 @@ def test_tupac_alternative_labels_of_the_database_of_stitched_cases(tmp_path: Pa
 @pytest.mark.parametrize(
     ("slides", "message"),
     [
-        ([("a.svs", "")], "slide a.svs is no region"),
-        ([("05.tif", "stitched")], "slide 05.tif is no region"),
+        ([("a.svs", "")], "slide a.svs is neither a region"),
+        ([("05.tif", "stitched")], "slide 05.tif is neither a region"),
         ([("01.tif", "p_1/05"), ("01.tif", "p_2/05")], "slide p_2/05/01.tif is there twice"),
     ],
 )
@@ -154,7 +154,7 @@ def test_tupac_auxiliary_of_the_paper_has_cases_24_to_73(tmp_path: Path) -> None
     dataset = read_dataset("tupac-aux-paper", tmp_path)
     assert len(dataset.manifest) == len(dataset.truth.table) == len(dataset.truth.slides) == 50
     assert dataset.manifest["case"].iloc[[0, -1]].tolist() == ["tupac-aux/24/01", "tupac-aux/73/01"]
-    assert set(dataset.manifest["centre"]) == {"centre 2", "centre 3"}
+    assert set(dataset.manifest["laboratory"]) == {"centre 2", "centre 3"}
     assert dataset.warnings == ()
     assert len(read_dataset("tupac-aux", tmp_path).manifest) == 73
     (tmp_path / "mitoses_ground_truth/30/01.csv").unlink()
@@ -199,7 +199,7 @@ def test_midog_boxes_are_corners_and_unlabelled_images_are_left_out(tmp_path: Pa
     assert dataset.manifest["width"].tolist() == [7000, 7000]
     assert "1 images published without labels" in str(dataset.warnings[0])
     midog_json(tmp_path, [4336, 346, 50, 50])
-    with pytest.raises(TableError, match="no pair of corners"):
+    with pytest.raises(TableError, match="not a pair of corners"):
         read_dataset("midog", tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_any_sliderunner_database_with_slides_beside_it(tmp_path: Path) -> None:
     ]
     assert [str(warning) for warning in dataset.warnings] == [
         "study.sqlite: 1 annotations without coordinates left out",
-        "several files may be c.tif, and none was taken: keep one of them beside the database",
+        "several files could be c.tif, so none was used. Keep one of them beside the database.",
     ]
     imported = import_dataset("sliderunner", tmp_path, tmp_path / "out", mpp=0.25)
     assert imported.labels == {"mitosis": 1, "unclassified": 1}
@@ -287,7 +287,7 @@ def test_brecahad_places_are_shares_of_the_image(tmp_path: Path) -> None:
         ["brecahad/Case_1-01", 0, 100, "lookalike"],
     ]
     (tmp_path / "groundTruth/Case_1-01.json").write_text('{"mitosis": [{"x": 120, "y": 0.1}]}')
-    with pytest.raises(TableError, match="no shares"):
+    with pytest.raises(TableError, match="not shares"):
         read_dataset("brecahad", tmp_path)
 
 
@@ -305,13 +305,15 @@ def test_sliderunner_data_sets(tmp_path: Path, name: str) -> None:
 
 
 def test_simulated_cohorts(tmp_path: Path) -> None:
-    (tmp_path / "manifest.csv").write_text("case,he,phh3,centre,split\nc1,c1/he.tif,c1/phh3.tif,lab,train\n")
+    (tmp_path / "manifest.csv").write_text(
+        "case,he,phh3,laboratory,split\nc1,c1/he.tif,c1/phh3.tif,lab,train\n"
+    )
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1/truth.csv").write_text(
         "case,id,category,x_he,y_he\nc1,0,mitosis,5,6\nc1,1,artefact,7,8\n"
     )
     assert points(tmp_path, "simulated") == [["c1", 5, 6, "mitosis"], ["c1", 7, 8, "artefact"]]
-    assert read_dataset("simulated", tmp_path).manifest["centre"].tolist() == ["lab"]
+    assert read_dataset("simulated", tmp_path).manifest["laboratory"].tolist() == ["lab"]
 
 
 def test_import_round_trip_scores_perfectly(tmp_path: Path) -> None:
@@ -325,7 +327,7 @@ def test_import_round_trip_scores_perfectly(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_empty_folders(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Known are"):
+    with pytest.raises(UsageError, match="Choose one of"):
         read_dataset("tupac17", tmp_path)
     for adapter in ADAPTERS:
         with pytest.raises(TableError):
@@ -359,3 +361,15 @@ def test_real_fields_are_evaluated_with_their_painted_places_ignored(real_data: 
     result = evaluate_mitoses(tmp_path / "t", tmp_path / "p.csv", bootstrap=BootstrapConfig(samples=10))
     assert result.overall.best_f1 == 1
     assert (result.overall.true, result.overall.false) == (12, 30)
+
+
+def test_a_manifest_of_an_earlier_version_is_read_with_one_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "manifest.csv"
+    path.write_text("case,he,centre\n01,a.tif,007\n")
+    for _ in range(2):
+        assert read_manifest(path)["laboratory"].tolist() == ["007"]
+    assert caplog.text.count("manifest.csv: the column centre is now called laboratory; rename it") == 1
+    path.write_text("case,centre,laboratory\n01,old,new\n")
+    assert read_manifest(path)[["centre", "laboratory"]].to_numpy().tolist() == [["old", "new"]]

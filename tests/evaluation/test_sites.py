@@ -130,11 +130,11 @@ def test_a_profile_comes_back_and_is_for_its_own_model_alone(tmp_path: Path) -> 
     again = load_profile(tmp_path / "site.json")
     assert again == site
     again.refuse_other("m", SEARCH)
-    with pytest.raises(UsageError, match=r"of the model m.*peaks\.floor was 0\.1 and is 0\.2"):
+    with pytest.raises(UsageError, match=r"for the model m.*peaks\.floor was 0\.1 and is 0\.2"):
         again.refuse_other("n", SEARCH | {"peaks": {"floor": 0.2}})
     (tmp_path / "other.json").write_text("{}")
     for path, described in (
-        (tmp_path / "other.json", "no laboratory's profile"),
+        (tmp_path / "other.json", "not a laboratory's profile"),
         (tmp_path / "none.json", "cannot be read"),
     ):
         with pytest.raises(MetaphaseError, match=described):

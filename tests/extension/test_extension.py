@@ -113,7 +113,7 @@ def test_a_second_format_of_one_ending(installed: Path, tmp_path: Path) -> None:
     assert formats == ["asap", "imagescope", "asap", "imagescope"]
     assert read_detections(tmp_path / "t.xml").table[["x", "y"]].to_numpy().tolist() == [[3, 4]]
     (tmp_path / "other.xml").write_text("<plist/>")
-    with pytest.raises(TableError, match=r"is of no known format. Known are .*ASAP XML.*ImageScope XML"):
+    with pytest.raises(TableError, match=r"has no known format. Choose one of .*ASAP XML.*ImageScope XML"):
         format_of(tmp_path / "other.xml")
     assert known_formats()["imagescope"].ending == ".imagescope.xml", "beside ASAP's in a folder of results"
     assert "ImageScope XML" in CliRunner().invoke(app, ["convert", "--help"], terminal_width=200).stdout

@@ -66,7 +66,7 @@ def test_warnings_name_focus_and_stain() -> None:
     assert quality_warnings(Quality(10, 0.1, (0.1, 0.4, 0.3)), (0.12, 0.4, 0.3)) == ()
     (focus,) = quality_warnings(Quality(10, 0.6, (0.1, 0.4, 0.3)))
     assert focus.code == "out-of-focus"
-    assert "60% of 10" in focus.text
+    assert "60% of the sampled tissue" in focus.text
     assert "scan the slide again" in focus.next_step
     (stain,) = quality_warnings(Quality(10, 0.0, (0.3, 0.4, 0.3)), (0.1, 0.4, 0.3))
     assert stain.code == "far-stain"

@@ -101,7 +101,7 @@ def test_a_sample_covers_all_probabilities_and_tells_how_it_was_drawn(tmp_path: 
     assert not load_project(tmp_path / "lab" / DETECTIONS).missing_slides()
     again = draw_sample([results / "a", results / "b"], tmp_path / "again", SAMPLED)
     assert replace(again, folder=drawn.folder) == drawn
-    with pytest.raises(MetaphaseError, match="a calibration is there"):
+    with pytest.raises(MetaphaseError, match="already holds a calibration"):
         draw_sample([results], tmp_path / "lab")
 
 
@@ -145,7 +145,7 @@ def test_a_profile_redoes_the_count_and_not_the_search(
     assert detect(he_slide, results, model, "a", site=site).resumed
     draws = site.draws | {"missed": [2.0] * len(site.draws["missed"])}
     other = detect(he_slide, results, model, "a", site=site.model_copy(update={"draws": draws}))
-    assert not other.searched
+    assert other.states[0].status == "kept"
     assert other.summary["count"] > described["count"]
     table = results / "a" / "candidates.parquet"
     points = count_points([table])
@@ -180,12 +180,12 @@ def test_a_profile_of_another_model_or_search_is_refused(
 ) -> None:
     site = load_profile(profile)
     other = tiny_model(tmp_path / "other.safetensors", seed=3)
-    with pytest.raises(UsageError, match="the profile is for detections of the model tiny"):
+    with pytest.raises(UsageError, match="the profile is for the model tiny"):
         detect(he_slide, tmp_path / "out", other, site=site)
     with pytest.raises(UsageError, match="peaks"):
         detect(he_slide, tmp_path / "out", model, site=site, floor=0.2)
     detect(he_slide, tmp_path / "out", other)
-    with pytest.raises(UsageError, match="searched in different ways"):
+    with pytest.raises(UsageError, match="searched with different networks"):
         draw_sample([results / "a", tmp_path / "out"], tmp_path / "mixed")
     with pytest.raises(UsageError, match="the profile is for"):
         site_for(profile, [tmp_path / "out" / "he" / "candidates.parquet"])
@@ -197,13 +197,13 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
         with pytest.raises(MetaphaseError, match=described):
             fit_profile(tmp_path / "lab", answers=tmp_path / "odd.csv")
     answers_of(tmp_path / "lab").head(5).to_csv(tmp_path / "few.csv", index=False)
-    with pytest.raises(UsageError, match="5 detections have an answer"):
+    with pytest.raises(UsageError, match="detections with an answer: 5"):
         fit_profile(tmp_path / "lab", answers=tmp_path / "few.csv")
     with pytest.raises(UsageError, match="holds no results"):
         draw_sample([tmp_path / "lab"], tmp_path / "none")
     broken = json.loads(profile.read_text()) | {"answers": "many"}
     (tmp_path / "broken.json").write_text(json.dumps(broken))
-    with pytest.raises(MetaphaseError, match="no laboratory's profile"):
+    with pytest.raises(MetaphaseError, match="not a laboratory's profile"):
         load_profile(tmp_path / "broken.json")
     assert isinstance(load_profile(profile), SiteProfile)
 
@@ -231,12 +231,12 @@ def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Pa
     asked = ("--answers", "40", "--squares", "4", "--square-um", "64")
     done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
     assert done.exit_code == 0, done.output
-    assert "36 detections and" in done.stdout
+    assert "detections: 36, squares" in done.stdout
     answers_of(lab).to_csv(tmp_path / "answers.csv", index=False)
     fit = ["calibrate", "fit", str(lab), "-o", str(site), "--answers", str(tmp_path / "answers.csv")]
     done = CliRunner().invoke(app, fit)
     assert done.exit_code == 0, done.output
-    assert "false per mm2 at the point count" in done.stdout
+    assert "false positives per mm2 at the threshold for count" in done.stdout
     described = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
     assert described["answers"] == load_profile(site).answers
     assert "draws" not in described
@@ -265,7 +265,7 @@ def test_a_profile_of_which_no_count_can_be_made_is_refused(
         parent = parent[step]
     parent[where[-1]] = value
     (tmp_path / "odd.json").write_text(json.dumps(content))
-    with pytest.raises(MetaphaseError, match="no laboratory's profile"):
+    with pytest.raises(MetaphaseError, match="not a laboratory's profile"):
         load_profile(tmp_path / "odd.json")
 
 
@@ -288,5 +288,5 @@ def test_squares_lie_within_the_slide_and_on_tissue(tmp_path: Path, results: Pat
 
 
 def test_slides_with_nothing_to_ask_about_are_refused(tmp_path: Path, results: Path) -> None:
-    with pytest.raises(UsageError, match="no square of 1000 um has tissue enough"):
+    with pytest.raises(UsageError, match="no square of 1000 um has enough tissue"):
         draw_sample([results], tmp_path / "lab", SampleConfig(square_um=1000.0))

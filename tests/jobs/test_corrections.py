@@ -106,7 +106,7 @@ def test_answers_replace_labels_near_them_and_the_rest_of_the_slide_says_nothing
 
 def test_the_paper_learns_no_corrections(tmp_path: Path) -> None:
     tables = {"cohort": {"manifest": "m.csv"}, "reference": {"table": "r.csv", "corrections": ["results"]}}
-    with pytest.raises(UsageError, match="paper learns no corrections"):
+    with pytest.raises(UsageError, match="paper cannot learn corrections"):
         run_config(tables, tmp_path)
     dense = run_config(tables | {"training": {"method": "dense"}}, tmp_path)
     assert dense.reference.corrections == (str(tmp_path / "results"),)

@@ -53,7 +53,7 @@ def write_cohort(folder: Path) -> None:
         Image.fromarray(pixels).save(folder / f"c{number}.png")
         named = {"case": f"c{number}", "he": f"c{number}.png", "patient": f"p{number}"}
         described = {
-            "centre": f"lab{number % 2}",
+            "laboratory": f"lab{number % 2}",
             "split": split,
             "mpp": 0.25,
             "kind": kind,
@@ -197,7 +197,7 @@ def test_a_slide_without_a_brown_nucleus_is_a_certain_negative(tmp_path: Path) -
 
 def test_only_a_pair_can_be_gone_on_from(tmp_path: Path) -> None:
     write_cohort(tmp_path)
-    with pytest.raises(UsageError, match="no pair"):
+    with pytest.raises(UsageError, match="is not a pair"):
         run_table(chain_of(config(tmp_path, start="simulated"), tmp_path / "work"))
 
 

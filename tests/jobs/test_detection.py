@@ -87,8 +87,8 @@ def test_slide_and_model_by_url_come_to_the_same(
         detector = load_detector([f"{models.url}/{model.name}"])
         url = f"{slides.url}/{he_slide.name}"
         outcome = detected(Path(url), tmp_path, detector)
-        assert outcome.searched
-        assert not detected(Path(url), tmp_path, detector).searched
+        assert outcome.states[0].status != "kept"
+        assert detected(Path(url), tmp_path, detector).states[0].status == "kept"
         assert outcome.summary["slide"] == url
         with load_result(tmp_path).source.open() as slide:
             assert slide.width == WIDTH
@@ -217,9 +217,9 @@ def test_damaged_tiles_are_refused_or_left_out(
     allowed = replace(CONFIG, allow_damage=True)
     outcome = detected(slide, tmp_path / "out", detector, allowed, tissue="whole")
     (warning,) = (one for one in outcome.warnings if one.code == "damaged-tiles")
-    assert "left out of the tissue: 1 (0.0041 mm2), at (256, 0)" in warning.text
+    assert "are left out: 1 (0.0041 mm2), at (256, 0)" in warning.text
     assert not any(one.code == "odd-pixels" for one in outcome.warnings)
-    assert "left out of the tissue: 1" in (outcome.folder / "report.html").read_text()
+    assert "are left out: 1" in (outcome.folder / "report.html").read_text()
     area = WIDTH * HEIGHT * 0.25**2 / 1e6
     assert outcome.summary["tissue_mm2"] == pytest.approx(area - 0.0041, abs=0.0015)
     x, y = (_candidates(outcome)[axis].to_numpy() for axis in "xy")
@@ -343,7 +343,7 @@ def test_a_network_of_atypical_figures_is_no_detector(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="network of atypical figures, not a detector"):
         load_detector([tmp_path / "shapes.safetensors"])
     tiny_model(tmp_path / "shapes.safetensors", seed=4)
-    with pytest.raises(ModelError, match="not the network by which tiny tells"):
+    with pytest.raises(ModelError, match="not the network for atypical figures of tiny"):
         load_detector([model])
 
 
@@ -388,7 +388,7 @@ def test_a_slide_that_changes_while_it_is_searched_gives_an_error_and_no_result(
         with slide.open("ab") as file:
             file.write(b"more")
 
-    with pytest.raises(MetaphaseError, match=r"changed while search worked on it: slide\.content"):
+    with pytest.raises(MetaphaseError, match=r"changed during the stage search: slide\.content"):
         detected(slide, tmp_path / "out", detector, progress=change)
     assert not (tmp_path / "out" / "search.parquet").exists()
     assert not (tmp_path / "out" / "summary.json").exists()

@@ -129,7 +129,7 @@ def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
     assert [row.done for row in both.rows] == [2, 2]
     assert both.rows[1].each[0] == alone.rows[1].each[0]
     assert both.rows[1].at_validation.value == pytest.approx(np.mean(both.rows[1].each))
-    with pytest.raises(UsageError, match="no network has been tested there"):
+    with pytest.raises(UsageError, match="no network was tested there"):
         job.measured_values([tmp_path / "nowhere"])
 
 

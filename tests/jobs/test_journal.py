@@ -91,7 +91,7 @@ def test_zeros_at_the_end_are_no_record(tmp_path: Path, zeros: int) -> None:
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_pipe_in_its_place_is_refused_and_not_waited_for(tmp_path: Path, fresh: bool) -> None:
     os.mkfifo(tmp_path / "journal")
-    with pytest.raises(OutputError, match="no plain file"):
+    with pytest.raises(OutputError, match="not a file"):
         TileJournal(tmp_path / "journal", "job", fresh=fresh)
 
 

@@ -376,7 +376,7 @@ def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, mod
     assert said[1] == "count: done (config.theta1 was 6 and is 3)"
     assert said[2].startswith("export: done (points.count.theta1 was 6 and is 3")
     assert said[3].startswith("report: done (points.count.theta1 was 6 and is 3")
-    assert said[3].endswith("count is made anew)")
+    assert said[3].endswith("count is made again)")
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
@@ -407,7 +407,7 @@ def test_the_stages_of_a_run_say_why_they_wait() -> None:
     chain = Chain(tiny_config(sets={"hard_negatives": 61}), finished_workspace(), "cpu")
     states = {state.stage.name: state for state in stage_states(run_table(chain), chain.workspace)}
     assert states["difficult sets"].reason == "sets.hard_negatives was 60 and is 61"
-    assert states["cnn4-1"].reason == "difficult sets is made anew"
+    assert states["cnn4-1"].reason == "difficult sets is made again"
     assert states["easy set"].status == "kept"
 
 
@@ -467,7 +467,7 @@ def test_what_the_card_says_of_colours_reaches_the_report_without_a_new_search(
     outcome = detect(he_slide, tmp_path / "out", own_model)
     assert done(outcome) == ["report"]
     assert "far-stain" in [warning.code for warning in outcome.warnings]
-    assert "far from that of the training slides" in (tmp_path / "out" / "report.html").read_text()
+    assert "unlike that of the training slides" in (tmp_path / "out" / "report.html").read_text()
 
 
 # ---- 9: every route counts at the same operating point

@@ -141,16 +141,16 @@ def test_the_tissue_decides_and_all_that_is_odd_is_named(
 
 def test_patients_stay_together_and_centres_take_turns() -> None:
     rows = pd.DataFrame(
-        {"patient": [f"p{number // 2}" for number in range(16)], "centre": ["a"] * 8 + ["b"] * 8}
+        {"patient": [f"p{number // 2}" for number in range(16)], "laboratory": ["a"] * 8 + ["b"] * 8}
     )
     split = pd.Series(splits_of(rows, {}))
     assert split.groupby(rows["patient"]).nunique().max() == 1
     assert set(split) == {"train", "validation", "test"}
-    assert set(rows["centre"][split == "train"]) == {"a", "b"}
+    assert set(rows["laboratory"][split == "train"]) == {"a", "b"}
     kept = dict(zip(rows["patient"], split, strict=True))
-    more = pd.concat([rows, pd.DataFrame({"patient": ["new"], "centre": ["b"]})], ignore_index=True)
+    more = pd.concat([rows, pd.DataFrame({"patient": ["new"], "laboratory": ["b"]})], ignore_index=True)
     assert splits_of(more, kept) == [*split, "train"]
-    with pytest.raises(UsageError, match="2 patients: 3 are the least"):
+    with pytest.raises(UsageError, match="2 patients, and 3 are needed"):
         splits_of(rows.head(4), {})
 
 
@@ -159,17 +159,17 @@ def test_patients_come_from_a_table_or_from_names(tmp_path: Path) -> None:
     pairs = tuple(Found(case, seen(f"{case}-HE.tif"), seen(f"{case}-PHH3.tif")) for case in cases)
     manifest, notes = manifest_of(Paired(pairs, ()), {})
     assert list(manifest["patient"]) == ["p1", "p1", "p2_a", "p3_a"]
-    assert "p1_a, p1_b are taken for one patient" in notes[0]
+    assert "p1_a, p1_b are treated as one patient" in notes[0]
     asked: list[str] = []
     answers, _ = manifest_of(Paired(pairs, ()), {}, ask=lambda text: bool(asked.append(text)))
     assert list(answers["patient"]) == cases
     assert len(asked) == 1
     pd.DataFrame(
-        {"slide": [f"{case}-HE.tif" for case in cases], "patient": list("wxyz"), "centre": "A"}
+        {"slide": [f"{case}-HE.tif" for case in cases], "patient": list("wxyz"), "laboratory": "A"}
     ).to_csv(tmp_path / "t.csv", index=False)
     manifest, notes = manifest_of(Paired(pairs, ()), stated_facts(None, tmp_path))
     assert list(manifest["patient"]) == list("wxyz")
-    assert set(manifest["centre"]) == {"A"}
+    assert set(manifest["laboratory"]) == {"A"}
     assert notes == []
     assert groups_of(["case_1", "case_2"]) == {}
 
@@ -227,7 +227,7 @@ def test_two_observers_are_waited_for_from_the_start(asking: Lab) -> None:
 
 def test_a_round_ends_when_somebody_says_so_until_more_is_asked(asking: Lab) -> None:
     (nothing,) = asked_round(asking, 1)
-    with pytest.raises(UsageError, match=r"nobody has answered anything of round 1.*lab.toml"):
+    with pytest.raises(UsageError, match=r"nobody has answered anything in round 1.*lab.toml"):
         say_enough(nothing)
     say_enough(say(asking, "Anna", 2))
     assert say(asking, "Anna", 2).enough
@@ -245,7 +245,7 @@ def test_items_that_cannot_be_shown_are_left_out_and_told(asking: Lab) -> None:
         store.record_many(Entry("Ben", name, "not") for name in ("i000", "i002", "i003"))
     (asked,) = asked_round(asking, 1)
     assert (asked.items, asked.answered, asked.left_out, asked.complete) == (3, 3, 1, True)
-    assert "1 more cannot be shown and are left out" in str(asked)
+    assert "1 more cannot be shown" in str(asked)
 
 
 def test_time_left_is_as_expected_first_and_then_by_the_own_speed() -> None:
@@ -334,7 +334,7 @@ def test_a_step_that_is_never_done_is_not_done_for_ever(asking: Lab, monkeypatch
 
     one_step(asking, monkeypatch, work)
     monkeypatch.setattr(running, "_first_open", lambda *_: (0, ()))
-    with pytest.raises(OutputError, match="step only was done and is still not done"):
+    with pytest.raises(OutputError, match="step only ran, but its result does not hold"):
         go_on(asking)
 
 
@@ -424,7 +424,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     lines, warnings = last_words(lab)
     assert lines[-1] == f"metaphase detect SLIDE... -o DIR --model {lab.model}"
     assert "few-patients" in {warning.code for warning in warnings}
-    assert any("patients chose" in failure for failure in card.known_failures)
+    assert any("chose the model's threshold" in failure for failure in card.known_failures)
     summary = json.loads(next(lab.results.glob("*/summary.json")).read_text())
     assert "few-patients" in {warning["code"] for warning in summary["warnings"]}
     assert (lab.evaluation / "index.html").is_file()
@@ -464,7 +464,7 @@ def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp
 
 def test_the_detector_goes_on_from_the_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_settings(tmp_path, "ours", tmp_path, "breast")
-    pd.DataFrame({"case": [], "he": [], "phh3": [], "centre": [], "split": []}).to_csv(
+    pd.DataFrame({"case": [], "he": [], "phh3": [], "laboratory": [], "split": []}).to_csv(
         tmp_path / "manifest.csv"
     )
     lab = Lab(tmp_path, "cpu")

@@ -76,7 +76,7 @@ def test_some_observers_only(project: Project) -> None:
     merged = merge_project(project.folder, agree=2, observers=["anna", "Ben"])
     assert list(merged.sheet.columns) == ["Anna", "Ben"]
     assert merged.labelled == 3
-    with pytest.raises(UsageError, match=r"nobody of that name has answered: Zed.*Anna, Ben, Cleo, Dan"):
+    with pytest.raises(UsageError, match=r"these observers have not answered: Zed.*Anna, Ben, Cleo, Dan"):
         merge_project(project.folder, observers=["Zed"])
 
 

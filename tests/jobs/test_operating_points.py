@@ -170,7 +170,7 @@ def test_what_the_user_gives_holds_for_both(tmp_path: Path, he_slide: Path, tune
     assert stated["mitoses"]["delta"] == stated["count"]["delta"] == 0.5
     assert (stated["count"]["theta1"], stated["count"]["theta2"]) == (1.0, 9.0)
     assert stated["count"]["source"] == "delta, theta1 given by the user"
-    with pytest.raises(UsageError, match=r"a threshold of 0\.05, and nothing below 0\.1 is kept"):
+    with pytest.raises(UsageError, match=r"the threshold is 0\.05, and nothing below 0\.1 is kept"):
         detect(he_slide, tmp_path / "low", tuned, threshold=0.05)
     with pytest.raises(UsageError, match="theta1 is 30"):
         detect(he_slide, tmp_path / "other", tuned, theta1=30.0)
@@ -183,7 +183,7 @@ def test_what_a_models_own_low_threshold_needs_is_kept(tuned: Path) -> None:
     lower = replace(detector, cards=(card.model_copy(update={"thresholds": low}),))
     assert DetectionConfig().peaks(detector).floor == 0.1
     assert DetectionConfig().peaks(lower).floor == 0.05
-    with pytest.raises(UsageError, match=r"a threshold of 0\.05, and nothing below 0\.2 is kept"):
+    with pytest.raises(UsageError, match=r"the threshold is 0\.05, and nothing below 0\.2 is kept"):
         DetectionConfig(floor=0.2).peaks(lower)
 
 
@@ -229,7 +229,7 @@ def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
     np.testing.assert_allclose(found[["x", "y"]], np.column_stack([expected.x, expected.y]), atol=0.01)
     with pytest.raises(UsageError, match="nothing below 0"):
         detect(he_slide, tmp_path / "low", tuned, paper=True, threshold=0.5)
-    with pytest.raises(UsageError, match=r"a floor of 0\.3 with --paper"):
+    with pytest.raises(UsageError, match=r"--floor and --paper are both given"):
         DetectionConfig(paper=True, floor=0.3)
     assert usual.summary["operating_points"]["count"]["delta"] == 0.9
     again = detect(he_slide, tmp_path / "paper", tuned, paper=True)

@@ -99,7 +99,7 @@ def test_seeds_are_averaged_after_f1() -> None:
 
 def bench(reference: pd.DataFrame) -> Bench:
     cohort = pd.DataFrame(
-        {"case": ["one", "two"], "he": "", "phh3": "", "centre": ["a", "b"], "split": "test",
+        {"case": ["one", "two"], "he": "", "phh3": "", "laboratory": ["a", "b"], "split": "test",
          "patient": ["one", "two"], "mpp": 0.25, "width": 1000.0, "height": 1000.0}
     )  # fmt: skip
     return bench_of(cohort, reference, "test", EvaluationSection().matching)

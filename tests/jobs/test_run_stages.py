@@ -79,7 +79,7 @@ def test_a_sealed_file_that_was_changed_is_made_again(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(whole[name][:-1])
     states = stage_states(table, tmp_path)
     assert [state.status for state in states] == ["waiting", "waiting", "kept"]
-    assert states[0].explanation == "first: waiting (first.txt is not as it was made)"
+    assert states[0].explanation == "first: waiting (first.txt has changed)"
     run_stages(table, tmp_path)
     assert job.worked == [*NAMES, "first", "second"]
     assert [(tmp_path / f"{name}.txt").read_text() == whole[name] for name in NAMES] == [True, True, False]

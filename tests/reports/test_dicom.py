@@ -177,7 +177,7 @@ class _geometry:
 def test_wrong_use_is_told(slide: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="--slide"):
         write_detections(DetectionSet(points(), ("slide",)), tmp_path / "a.dcm")
-    with pytest.raises(TableError, match="no Microscopy Bulk Simple Annotations"):
+    with pytest.raises(TableError, match="not Microscopy Bulk Simple Annotations"):
         read_detections(next(slide.iterdir()))
     bare = write_plain(tmp_path / "bare.dcm", blob_image())
     header = dcmread(bare)
@@ -234,4 +234,4 @@ def test_other_slides_are_refused_before_the_search(tmp_path: Path) -> None:
     command = ["detect", str(tmp_path / "a.png"), "-o", str(tmp_path / "out"), "--mpp", "0.25"]
     result = CliRunner().invoke(app, [*command, "--model", "simulated", "--format", "dicom"])
     assert result.exit_code == 1
-    assert "is no DICOM slide" in result.output
+    assert "is not a DICOM slide" in result.output

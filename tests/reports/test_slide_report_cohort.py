@@ -13,7 +13,7 @@ from tests.reports.slide_report_samples import Page, count_of
 
 FOCUS = ResultWarning("out-of-focus", "out of focus", "scan it again")
 HOSTILE = "javascript:alert(1)//<b>\"'"
-KINDS = {"model": ("by the model alone", "counting range: another section; it leaves out errors")}
+KINDS = {"model": ("by the model alone", "counting range: another section; it does not include errors")}
 
 
 def row(
@@ -58,7 +58,7 @@ def test_highest_count_first_and_failures_apart(tmp_path: Path) -> None:
     assert "0.1 to 11" in text
     assert "0.264" in text
     assert "Counting range" not in text
-    assert "counting range: another section; it leaves out errors" in text
+    assert "counting range: another section; it does not include errors" in text
     assert "95 %" not in text
 
 
@@ -66,7 +66,7 @@ def test_a_warning_of_many_slides_is_told_once_with_their_names(tmp_path: Path) 
     text = sample(tmp_path).text()
     assert text.count("Far stain: 3 slides") == 1
     assert f"b, a, {HOSTILE}" in text
-    assert "Out of focus: 1 slide b: out of focus: scan it again" in text
+    assert "Out of focus: 1 slide b: out of focus. Scan it again." in text
     assert "out of focus, far stain" in text
     all_of_them = [row(name, 1.0, 0, 1, "out-of-focus") for name in "abc"]
     everywhere = write_index(tmp_path, all_of_them, None, FOCUS)

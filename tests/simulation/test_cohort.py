@@ -56,9 +56,9 @@ def test_a_cohort_has_all_files_and_nothing_else(written):
 
 def test_the_manifest_points_to_the_slides(written):
     manifest = pd.read_csv(written / "manifest.csv")
-    assert list(manifest) == ["case", "he", "phh3", "centre", "split", "grade", "proliferation"]
+    assert list(manifest) == ["case", "he", "phh3", "laboratory", "split", "grade", "proliferation"]
     assert list(manifest["split"]) == ["train", "test"]
-    assert manifest["centre"].nunique() == 2
+    assert manifest["laboratory"].nunique() == 2
     assert all((written / path).is_file() for path in [*manifest["he"], *manifest["phh3"]])
     assert manifest["grade"].isin([1, 2, 3]).all()
 

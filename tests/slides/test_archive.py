@@ -108,7 +108,7 @@ def _others(url: str, study: str) -> list[pydicom.Dataset]:
     ("fault", "described"),
     [
         ("404", "does not have it (404 Not Found)"),
-        ("401", f"does not let us in (401 Unauthorized). Name its user in ~/.netrc, or set {AUTHORISATION}"),
+        ("401", f"denies access (401 Unauthorized). Name its user in ~/.netrc, or set {AUTHORISATION}"),
         ("500", "answered 500 Internal Server Error"),
         ("503", "answered 503 Service Unavailable"),
         ("page", "gave an answer that cannot be used"),
@@ -161,7 +161,7 @@ def test_what_is_no_slide_is_passed_over(server: SmallServer, series: Path, tmp_
 def test_nobody_there_and_wrong_words(tmp_path: Path) -> None:
     with pytest.raises(SlideError, match="cannot be reached"):
         find_slides("http://127.0.0.1:9/dicom-web", tmp_path)
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         find_slides("file:///etc", tmp_path)
     with pytest.raises(UsageError, match="holds no DICOM results"):
         store_results("http://127.0.0.1:9", [tmp_path])

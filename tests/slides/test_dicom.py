@@ -119,7 +119,7 @@ def test_bad_files_are_errors(tmp_path: Path) -> None:
     other = dcmread(path)
     other.SOPClassUID = other.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.88.33"
     other.save_as(tmp_path / "report.dcm")
-    with pytest.raises(SlideError, match=r"is DICOM, but no whole slide \(Comprehensive SR"):
+    with pytest.raises(SlideError, match=r"is DICOM, but not a whole slide \(Comprehensive SR"):
         open_slide(tmp_path / "report.dcm")
     shutil.rmtree(tmp_path / "none", ignore_errors=True)
     (tmp_path / "none").mkdir()

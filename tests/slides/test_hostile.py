@@ -88,7 +88,7 @@ def test_headers_promise_no_more_than_the_file_holds(tmp_path: Path, monkeypatch
 
 
 def test_a_slide_without_any_tile_is_none(tmp_path: Path) -> None:
-    with pytest.raises(SlideError, match="not one of its tiles or strips holds a byte"):
+    with pytest.raises(SlideError, match="all its tiles or strips are empty"):
         open_slide(sparse(tmp_path / "nothing.tif", 4096, 256, 256, first=0))
 
 
@@ -179,7 +179,7 @@ def test_a_slide_has_the_size_of_a_slide(slide: Path, tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_slide(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "slide.tif")
-    with pytest.raises(SlideError, match="no plain file"):
+    with pytest.raises(SlideError, match="a pipe, device or socket"):
         open_slide(tmp_path / "slide.tif")
 
 

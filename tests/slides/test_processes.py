@@ -115,6 +115,6 @@ def test_a_process_that_is_killed_is_told(tmp_path: Path) -> None:
         next(reader)
         (child,) = one._pool._processes
         os.kill(child, signal.SIGKILL)
-        with pytest.raises(MetaphaseError, match="ended from outside"):
+        with pytest.raises(MetaphaseError, match="was killed"):
             list(reader)
     one.close()

@@ -142,7 +142,7 @@ def test_decisions_reach_the_table(client: Client, review: Review, workspace: Pa
     done = finish_cohort(workspace).review
     assert (done.reviewed, done.changed, done.stale) == (2, 1, 0)
     table = read_reference(workspace)
-    out = table[table["reviewer"] == "Anna"]
+    out = table[table["observer"] == "Anna"]
     assert sorted(out["accepted"]) == [False, True]
     assert out["reviewed"].str.startswith("20").all()
     rejected = review.by_number[first]
@@ -170,9 +170,9 @@ def test_unknown_cases_and_foreign_points_are_refused(workspace: Path, tmp_path:
     with pytest.raises(UsageError, match="no case 99"):
         load_review(workspace, ["99"])
     row = {"case": "01", "x": 1, "y": 1, "x_phh3": 1, "y_phh3": 1}
-    row |= {"decision": "accept", "reviewer": "Anna", "time": "2026"}
+    row |= {"decision": "accept", "observer": "Anna", "time": "2026"}
     pd.DataFrame([row]).to_csv(tmp_path / "d.csv", index=False)
-    with pytest.raises(UsageError, match="row 1 is about no point"):
+    with pytest.raises(UsageError, match="row 1 does not match a point"):
         collect_decisions(workspace, tmp_path / "d.csv")
 
 

@@ -163,13 +163,15 @@ def test_layers_lie_where_the_slide_is(results: Path, slide_file: Path, tiles: T
 
 def test_pairs_that_cannot_be_shown_are_refused(results: Path, slide_file: Path, tmp_path: Path) -> None:
     other = write_registration(tmp_path / "pair", Path("other.tif"), 600, 600, PLACES[:1])
-    with pytest.raises(UsageError, match=r"of the H&E slide other\.tif, which is not among those to view"):
+    with pytest.raises(
+        UsageError, match=r"belongs to the H&E slide other\.tif, which is not among those to view"
+    ):
         viewed_slides([results], registrations=[other])
     summary = json.loads((other / "summary.json").read_text())
     for change, described in (
         ({"verdict": "failed"}, "the registration failed"),
-        ({"phh3_path": "absent.tif"}, "not there any more"),
-        ({"he_path": None, "phh3_path": 7}, "not there any more"),
+        ({"phh3_path": "absent.tif"}, "no longer there"),
+        ({"he_path": None, "phh3_path": 7}, "no longer there"),
     ):
         (other / "summary.json").write_text(json.dumps(summary | change))
         with pytest.raises(MetaphaseError, match=described):
@@ -405,5 +407,5 @@ def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path) -> No
     (one,) = viewed_slides([results], failed=described.append)
     assert one.name == "one"
     assert "absent.tif" in described[0]
-    with pytest.raises(MetaphaseError, match=r"not there any more.*[Pp]ut it back"):
+    with pytest.raises(MetaphaseError, match=r"no longer there.*[Pp]ut it back"):
         viewed_slides([results / "two"], failed=described.append)

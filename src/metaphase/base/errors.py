@@ -26,6 +26,16 @@ def spelled(path: str | Path) -> str:
     return _URL.sub(r"\1://", Path(path).as_posix(), count=1) if is_url(path) else str(path)
 
 
+def sentence(text: str) -> str:
+    """Text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def several(number: int, noun: str) -> str:
+    """`1 slide`, `1,200 slides`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 class MetaphaseError(Exception):
     """Base of every error that the user can act on; shown as one line, without a traceback."""
 
@@ -34,7 +44,7 @@ class MetaphaseError(Exception):
         self.path = None if path is None else Path(path)
         self.next_step = next_step
         where = f"{spelled(path)}: " if path is not None else ""
-        then = f". {next_step[0].upper()}{next_step[1:]}." if next_step else "."
+        then = f". {sentence(next_step)}" if next_step else "."
         super().__init__(f"{where}{problem}{then}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,12 +93,13 @@ class ResultWarning:
     code: str
     """What kind it is, the same in every version: `out-of-focus`."""
     text: str
-    """What is the matter, for people."""
+    """What is the matter, for people: a sentence without its end."""
     next_step: str = ""
     """What to do about it; empty where the text says it all."""
 
     def __str__(self) -> str:
-        return f"{self.text}: {self.next_step}" if self.next_step else self.text
+        end = "" if self.text.endswith("?") else "."
+        return f"{self.text}{end} {sentence(self.next_step)}" if self.next_step else self.text
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -78,7 +78,7 @@ def output_folder(path: Path) -> Path:
     refuse_elsewhere(path)
     there = next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
     if os.path.lexists(there) and not there.is_dir():
-        raise OutputError("is no folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, "")))
+        raise OutputError("is not a folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, "")))
     return path
 
 

@@ -114,9 +114,7 @@ def check_plain(
     if stat.S_ISDIR(status.st_mode):
         raise error("is a folder", path=path, next_step="name the file inside it")
     if not stat.S_ISREG(status.st_mode) or is_made_up(path):
-        raise error(
-            "is no plain file but a pipe, device or socket", path=path, next_step="save it as a file first"
-        )
+        raise error("is a pipe, device or socket, not a file", path=path, next_step="save it as a file first")
     return status.st_size
 
 
@@ -212,13 +210,13 @@ def _whole(text: str) -> int | float:
 def finite(value: Any) -> float:
     """A number of a foreign file, which may stand there as text; all else, and NaN, is a `ValueError`."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{str(value)[:40]!r} is no number")  # noqa: TRY004 -- of a file, not of a caller
+        raise ValueError(f"{str(value)[:40]!r} is not a number")  # noqa: TRY004 -- of a file, not of a caller
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no finite number")
+        raise ValueError(f"{number} is not a finite number")
     return number
 
 

@@ -119,9 +119,9 @@ class Ingredients:
         changed = list(_differences(account["ingredients"], self.account()["ingredients"], ""))
         if changed:
             raise MetaphaseError(
-                f"changed while {self.stage} worked on it: {'; '.join(changed[:MOST_DIFFERENCES])}",
+                f"changed during the stage {self.stage}: {'; '.join(changed[:MOST_DIFFERENCES])}",
                 path=output,
-                next_step="run the same command again once nobody writes to it any more",
+                next_step="run the same command again when nobody writes to it",
             )
 
     def write(self, note: Path, facts: Mapping[str, Any] | None = None) -> None:
@@ -173,10 +173,10 @@ def differences(before: Any, now: Any) -> str:
         return "it was made by another stage"
     found = list(_differences(before.get("ingredients"), now["ingredients"], ""))
     if before.get("schema") != now["schema"]:
-        found.insert(0, "the program makes it otherwise now")
+        found.insert(0, "this version makes it differently")
     earlier = before.get("reads")
     found += [
-        f"{name} is made anew"
+        f"{name} is made again"
         for name, key in now.get("reads", {}).items()
         if not isinstance(earlier, Mapping) or earlier.get(name) != key
     ]

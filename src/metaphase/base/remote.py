@@ -160,7 +160,7 @@ class RemoteFile(io.RawIOBase):
             raise self._error(
                 f"bytes {start:,} to {stop:,} were asked for, and {len(data):,} came",
                 path=self.url,
-                next_step="the server serves no ranges as it should: copy the file",
+                next_step="the server does not serve parts of files correctly: copy the file",
             )
         return data
 
@@ -212,7 +212,7 @@ def _store_of(url: str) -> tuple[Any, str]:
     if scheme in ("http", "https"):
         if "?" in key or "#" in key or "@" in root:
             raise UsageError(
-                "a web address with a query or a password is not read, for results keep addresses",
+                "a web address with a query or a password is not read, because results keep addresses",
                 path=url.partition("?")[0] if "@" not in root else None,
                 next_step="give the plain address, or s3:// with credentials in the environment",
             )
@@ -245,7 +245,7 @@ def waiting(url: str, limit_s: float) -> Iterator[None]:
         if now - _said_s.get(url, -limit_s) >= limit_s:
             _said_s[url] = now
             _log.warning(
-                "%s: no answer for %g s; given up after %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
+                "%s: no answer for %g s; it waits %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
             )
 
     timer = threading.Timer(WORD_S, say)
@@ -285,13 +285,13 @@ def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
         ) from problem
     except exceptions.NotSupportedError as problem:
         raise error(
-            "the server serves no ranges of files", path=url, next_step="copy the file, or ask another server"
+            "the server serves whole files only", path=url, next_step="copy the file, or ask another server"
         ) from problem
     except Exception as problem:
         raise error(
-            f"the server does not give it ({_said(problem)})",
+            f"the server did not deliver it ({_said(problem)})",
             path=url,
-            next_step="check address, network and credentials, then run again: it goes on where it stopped",
+            next_step="check address, network and credentials, then run again: it continues where it stopped",
         ) from problem
 
 

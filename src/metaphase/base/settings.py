@@ -136,7 +136,7 @@ def copy_files(known: Mapping[str, Path], names: Sequence[str], folder: Path) ->
     """Copy known files, by default all; one that stands there with other content is refused."""
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no {name!r}", next_step=f"known are {', '.join(known)}")
+            raise UsageError(f"there is no {name!r}", next_step=f"choose one of {', '.join(known)}")
     targets = {folder / known[name].name: known[name].read_bytes() for name in names or known}
     for target, content in targets.items():
         if target.exists() and (not target.is_file() or target.read_bytes() != content):

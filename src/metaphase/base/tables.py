@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +23,12 @@ from metaphase.base.files import atomic_path
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised, readable
 from metaphase.base.remote import url_of
 
-MANIFEST_COLUMNS = ("case", "he", "phh3", "centre", "split")
+_log = logging.getLogger(__name__)
+MANIFEST_COLUMNS = ("case", "he", "phh3", "laboratory", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
 FINITE = (-1e9, 1e9)
+FORMER_COLUMNS = {"centre": "laboratory", "reviewer": "observer"}
+"""What columns of manifests and reference tables were called in version 0.1."""
 MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "width", "height", "area_mm2")
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
 IDENTIFIERS = (
@@ -32,12 +37,13 @@ IDENTIFIERS = (
     "image",
     "item",
     "patient",
-    "centre",
+    "laboratory",
     "split",
     "kind",
     "scanner",
     "tumour",
     "label",
+    *FORMER_COLUMNS,
 )
 """Columns that are names whatever they look like: case `01` is not the number 1."""
 NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"]
@@ -64,6 +70,20 @@ def read_table(path: str | Path) -> pd.DataFrame:
             if path.suffix.lower() == ".parquet"
             else _read_csv(path, source)
         )
+
+
+def read_own_table(path: str | Path) -> pd.DataFrame:
+    """A table of ours; what an earlier version called its columns is taken, with a hint."""
+    frame = read_table(path)
+    former = {old: new for old, new in FORMER_COLUMNS.items() if old in frame and new not in frame}
+    for old, new in former.items():
+        _hint(str(path), old, new)
+    return frame.rename(columns=former)
+
+
+@lru_cache  # once for each file, which some commands read often
+def _hint(path: str, old: str, new: str) -> None:
+    _log.warning("%s: the column %s is now called %s; rename it", path, old, new)
 
 
 def _read_csv(path: Path, source: Path | BytesIO) -> pd.DataFrame:
@@ -189,7 +209,7 @@ def require_numbers(frame: pd.DataFrame, columns: Iterable[str], path: str | Pat
         bad = frame[name].notna().to_numpy() & ~np.array([_is_number(cell) for cell in frame[name]], bool)
         if bad.any():
             raise TableError(
-                f"column {name} holds {str(frame[name].iloc[bad.argmax()])[:40]!r}, which is no number",
+                f"column {name} holds {str(frame[name].iloc[bad.argmax()])[:40]!r}, which is not a number",
                 path=path,
                 next_step="correct the cell, or leave it empty where nothing is known",
             )
@@ -222,7 +242,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     the manifest's folder. Empty names are empty text, missing numbers are NaN.
     """
     path = Path(path)
-    frame = read_table(path)
+    frame = read_own_table(path)
     require_columns(frame, ("case",), path)
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
@@ -352,7 +372,7 @@ def _check_cases(frame: pd.DataFrame, path: Path) -> None:
     repeated = frame["case"][frame["case"].duplicated()]
     if len(repeated):
         raise TableError(
-            f"the manifest names more than once: {named(repeated)}",
+            f"the manifest names these cases more than once: {named(repeated)}",
             path=path,
-            next_step="a case is one row; use the column patient for slides that belong together",
+            next_step="give each case one row; use the column patient for slides that belong together",
         )

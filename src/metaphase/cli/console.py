@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from metaphase.base.errors import ResultWarning
+from metaphase.base.errors import ResultWarning, several
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
@@ -166,10 +166,10 @@ def warn_once(found: Iterable[tuple[str, ResultWarning]]) -> None:
         kinds.setdefault(warning.code, []).append((name, warning))
     for (first, warning), *others in kinds.values():
         names = dict.fromkeys([first, *(name for name, _ in others)])
-        several = f"{len(names)} slides ({named(names)}): "
+        many = f"{len(names):,} slides ({named(names)})"
         alike = all(other == warning for _, other in others)
-        where = f"{first}: " if len(names) == 1 else several if alike else f"{several}for example {first}: "
-        warn(f"{where}{warning}")
+        where = first if len(names) == 1 else many if alike else f"{many}, for example {first}"
+        warn(f"{where}: {warning}")
 
 
 def _brief(message: str) -> str:
@@ -182,7 +182,7 @@ def _brief(message: str) -> str:
 def point_line(point: Mapping[str, Any]) -> str:
     """An operating point in a line."""
     thetas = "" if point.get("theta1") is None else f", grades at {point['theta1']:g} and {point['theta2']:g}"
-    return f"from {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
+    return f"threshold {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
 COUNT_COLUMNS = ("count", "may be", "kind", "grade")
@@ -256,8 +256,8 @@ def chosen_slides(paths: Iterable[Path]) -> list[Path]:
     paths = list(paths)
     slides, others = slides_in(paths)
     if slides != paths:
-        skipped = f"; skipped, for they are no slides: {named(one.name for one in others)}" if others else ""
-        tell(f"{len(slides)} slides{skipped}")
+        skipped = f"; skipped, because not slides: {named(one.name for one in others)}" if others else ""
+        tell(f"{several(len(slides), 'slide')}{skipped}")
     return slides
 
 

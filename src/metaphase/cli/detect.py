@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.errors import UsageError, read_warnings
+from metaphase.base.errors import UsageError, read_warnings, sentence, several
 from metaphase.cli import console
 from metaphase.cli.console import (
     COUNT_COLUMNS,
@@ -35,9 +36,6 @@ from metaphase.cli.console import (
 if TYPE_CHECKING:
     from metaphase.base.sharing.batch import Batch
     from metaphase.jobs.detection import SlideOutcome
-
-MOST_ROWS = 20
-"""Slides whose counts are printed; those of more are in a table beside the index."""
 
 
 def detect(
@@ -125,14 +123,14 @@ def detect(
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.sharing.workers import dask_workers
     from metaphase.counting.sites import load_profile
-    from metaphase.jobs.cohort import COUNTS, INDEX, cohort_slides, named_slides, without_resolution
+    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
     from metaphase.jobs.searching import DetectionConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine.settings import EngineConfig
 
     if bool(slides) == (manifest is not None):
-        raise UsageError("slides or a manifest", next_step="give SLIDE... or --manifest, one of the two")
+        raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
     slides = console.chosen_slides(slides)
     config = DetectionConfig(
         threshold=threshold,
@@ -184,21 +182,9 @@ def detect(
     outcomes = list(done.results.values())
     if as_json:
         console.print_json(_plain(done, ready.detector.card))
-    elif outcomes:
-        if len(outcomes) <= MOST_ROWS:
-            console.stdout.print(_table(outcomes))
-        done_of = f"{len(outcomes)} slide{'s' * (len(outcomes) > 1)} counted"
-        kept = sum(one.resumed for one in outcomes)
-        console.say(f"{done_of} ({kept} kept as they were), {len(done.failures)} failed")
-        console.explain_counts(outcome.summary for outcome in outcomes)
-        stated = outcomes[0].summary["operating_points"]
-        deltas = [stated[name]["delta"] for name in ("mitoses", "count")]
-        site = stated.get("site")
-        profile = f"calibrated with the profile {site}" if site else "not calibrated (`metaphase calibrate`)"
-        console.say(
-            f"model {stated['model']}, {profile}; detection threshold {deltas[0]:.3g}, count {deltas[1]:.3g}"
-        )
-        console.say(f"report: {output / INDEX}; table of counts: {output / COUNTS}")
+    else:
+        for line in _end(outcomes, len(done.failures), output):
+            console.say(line)
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 
@@ -212,16 +198,34 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
     return {"model": card, "slides": slides, "failed": failed}
 
 
-def _table(outcomes: list[SlideOutcome]) -> Table:
-    columns = ("slide", "mm2", "detections", "counted", *console.COUNT_COLUMNS, "s/mm2")
-    table = Table(*columns, box=None, pad_edge=False)
-    for outcome in outcomes:
-        summary, area = outcome.summary, outcome.summary["tissue_mm2"]
-        speed = f"{summary['seconds']['detection'] / max(area, 1e-9):.1f}" if outcome.searched else "kept"
-        found = (str(summary[name]) for name in ("detections", "counted"))
-        cells = (f"{area:.2f}", *found, *console.count_cells(summary), speed)
-        table.add_row(escape(outcome.folder.name), *cells)
-    return table
+def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[str]:
+    """What a person wants to know when all is done, in five lines for any number of slides."""
+    from metaphase.base.sharing.batch import ERRORS
+    from metaphase.counting.clinical import count_text, counts_in
+    from metaphase.jobs.cohort import COUNTS, INDEX
+
+    kept = sum(one.resumed for one in outcomes)
+    unchanged = f" ({kept:,} unchanged since an earlier run)" if kept else ""
+    bad = f", {failed:,} failed: see {output / ERRORS}" if failed else ""
+    lines = [f"{several(len(outcomes), 'slide')} counted{unchanged}{bad}."]
+    if not outcomes:
+        return lines
+    counts = [counts_in(one.summary)[0] for one in outcomes]
+    stated, shown = outcomes[0].summary["operating_points"], outcomes[0].summary["grade_shown"]["text"]
+    values = [one.count for one in counts]
+    low, high, middle = map(count_text, (min(values), max(values), statistics.median(values)))
+    every = f"Counts are {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
+    lines += [every if len(counts) > 1 else f"Mitotic count: {counts[0]}. Grade: {shown}."]
+    mixed = "Their kinds differ (column kind of the table); each report says what its interval means."
+    lines += [mixed if len({one.kind for one in counts}) > 1 else sentence(counts[0].interval_note)]
+    used = (
+        f"calibrated ({stated['site']})"
+        if stated.get("site")
+        else "not calibrated: see `metaphase calibrate`"
+    )
+    listed, counted = (f"{stated[name]['delta']:.3g}" for name in ("mitoses", "count"))
+    lines += [f"Model {stated['model']}, {used}. Thresholds: {listed} to list, {counted} to count."]
+    return [*lines, f"Report: {output / INDEX}. Table of counts: {output / COUNTS}."]
 
 
 # ---- `metaphase convert`: detections from any format to any other ----
@@ -244,7 +248,7 @@ def convert(
     ] = None,
     mpp: Mpp = None,
     manifest: Manifest = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest probability that is kept.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest probability to keep.")] = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -278,7 +282,7 @@ def convert(
         print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        say(f"{points:,} points of {slides:,} slides: {where}")
+        say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
@@ -289,7 +293,7 @@ data = typer.Typer(help="Read published data sets.", no_args_is_help=True)
 @data.command("import")
 def import_data(
     name: Annotated[str, typer.Argument(help="Data set; see `metaphase data list`.", metavar="NAME")],
-    folder: Annotated[Path, typer.Argument(help="Where it lies, as it was published.", metavar="FOLDER")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the data set, as published.", metavar="FOLDER")],
     output: Folder,
     mpp: Mpp = None,
     as_json: Json = False,
@@ -331,14 +335,14 @@ Files = Annotated[
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
 OneSlide = Annotated[Path | None, typer.Option("--slide", help="The slide itself: its um/px and tissue.")]
 Area = Annotated[
-    float | None, typer.Option("--area", help="Tissue in mm2, where there is no slide to look at.")
+    float | None, typer.Option("--area", help="Area of the tissue in mm2, where there is no slide.")
 ]
-FindTissue = Annotated[bool, typer.Option("--tissue/--no-tissue", help="Find the tissue of slides at hand.")]
+FindTissue = Annotated[bool, typer.Option("--tissue/--no-tissue", help="Find the tissue of the slides.")]
 Thresholds = Annotated[
     list[float] | None,
     typer.Option(
-        help="Lowest probability that counts; several give a row each, for tuning. By default the point for "
-        "counts of the model which made the tables, else 0.8."
+        help="Lowest probability that counts; several give a row each, for tuning. By default the threshold "
+        "for counts of the model that made the tables, else 0.8."
     ),
 ]
 Card = Annotated[
@@ -395,7 +399,7 @@ def score(
         stdout.print(_counts_table(counts))
         explain_counts(one for _, one in counts)
         for point in points:
-            say(f"counted {point_line(point.model_dump())}")
+            say(f"count: {point_line(point.model_dump())}")
     raise typer.Exit(int(failed))
 
 

@@ -48,7 +48,7 @@ Counts = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
-By = Annotated[list[str] | None, typer.Option(help="Manifest column to report apart; may be repeated.")]
+By = Annotated[list[str] | None, typer.Option(help="Manifest column to report by; may be repeated.")]
 Split = Annotated[str | None, typer.Option(help="Use only this split of the manifest.")]
 Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
 Card = Annotated[Path | None, typer.Option(help="Model card whose tuned parameters are used.")]
@@ -191,7 +191,7 @@ _add_count_tuning(
 _add_count_tuning(
     "proliferation",
     ("proliferation",),
-    "Choose only the count's delta, for Spearman; thetas that were tuned at another delta go.",
+    "Choose only the count's delta, for Spearman; thetas tuned at another delta are removed.",
 )
 _add_count_tuning(
     "grade",
@@ -246,7 +246,7 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
         low, high = tuned.delta_range
         console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
-        console.warn("too few patients to tell how far delta depends on them: tune on more")
+        console.warn("too few patients to say how much delta depends on them: tune on more")
 
 
 def _described(value: Any) -> str:
@@ -272,7 +272,7 @@ def export(
     ] = None,
     paper: console.Paper = False,
     count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw and the order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw and the order.")] = 0,
     mpp: console.Mpp = None,
 ) -> None:
     """Write shuffled patches of detections and distractors, and an answer sheet."""

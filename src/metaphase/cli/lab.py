@@ -66,7 +66,7 @@ def status(context: typer.Context, root: LabOption = None, as_json: Json = False
     stdout.print(table)
     if not command:
         _tell_end(found)
-    tell(f"page {found.page}")
+    tell(f"Page: {found.page}")
     if command:
         say(f"next: {command}")
 
@@ -78,12 +78,12 @@ def init(
     root: Annotated[
         Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the model; by default that of the folder.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the model; by default that of the folder.")] = "",
     table: Annotated[
-        Path | None, typer.Option(help="CSV with slide or case, and patient, centre or both.")
+        Path | None, typer.Option(help="CSV with slide or case, and patient, laboratory or both.")
     ] = None,
     start: Annotated[
-        str, typer.Option(help="Pair to go on from, a bundled one by name; '' trains from nothing.")
+        str, typer.Option(help="Pair to start from, a bundled one by name; '' trains from nothing.")
     ] = "breast",
 ) -> None:
     """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
@@ -116,7 +116,7 @@ def init(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
     say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {shares}")
-    tell(f"page {begun.lab.page}")
+    tell(f"Page: {begun.lab.page}")
     say("next: metaphase lab next")
 
 
@@ -129,7 +129,7 @@ def next_(
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
     ] = False,
     enough: Annotated[
-        bool, typer.Option("--enough", help="The answers to the page that waits are enough: go on with them.")
+        bool, typer.Option("--enough", help="The answers given so far are enough: continue with them.")
     ] = False,
 ) -> None:
     """Do all that a machine can do; where people are asked, show the page until they have answered.
@@ -150,14 +150,14 @@ def next_(
                 asked = go_on(found, say=_tell_step, watch=show).asked
             if asked is None:
                 _tell_end(found)
-                tell(f"page {found.page}")
+                tell(f"Page: {found.page}")
                 return
             if enough:
                 say_enough(asked)
                 enough = False
                 asked = None
                 continue
-            tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering are left.")
+            tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering left.")
     if no_page:
         tell(asked.command)
     say("next: metaphase lab next")
@@ -187,8 +187,8 @@ def _serve(found: LabFolder, asked: Asked) -> None:
         return now is None or now.complete
 
     def ready(running: Running) -> None:
-        tell("It goes on by itself when all is answered. Ctrl-C stops; answers are kept, and")
-        tell("metaphase lab next --enough goes on with those there are. Open")
+        tell("It continues when everything is answered; metaphase lab next --enough continues with less.")
+        tell("Open this address; Ctrl-C stops, and keeps the answers:")
         typer.echo(running.url)
 
     page = found.settings.page
@@ -221,7 +221,7 @@ def _reporter(bar: Progress) -> Report:
 
 def _shower(bar: Progress) -> Callable[[StepProgress], None]:
     """Progress of steps on the bar; without a terminal, a line as each begins, and then every half minute."""
-    task = bar.add_task("looking where it stands", total=1, left=None)
+    task = bar.add_task("checking where it stands", total=1, left=None)
     mentioned, reported_s = "", 0.0
 
     def show(now: StepProgress) -> None:

@@ -71,7 +71,7 @@ class Command(TyperCommand):
             now.remove(rest[0])
             now += [former[""], rest[0]]
         if now != args:
-            tell(f"hint: write it as {called} {' '.join(now)}; this will go")
+            tell(f"hint: write it as {called} {' '.join(now)}; the old form will be removed")
         return super().parse_args(ctx, now)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -115,13 +115,13 @@ FORMER = {
 PANELS = {
     **dict.fromkeys(("formats", "probability_map"), "Exports"),
     **dict.fromkeys(("theta1", "theta2", "suppress_um", "smooth_um", "floor", "paper", "exhaustive"),
-                    "Otherwise than the model states, and as the paper did"),
+                    "Settings other than the model's, and the paper's"),
     **dict.fromkeys(("device", "precision", "tile", "batch", "shard", "workers", "scheduler", "cluster",
                      "allow_failed", "log_json"), "Machines"),
 }  # fmt: skip
 """Where help shows the options of commands over cohorts; all others come first."""
 LIST = re.compile(r"<list\[(.+)\]>")
-STOPPED = "Stopped. What was finished is kept: the same command goes on from there."
+STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 app = typer.Typer(
     cls=Commands,
     help="Whole-slide mitosis detection for breast histology.",

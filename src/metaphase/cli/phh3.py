@@ -29,8 +29,8 @@ phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.",
 
 Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
 Epochs = Annotated[int, typer.Option(help="Passes over the labels.")]
-Batch = Annotated[int, typer.Option(help="Patches a step.")]
-Samples = Annotated[int | None, typer.Option(help="Patches an epoch; by default as many as there are.")]
+Batch = Annotated[int, typer.Option(help="Patches per step.")]
+Samples = Annotated[int | None, typer.Option(help="Patches per epoch; by default as many as there are.")]
 Normalisation = Annotated[str, typer.Option(help="none (the paper) or batch.")]
 Augment = Annotated[str, typer.Option(help="Augmentation letters; C and H vary the stain, too.")]
 Start = Annotated[
@@ -89,7 +89,7 @@ def sample(
     ] = "cnn1",
     count: Annotated[int, typer.Option(help="Candidates to label.")] = 2000,
     per_case: Annotated[bool, typer.Option("--per-case", help="Equally many from each case.")] = False,
-    active: Annotated[float, typer.Option(help="Share nearest to the network's decision line.")] = 0.0,
+    active: Annotated[float, typer.Option(help="Share of items nearest to the network's threshold.")] = 0.0,
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
     ] = None,
@@ -110,7 +110,7 @@ def sample(
         exclude=exclude or (),
     )
     if drawn.skipped:
-        console.warn(f"not ready, hence not drawn from: {named(drawn.skipped)}")
+        console.warn(f"not ready, so nothing was drawn from: {named(drawn.skipped)}")
     console.say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
 
 
@@ -234,7 +234,7 @@ def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None
         console.stdout.print(table)
 
 
-reference = typer.Typer(help="Mitoses of PHH3 slides as labels of H&E slides.", no_args_is_help=True)
+reference = typer.Typer(help="Mitoses of PHH3 slides as labels for H&E slides.", no_args_is_help=True)
 
 Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
 
@@ -262,7 +262,7 @@ def build(
     explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
-    """Carry the mitoses of every PHH3 slide to its H&E slide. Run again, it does only what is missing.
+    """Carry the mitoses of every PHH3 slide to its H&E slide. Run it again to do what is missing.
 
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
@@ -294,16 +294,16 @@ def review(
     port: Port = 8501,
     case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
     most: Annotated[
-        int | None, typer.Option(min=1, help="Only so many points, the least sure; by default all.")
+        int | None, typer.Option(min=1, help="Only this many points, the least certain; by default all.")
     ] = None,
 ) -> None:
     """Look at points in both stains, the least sure first, and say by key whether each is a mitosis.
 
-    Stop with Ctrl-C; every decision is on the disk at once. `metaphase reference apply` puts them in force.
+    Stop with Ctrl-C; every decision is saved at once. `metaphase reference apply` applies them.
     """
     from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("points"))
+    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("point"))
 
 
 @reference.command()
@@ -329,13 +329,9 @@ def apply(
         )
         return
     if done.stale:
-        console.warn(
-            f"{done.stale} decisions are about points that are there no more, or have moved: review again"
-        )
-    console.say(
-        f"{done.reviewed} points reviewed, {done.changed} decided otherwise than automatically; "
-        f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
-    )
+        console.warn(f"{done.stale} decisions are about points that have gone or moved: review again")
+    accepted = f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
+    console.say(f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted}")
 
 
 def _tell_built(built: Built, output: Path, as_json: bool) -> None:
@@ -377,9 +373,9 @@ Phh3Mpp = Annotated[
 AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
 Accept = Annotated[
     bool,
-    typer.Option("--accept-doubtful", help="Carry points and annotations over though the pair is doubtful."),
+    typer.Option("--accept-doubtful", help="Carry points and annotations over even if the pair is doubtful."),
 ]
-TilesSeed = Annotated[int, typer.Option(help="Where the random tiles lie.")]
+TilesSeed = Annotated[int, typer.Option(help="Seed of the random tiles.")]
 
 
 class DrawnOn(StrEnum):
@@ -441,10 +437,8 @@ def _tell(summary: dict[str, Any], output: Path) -> None:
             f"rotation {summary['rotation_deg']:.2f} degrees, scale {summary['scale']:.4f}"
         )
     if "points" in summary:
-        console.say(
-            f"{summary['points_accepted']} of {summary['points']} points accepted, "
-            f"mean confidence {summary['mean_confidence']:.2f}"
-        )
+        accepted = f"{summary['points_accepted']} of {summary['points']} points accepted"
+        console.say(f"{accepted}, mean confidence {summary['mean_confidence']:.2f}")
     if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
         console.warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
     console.say(f"written to {output}")

@@ -26,7 +26,7 @@ Workspace = Annotated[
     typer.Option("-o", "--output", help="Workspace; by default a folder named after the file."),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run, drawn anew.")
+    int, typer.Option("--seed", min=0, help="Added to every seed of the file: the same run with other draws.")
 ]
 Status = Annotated[bool, typer.Option("--status", help="Show where it stands and why, and do nothing.")]
 AtOnce = Annotated[
@@ -83,7 +83,7 @@ def run(
         return
     stdout.print(stage_table(states, explained=status))
     if not status:
-        say(f"page {workspace / 'index.html'}")
+        say(f"Page: {workspace / 'index.html'}")
         model = delivered_model(chain)
         for warning in warnings_about(parse_card(model.with_suffix(".json"))):
             warn(str(warning))
@@ -183,8 +183,8 @@ def experiments(
 ) -> None:
     """Train and test the networks of experiments 1 to 7 and of the table of contributions.
 
-    Everything worth keeping is in WORKSPACE/results, written anew after every network. Killed, the same
-    command goes on.
+    Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
+    command again to continue after a stop.
     """
     from metaphase.jobs.experiments.running import Experiments
     from metaphase.jobs.experiments.summary import (

@@ -173,7 +173,7 @@ def find(
     for path, _ in found:
         console.say(path)
     if not found:
-        console.say("it has no slides that fit")
+        console.say("it has no matching slides")
 
 
 @archive.command()
@@ -246,8 +246,8 @@ def augment(
     at: Annotated[
         str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
     ] = None,
-    recipe: Annotated[str, typer.Option(help="Letters, a column each: R S E C H B G.")] = "RSECHBG",
-    rows: Annotated[int, typer.Option(help="Random versions a letter.")] = 5,
+    recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
+    rows: Annotated[int, typer.Option(help="Random versions per letter.")] = 5,
     seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
     mpp: Mpp = None,
 ) -> None:
@@ -280,7 +280,7 @@ def standardise(
         Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
     ] = None,
     mpp: Mpp = None,
-    seed: Annotated[int, typer.Option(help="Of the sample of tissue that is fitted.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the tissue sample.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
     from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide

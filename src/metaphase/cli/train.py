@@ -234,7 +234,7 @@ def bench(
         table.add_row(name, f"{rate:.3g}", f"{1 / rate:.3g}")
     say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
     stdout.print(table)
-    say(f"A slide waits for {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.")
+    say(f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.")
     for area, value in minutes.items():
         say(f"{area} mm2 of tissue: {_spoken(value)}")
 

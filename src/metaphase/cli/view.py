@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from metaphase.base.errors import several
 from metaphase.cli.console import (
     Folder,
     Json,
@@ -19,8 +20,8 @@ from metaphase.cli.console import (
     explain_counts,
     print_json,
     say,
-    stderr,
     stdout,
+    tell,
     warn,
 )
 
@@ -54,25 +55,25 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Start the labelling page; stop it with Ctrl-C. Every answer is on the disk at once."""
+    """Start the labelling page; stop it with Ctrl-C. Every answer is saved at once."""
     from metaphase.labels.observers.project import load_project
     from metaphase.web.labelling import serve_project
 
     asked = load_project(project)
     missing = asked.missing_slides()
     if missing:
+        blank = f"{sum(missing.values())} of {several(len(asked.items), 'item')}"
         warn(
-            f"{len(missing)} slides are not there, so {sum(missing.values())} of {len(asked.items)} items "
-            f"have no picture; the first is {next(iter(missing))}"
+            f"{blank} have no picture: {several(len(missing), 'slide')} missing, first {next(iter(missing))}"
         )
-    serve_project(project, host=host, port=port, token=token, ready=announce("items"))
+    serve_project(project, host=host, port=port, token=token, ready=announce("item"))
 
 
 def announce(what: str) -> Callable[[Running], None]:
     """What a page that is about to be served shows, and where."""
 
     def tell_link(running: Running) -> None:
-        stderr.print(f"{running.shown} {what}. Stop with Ctrl-C; open", highlight=False)
+        tell(f"{several(running.shown, what)}. Open this address; Ctrl-C stops:")
         typer.echo(running.url)
 
     return tell_link
@@ -118,7 +119,7 @@ def export_labels(
     """Write the answers to a CSV, for other tools."""
     from metaphase.labels.observers.store import export_answers
 
-    say(f"{export_answers(project, output)} answers in {output}")
+    say(f"{several(export_answers(project, output), 'answer')} in {output}")
 
 
 @label.command(name="import")
@@ -159,7 +160,7 @@ def draw(
         typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
     ],
     output: Folder,
-    answers: Annotated[int, typer.Option(help="How many pictures are asked about, squares included.")] = 100,
+    answers: Annotated[int, typer.Option(help="Pictures to ask about, squares included.")] = 100,
     squares: Annotated[
         int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
     ] = 20,
@@ -172,7 +173,7 @@ def draw(
 
     drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
     lines = [
-        f"{drawn.detections} detections and {drawn.squares} squares of {drawn.slides} slides. Answer both:",
+        f"detections: {drawn.detections}, squares: {drawn.squares}, slides: {drawn.slides}. Answer both:",
         f"  metaphase label serve {output / DETECTIONS}",
         f"  metaphase label serve {output / SQUARES}",
         f"then: metaphase calibrate fit {output} -o site.json",
@@ -195,7 +196,7 @@ def fit(
         float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
     ] = 0.0,
     false_alarms: Annotated[
-        float, typer.Option(help="Share of all else that they are known to call a mitosis.")
+        float, typer.Option(help="Share of other objects that they are known to call a mitosis.")
     ] = 0.0,
     as_json: Json = False,
 ) -> None:
@@ -217,14 +218,13 @@ def fit(
 def _profile_table(profile: SiteProfile) -> Table:
     table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
     for point, delta in profile.deltas.items():
-        for name, text in (
-            ("precision", "right"),
-            ("recall", "found"),
-            ("false_per_mm2", "false per mm2"),
-        ):
+        for name in ("precision", "recall", "false_per_mm2"):
             if name in profile.at[point]:
-                table.add_row(f"{text} at the point {point} ({delta:.4g})", str(profile.at[point][name]))
-    table.add_row("share of mitoses with any detection", str(profile.found))
+                text = name.replace("false_per_mm2", "false positives per mm2")
+                table.add_row(
+                    f"{text} at the threshold for {point} ({delta:.4g})", str(profile.at[point][name])
+                )
+    table.add_row("recall at any probability", str(profile.found))
     table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
     return table
 
@@ -242,10 +242,7 @@ def view(
     ],
     registration: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A folder of metaphase register: its PHH3 slide can be laid over the H&E slide or beside "
-            "it. As often as there are pairs."
-        ),
+        typer.Option(help="Folder of metaphase register, to show its PHH3 slide; may be repeated."),
     ] = None,
     port: Port = 8502,
     host: Host = "127.0.0.1",
@@ -260,13 +257,13 @@ def view(
 ) -> None:
     """Look at slides and what was found on them, and correct it, in a browser.
 
-    Stop with Ctrl-C; every answer is on the disk at once. `metaphase review apply` puts them in force.
+    Stop with Ctrl-C; every answer is saved at once. `metaphase review apply` applies them.
     """
     from metaphase.web.viewing import serve_view
 
     serve_view(
         paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=announce("slides"), failed=complain,
+        ready=announce("slide"), failed=complain,
     )  # fmt: skip
 
 
@@ -296,7 +293,7 @@ def apply(results: Results, as_json: Json = False) -> None:
 @review.command()
 def withdraw(
     results: Results,
-    observer: Annotated[str, typer.Option(help="Whose answers no longer count; they stay in the log.")],
+    observer: Annotated[str, typer.Option(help="Observer whose answers no longer count (the log stays).")],
     as_json: Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
@@ -307,7 +304,7 @@ def withdraw(
         print_json(withdrawn)
         return
     for name, answers in withdrawn.items():
-        say(f"{name}: {answers} answers withdrawn")
+        say(f"{name}: {several(answers, 'answer')} withdrawn")
 
 
 @review.command("import")
@@ -319,7 +316,7 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: Annotated[
-        bool, typer.Option("--complete", help="All was reviewed: counted detections left are accepted.")
+        bool, typer.Option("--complete", help="All was reviewed: untouched counted detections are accepted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -333,8 +330,8 @@ def import_review(
         return
     for one in taken:
         say(
-            f"{one.slide}: {one.mitoses} mitoses, {one.added} of them added; {one.rejected} rejected, "
-            f"{one.accepted} accepted that did not count, {one.moved} moved, all else as it was"
+            f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
+            f"accepted below the threshold; mitoses listed now: {one.mitoses}"
         )
 
 

@@ -40,9 +40,7 @@ LEAST_HOTSPOT_TISSUE = 0.5
 LEAST_TRUE_SHARE = 0.5
 """A count of which false positives may be a larger share is doubted."""
 CERTAIN = 1.0
-MORE_TISSUE = (
-    "take a slide with more tumour where there is one; the number is not scaled up to the whole circle"
-)
+MORE_TISSUE = "use a slide with more tumour if there is one; the count is not scaled up to 2 mm2"
 
 
 def warnings(slide: Specimen, hotspot: Hotspot, draws: int) -> ResultWarnings:
@@ -66,7 +64,7 @@ def _little_tissue(slide: Specimen) -> ResultWarning | None:
         return None
     text = (
         f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {slide.config.area_mm2:g} mm2 of a "
-        "hotspot: the count is that of all its mitoses, and the grade may be too low"
+        "hotspot, so all its mitoses are counted and the grade may be too low"
     )
     return ResultWarning("little-tissue", text, MORE_TISSUE)
 
@@ -76,8 +74,8 @@ def _only_area(slide: Specimen) -> ResultWarning | None:
     if slide.tissue is not None or slide.is_small or math.isnan(slide.area_mm2):
         return None
     text = (
-        "only the area of the tissue is known: where it is narrower than the hotspot "
-        f"({2e-3 * slide.config.radius_um:.1f} mm), that holds less tissue, and the count is too low"
+        "only the area of the tissue is known; where the tissue is narrower than the hotspot "
+        f"({2e-3 * slide.config.radius_um:.1f} mm), the count is too low"
     )
     return ResultWarning("only-area", text, "give the slide (--slide), or the mask of its tissue")
 
@@ -88,7 +86,7 @@ def _off_tissue(slide: Specimen) -> ResultWarning | None:
     off = int((~slide.tissue.contains(slide.mitoses_px)).sum())
     if off <= MOST_OFF_TISSUE * len(slide.mitoses_px):
         return None
-    text = f"{off} of {len(slide.mitoses_px)} detections lie off the tissue: is the mask that of this slide?"
+    text = f"{off} of {len(slide.mitoses_px)} detections lie off the tissue: is this the mask of this slide?"
     return ResultWarning("off-tissue", text)
 
 
@@ -113,16 +111,14 @@ def _cut_at_threshold(slide: Specimen) -> ResultWarning | None:
         f"no detection is below the threshold of {slide.config.threshold:.3g}: the counting range does not "
         f"show what a slightly lower threshold ({lowest:.2f}) would add"
     )
-    next_step = "nothing, if `metaphase detect` made the table; else give the detections below the threshold"
+    next_step = "unless `metaphase detect` made the table, give the detections below the threshold, too"
     return ResultWarning("cut-at-threshold", text, next_step)
 
 
 def _fewer_draws(slide: Specimen, draws: int) -> ResultWarning | None:
     if draws >= slide.config.draws:
         return None
-    text = (
-        f"the uncertainty comes from {draws} draws instead of {slide.config.draws}: there are many detections"
-    )
+    text = f"with so many detections the uncertainty rests on {draws} draws, not {slide.config.draws}"
     return ResultWarning("fewer-draws", text)
 
 
@@ -154,10 +150,10 @@ class ShownGrade:
         what = "no grade is given" if self.withheld else f"the grade is given as {self.text}"
         advice = TUNE_THETAS if self.withheld else ""
         return ResultWarning("grade-withheld" if self.withheld else "grade-range",
-                       f"{what}, for {'; '.join(self.reasons)}", advice)  # fmt: skip
+                       f"{what} because {', and '.join(self.reasons)}", advice)  # fmt: skip
 
 
-TUNE_THETAS = "tune them (`metaphase evaluate tune count`), or give your own with --theta1 and --theta2"
+TUNE_THETAS = "tune both (`metaphase evaluate tune count`), or give your own with --theta1 and --theta2"
 
 
 def shown_grade(
@@ -182,7 +178,7 @@ def shown_grade(
     if slide.is_small:
         wider = int(config.grade_of(ends[1] * config.area_mm2 / slide.area_mm2))
         high = max(high, wider)
-        reasons.append(f"there are {slide.area_mm2:.2f} mm2 of tissue, and a grade needs {config.area_mm2:g}")
+        reasons.append(f"a grade needs {config.area_mm2:g} mm2 of tissue (there are {slide.area_mm2:.2f})")
     if not config.thetas_tuned:
         reasons.insert(0, f"theta1 and theta2 ({config.theta1:g}, {config.theta2:g}) were not tuned for "
                           "this model and threshold")  # fmt: skip
@@ -197,10 +193,10 @@ def uncalibrated_warning(count: SlideCount) -> ResultWarnings:
     if count.calibrated is not None or not count.unseen:
         return ()
     text = (
-        f"the model is not calibrated here: how many of the {count.unseen} counted that nobody looked at are "
-        "false, and how many mitoses were missed, is not known for this laboratory"
+        f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
+        "nobody looked at are false, and how many were missed, is not known"
     )
-    advice = "answer about 100 pictures (`metaphase calibrate`), then give the profile with --site"
+    advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
     return (ResultWarning("uncalibrated", text, advice),)
 
 
@@ -252,7 +248,7 @@ class Count:
     @property
     def interval_note(self) -> str:
         """What the interval means and leaves out, in a line."""
-        return f"{self.interval_name}: {self.interval_means}; it leaves out {self.leaves_out}"
+        return f"{self.interval_name}: {self.interval_means}; it does not include {self.leaves_out}"
 
     def __str__(self) -> str:
         interval = self.interval_text and f" ({self.interval_text})"
@@ -287,20 +283,20 @@ def _counted_by(
     slide: Specimen, interval: tuple[float, float] | None, calibrated: CalibratedCount | None, answers: int
 ) -> tuple[Count, ...]:
     """The counts of a slide, the best first; its own `interval` knows nothing of the model's errors."""
-    spread = "another section of the tumour, read at a slightly different threshold"
-    unknown = "the model's own errors, false positives and missed mitoses"
+    spread = "how the count varies between sections and with a slightly different threshold"
+    unknown = "the model's own errors (false positives and missed mitoses)"
     machine = Count("model", mitotic_count(slide), interval, COUNTING_RANGE, spread, unknown)
-    people = "errors of those who reviewed and mitoses that nobody marked"
-    looked = f"{people}; {unknown} in the {slide.unseen} that nobody looked at" if slide.unseen else people
+    people = "errors of the observers, and mitoses that nobody marked"
+    looked = f"{people}; {unknown} among the {slide.unseen} that nobody looked at" if slide.unseen else people
     if calibrated is None:
         return (replace(machine, kind="reviewed", leaves_out=looked),) if slide.is_reviewed else (machine,)
     named = f"{slide.config.confidence:.0%} interval".replace("%", " %")
-    meaning = f"the count of this slide, by {answers} answers of its laboratory"
-    left = "errors of those who answered, and what is unlike the slides they answered about"
+    meaning = f"the true count of this slide, estimated from {answers} answers of its laboratory"
+    left = "errors of the observers, and slides unlike those they answered about"
     best = Count("calibrated", calibrated.count, calibrated.count_interval, named, meaning, left)
     if not slide.is_reviewed:
         return (best, machine)
-    meaning = f"the count of this slide, where nobody looked by {answers} answers of its laboratory"
+    meaning = f"the true count; where nobody looked, estimated from {answers} answers of the laboratory"
     return (replace(best, kind="reviewed", interval_means=meaning, leaves_out=people),)
 
 
@@ -457,7 +453,7 @@ def background_warning(count: SlideCount) -> ResultWarnings:
         f"of the {count.count:g} mitoses counted in {area_mm2:.2g} mm2 about {some:.0f} may be false: the "
         f"model made {false_per_mm2:.1f} false positives per mm2 where it was tuned"
     )
-    advice = "look at them, or choose a higher threshold on slides of your own (`metaphase evaluate tune`)"
+    advice = "review them, or choose a higher threshold on slides of your own (`metaphase evaluate tune`)"
     return (ResultWarning("mostly-false", text, advice),)
 
 

@@ -227,7 +227,7 @@ DRAWN = tuple(one.name for one in fields(Laboratory) if one.name != "floor")
 def _numbers(values: Any, name: str) -> Floats:
     """Numbers in lists, or in lists of lists."""
     if not isinstance(values, list) or len({len(row) if isinstance(row, list) else -1 for row in values}) > 1:
-        raise ValueError(f"{name} are no list of numbers")
+        raise ValueError(f"{name} are not a list of numbers")
     rows = [[finite(one) for one in row] if isinstance(row, list) else finite(row) for row in values]
     return np.asarray(rows, np.float64)
 

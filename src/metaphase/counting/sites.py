@@ -64,7 +64,7 @@ class SampleConfig:
                 next_step=f"ask for at least {FEWEST_ANSWERS} answers, and fewer squares than answers",
             )
         if not 64 <= self.square_um <= 1000:
-            raise UsageError(f"squares of {self.square_um:g} um", next_step="give 64 to 1000")
+            raise UsageError(f"the squares are {self.square_um:g} um", next_step="give 64 to 1000")
 
 
 def supposed_chance(known: Floats) -> Floats:
@@ -192,7 +192,7 @@ def fit_site(
     asked = np.isfinite(given.answer)
     if asked.sum() < FEWEST_ANSWERS // 2:
         raise UsageError(
-            f"{int(asked.sum())} detections have an answer", next_step="answer all, and then fit again"
+            f"detections with an answer: {asked.sum()}", next_step="answer the others, then fit again"
         )
     odds, around = given.known.T
     floor, slides = float(odds.min()), int(given.slide.max()) + 1
@@ -371,7 +371,7 @@ class SiteProfile(BaseModel):
         if before["ingredients"] != now["ingredients"]:
             what = differences(before | {"schema": 1}, now | {"schema": 1})
             raise UsageError(
-                f"the profile is for detections of the model {self.model}, and these are by {model} ({what})",
+                f"the profile is for the model {self.model}, and these detections are by {model} ({what})",
                 path=path,
                 next_step="search as it was done there, or calibrate this model (`metaphase calibrate`)",
             )
@@ -390,7 +390,7 @@ def load_profile(path: str | Path) -> SiteProfile:
     except ValidationError as error:
         first = error.errors()[0]
         raise TableError(
-            f"no laboratory's profile ({'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']})",
+            f"not a laboratory's profile ({'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']})",
             path=path,
             next_step="give what `metaphase calibrate fit` wrote",
         ) from error

@@ -85,7 +85,7 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
     stem = readable_name(path.name[: len(path.name) - len(_ending(path))])
     chosen = format_of(path)
     advice = f"check that it is a complete file of the format {chosen.name}, or export it again"
-    with parsing(path, "holds what cannot be understood", next_step=advice, error=TableError):
+    with parsing(path, "its content cannot be understood", next_step=advice, error=TableError):
         return chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
 
 
@@ -131,7 +131,7 @@ def format_of(path: Path) -> Format:
         silent = [known for known in candidates if known.recognises is None]
         candidates = [known for known in candidates if known.recognises and known.recognises(path)] + silent
     if not candidates:
-        raise TableError("is of no known format", path=path, next_step=f"known are {format_titles()}")
+        raise TableError("has no known format", path=path, next_step=f"choose one of {format_titles()}")
     return candidates[0]
 
 
@@ -211,7 +211,7 @@ def format_for(path: Path, name: str | None = None) -> Format:
     chosen = known_formats().get(name.lower())
     if chosen is None:
         raise UsageError(
-            f"there is no format {name!r}", next_step=f"known are {', '.join(sorted(known_formats()))}"
+            f"there is no format {name!r}", next_step=f"choose one of {', '.join(sorted(known_formats()))}"
         )
     if fitting and chosen not in fitting:
         raise UsageError(
@@ -227,7 +227,7 @@ def _only(fitting: list[Format], path: Path) -> Format:
         return fitting[0]
     names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
     raise UsageError(
-        "its name leaves the format open" if fitting else "its name does not say the format",
+        "its name fits several formats" if fitting else "its name does not say the format",
         path=path,
         next_step=f"give --to with one of {names}",
     )
@@ -257,7 +257,7 @@ def _refuse_same_files(slides: tuple[str, ...], folder: Path) -> None:
         key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
         if key in seen:
             raise OutputError(
-                f"the files of slides {seen[key]} and {slide} may be the same",
+                f"the files of slides {seen[key]} and {slide} may have the same name",
                 path=folder,
                 next_step="write one csv or parquet file for all slides",
             )
@@ -301,8 +301,8 @@ def convert_detections(
     stated, sizes = _stated(table) if table is not None else ({}, {})
     sources = _sources(table) if table is not None else {}
     for folder in (one for path in inputs for one in result_folders(path)):
-        summary = read_json(folder / SUMMARY, "is no summary", next_step="run metaphase detect again")
-        with parsing(folder / SUMMARY, "is no summary", next_step="run metaphase detect again"):
+        summary = read_json(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again")
+        with parsing(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again"):
             stated.setdefault(str(summary["name"]), float(summary["mpp"]))
             sizes.setdefault(str(summary["name"]), (int(summary["width"]), int(summary["height"])))
             sources.setdefault(str(summary["name"]), Path(summary["slide"]))

@@ -180,7 +180,7 @@ def _points(mitoses: float, count: float, source: str) -> UsedPoints:
 
 PAPER_POINTS = _points(0.919, 0.970, "the paper's, tuned there for its own network")
 """Chosen on TUPAC-aux-train (mitoses) and TUPAC-train (count, grade, score)."""
-UNTUNED = _points(PAPER_FLOOR, PAPER_FLOOR, "the paper's floor, for no operating point was tuned for it")
+UNTUNED = _points(PAPER_FLOOR, PAPER_FLOOR, "the paper's floor, because no operating point was tuned for it")
 """For an ensemble, and where a card says nothing."""
 
 

@@ -146,7 +146,7 @@ def _warnings(frame: pd.DataFrame, source: str | Path) -> ResultWarnings:
     missing = int(frame["probability"].isna().sum()) if "probability" in frame.columns else 0
     if missing in (0, len(frame)):
         return ()
-    text = f"{Path(source).name}: {missing} of {len(frame)} points state no probability and count as certain"
+    text = f"{Path(source).name}: {missing} of {len(frame)} points have no probability and count as certain"
     return (ResultWarning("no-probability", text),)
 
 
@@ -185,9 +185,9 @@ def _check(table: pd.DataFrame, source: str | Path) -> None:
         words = "".join(map(str, table[name])) if is_object_dtype(table[name]) else ""
         if not is_text(f"{name}{words}"):
             raise TableError(
-                f"the column {printable(str(name))[:40]!r} holds what is no text",
+                f"the column {printable(str(name))[:40]!r} holds values that are not text",
                 path=source,
-                next_step="write the file as UTF-8, without halves of characters",
+                next_step="write the file as valid UTF-8",
             )
     wrong = ~table["probability"].between(0, 1)
     if wrong.any():

@@ -91,7 +91,7 @@ class Cohort:
             case = self._case_of(slide, names, source)
             if case in slide_of:
                 raise TableError(
-                    f"slides {slide_of[case]} and {slide} both may be {case} of {self.source}",
+                    f"slides {slide_of[case]} and {slide} could both be {case} of {self.source}",
                     path=source,
                     next_step="name slides by their case in the manifest",
                 )
@@ -108,7 +108,7 @@ class Cohort:
             return found[0]
         if found:
             raise TableError(
-                f"slide {slide} may be any of {named(found)}",
+                f"slide {slide} could be any of {named(found)}",
                 path=source,
                 next_step="name slides by their case in the manifest",
             )
@@ -129,7 +129,7 @@ def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> C
     cases = list(slides)
     stems = [case if Path(case).suffix else "" for case in cases]
     manifest = pd.DataFrame(
-        {"case": cases, "he": stems, "phh3": "", "centre": "", "split": "", "patient": cases}
+        {"case": cases, "he": stems, "phh3": "", "laboratory": "", "split": "", "patient": cases}
     )
     return completed(Cohort(manifest, source), mpp)
 

@@ -166,7 +166,7 @@ def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) 
         raise TableError(
             f"{' and '.join(columns)} given more than once: {named(repeated)}",
             path=path,
-            next_step=f"keep one row a {' and '.join(columns)}",
+            next_step=f"keep one row per {' and '.join(columns)}",
         )
 
 
@@ -343,7 +343,7 @@ def evaluate_grade(
     if point is not None:
         if point.theta1 is None or point.theta2 is None:
             raise TableError(
-                "the operating point for counts holds no thetas",
+                "the operating point for counts has no thetas",
                 path=card,
                 next_step="run `metaphase evaluate tune grade` on a tuning set first",
             )

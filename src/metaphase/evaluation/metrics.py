@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import ResultWarning, require
+from metaphase.base.errors import ResultWarning, require, several
 from metaphase.evaluation.marks import Marked
 
 # ---- settings of an evaluation, checked once when made ----
@@ -195,7 +195,7 @@ def few_patients(patients: Sequence[str]) -> ResultWarning | None:
     if count >= FEW_PATIENTS:
         return None
     so = "no interval can be given" if count < LEAST_PATIENTS else "the intervals are rough"
-    return ResultWarning("few-patients", f"{count} patients only: {so}")
+    return ResultWarning("few-patients", f"there are only {several(count, 'patient')}: {so}")
 
 
 def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:

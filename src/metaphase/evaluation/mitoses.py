@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
-from metaphase.base.tables import TableError, as_text, natural
+from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import Cohort, Comparison, Field, compare, load_truth
@@ -221,7 +221,7 @@ def evaluate_mitoses(
 ) -> MitosisResult:
     """Compare detections with truth.
 
-    `by` names manifest columns (centre, scanner, tumour) to report apart; `ignore` holds regions that do not
+    `by` names manifest columns (laboratory, scanner) to report apart; `ignore` holds regions that do not
     count. The threshold is that of `matching`; else that of the point `mitoses` in the model card `card`;
     else that of the point which tables of `metaphase detect` state; else all detections count. The cases
     that a point was tuned on are refused.
@@ -301,6 +301,7 @@ def _grouped(
 
 def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray[Any, np.dtype[np.object_]]:
     """The group of each slide; a column that is absent, empty or all different is an error."""
+    column = column if column in manifest else FORMER_COLUMNS.get(column, column)
     if column not in manifest.columns:
         raise UsageError(
             f"there is no column {column} to report by",
@@ -329,7 +330,7 @@ def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Flo
 def _warnings(marked: Marked) -> list[ResultWarning]:
     warnings = []
     if not len(marked.probability):
-        text = "there is not a single detection: precision is undefined, F1 is 0"
+        text = "there are no detections: precision is undefined, F1 is 0"
         warnings.append(ResultWarning("no-detections", text))
     elif len(marked.probability) > 1 and marked.probability[0] == marked.probability[-1]:
         text = "all detections have the same probability: curves and average precision say nothing"

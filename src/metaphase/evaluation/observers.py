@@ -109,7 +109,7 @@ def read_answers(path: str | Path, key: pd.DataFrame) -> pd.Series[bool]:
     if (stated == "").any():
         raise TableError("a row names no item", path=path, next_step="give each answer its item")
     items = stated.str.zfill(len(str(key["item"].iloc[0])))
-    _refuse(items[items.duplicated()], "answered more than once", "keep one answer an item", path)
+    _refuse(items[items.duplicated()], "answered more than once", "keep one answer per item", path)
     _refuse(items[~items.isin(key["item"])], "not of this study", "give the answers to this key", path)
     said = as_text(frame["answer"]).str.strip().str.lower()
     _refuse(key["item"][~key["item"].isin(items[said != ""])], "not answered", "answer them too", path)
@@ -163,7 +163,7 @@ def _drawn(
 ) -> list[tuple[str, str, float, float, float]]:
     if count > len(points):
         raise UsageError(
-            f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or give more"
+            f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or add more"
         )
     rows: npt.NDArray[np.int64] = np.sort(generator.permutation(len(points))[:count])
     columns = (points[name].to_numpy()[rows].tolist() for name in ("slide", "x", "y", "probability"))
@@ -234,7 +234,7 @@ def export_observers(
     others = points[~counted] if distractors is None else _distractors(distractors, cohort)
     warnings = read.warnings
     if not len(others) and config.distractors is None:
-        text = "nothing is mixed in among the detections: the observer knows what every patch is"
+        text = "nothing is mixed with the detections: the observer knows what every patch is"
         warnings += (
             ResultWarning("no-distractors", text, "give candidates.parquet, --distractors, or --paper"),
         )

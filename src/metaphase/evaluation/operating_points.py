@@ -107,7 +107,7 @@ def _points_in(card: Mapping[str, Any], path: str | Path) -> dict[PointName, Ope
     except ValidationError as error:
         first = error.errors()[0]
         raise TableError(
-            f"its operating points are no good ({'.'.join(map(str, first['loc']))}: {first['msg']})",
+            f"its operating points are invalid ({'.'.join(map(str, first['loc']))}: {first['msg']})",
             path=path,
             next_step=f"correct the section {SECTION}, or tune again (`metaphase evaluate tune`)",
         ) from error
@@ -125,7 +125,7 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
         raise UsageError(
             f"the tables were made at different operating points ({described})",
             path=tables[0],
-            next_step="take them apart, or give one --threshold for all",
+            next_step="evaluate them separately, or give one --threshold for all",
         )
     stated = json.loads(found.pop()) if found else None
     return None if stated is None else (stated["model"], OperatingPoint.model_validate(stated["point"]))
@@ -187,7 +187,7 @@ def refuse_test_slides(cohort: Cohort) -> None:
     reserved = cohort.manifest["case"][cohort.manifest["split"].str.lower() == TEST_SPLIT]
     if len(reserved):
         raise UsageError(
-            f"{len(reserved)} slides are marked as {TEST_SPLIT} and not for tuning: {named(reserved)}",
+            f"{len(reserved)} slides are marked {TEST_SPLIT} and cannot be used to tune: {named(reserved)}",
             path=cohort.source,
             next_step="choose the tuning slides with --split",
         )
@@ -281,7 +281,7 @@ class Bench:
 
     def centres(self) -> list[str]:
         """Laboratory of each slide, in the order of the marks."""
-        return [str(centre) or "unknown" for centre in self.cohort.manifest["centre"]]
+        return [str(centre) or "unknown" for centre in self.cohort.manifest["laboratory"]]
 
 
 def bench_of(cohort: pd.DataFrame, reference: pd.DataFrame, split: str, matching: MatchingConfig) -> Bench:

@@ -292,7 +292,7 @@ def _chosen_on(cohort: Cohort) -> dict[str, Any]:
     return {
         "cases": cohort.cases,
         "patients": different("patient"),
-        "laboratories": different("centre"),
+        "laboratories": different("laboratory"),
         "source": cohort.source,
     }
 

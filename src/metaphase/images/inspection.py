@@ -187,7 +187,7 @@ def _resolution_warnings(slide: Slide) -> list[ResultWarning]:
         warnings.append(ResultWarning("coarse-scan", text, advice))
     low, high = OBJECTIVE_TIMES_MPP
     if power and not low <= power * resolution.mpp <= high:
-        text = f"objective {power:g}x and {resolution.mpp:.3g} um/px do not fit together"
+        text = f"objective {power:g}x and {resolution.mpp:.3g} um/px contradict each other"
         warnings.append(ResultWarning("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}"))
     return warnings
 
@@ -200,7 +200,7 @@ def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
             plain[box.y : box.bottom, box.x : box.right] = True
     if plain.mean() > PLAIN_SHARE:
         text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
-        advice = "look at it; if tissue should be there, copy or export the slide again"
+        advice = "look at the slide; if tissue should be there, copy or export it again"
         warnings.append(ResultWarning("plain-area", text, advice))
     filled = slide.bounds.area / (slide.width * slide.height)
     if filled < 1:
@@ -231,17 +231,14 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
     lost, warnings = by_kind.pop(UNDECODABLE), []
     if lost:
         area = sum(box.area for box in lost) * (mpp / 1000) ** 2
-        text = (
-            f"tiles that cannot be decoded are left out of the tissue: {len(lost)} ({area:.3g} mm2), "
-            f"at {named_positions(lost)}"
-        )
-        warnings.append(
-            ResultWarning(DAMAGED, text, "copy or export the slide again: mitoses there are not counted")
-        )
+        where = f"{len(lost)} ({area:.3g} mm2), at {named_positions(lost)}"
+        text = f"tiles that cannot be decoded are left out: {where}"
+        advice = "copy or export the slide again: mitoses there are not counted"
+        warnings.append(ResultWarning(DAMAGED, text, advice))
     odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
     if any(odd.values()):
         named = (f"{kind} at {named_positions(boxes)}" for kind, boxes in odd.items() if boxes)
-        advice = "look there; if the tissue is broken, copy or export the slide again and search it anew"
+        advice = "look there; if the tissue is broken, copy or export the slide again and search it again"
         warnings.append(ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice))
     return tuple(warnings)
 
@@ -358,30 +355,18 @@ def quality_warnings(
     """Warnings for the user; `trained_on` is the mean optical density of the model's training slides."""
     warnings = []
     if quality.blurred_share > BLURRED_SHARE:
-        text = (
-            f"{quality.blurred_share:.0%} of {quality.fields} sampled tissue fields are out of focus: "
-            "mitoses there are missed"
-        )
+        text = f"{quality.blurred_share:.0%} of the sampled tissue is out of focus: mitoses there are missed"
         advice = "look at the hotspot and the gallery; scan the slide again if you can, then count again"
         warnings.append(ResultWarning("out-of-focus", text, advice))
     if quality.blockiness > BLOCKY:
-        text = (
-            f"compressed so strongly that blocks show (steps between them are {quality.blockiness:.1f} times "
-            "as large as others): mitoses are missed"
-        )
+        text = f"strong compression (blocks stand out {quality.blockiness:.1f} times): mitoses are missed"
         advice = "export the slide again from the scanner's own file, with a JPEG quality of 80 or more"
         warnings.append(ResultWarning("strong-compression", text, advice))
     if quality.fields and trained_on is not None:
         ratio = np.maximum(quality.optical_density, 1e-3) / np.maximum(trained_on, 1e-3)
         furthest = float(np.exp(np.abs(np.log(ratio)).max()))
         if furthest > COLOUR_RATIO:
-            text = (
-                "the stain is far from that of the training slides "
-                f"(a colour channel differs {furthest:.1f} times)"
-            )
-            advice = (
-                "look at the gallery before trusting the count: if it shows many cells that are no mitoses, "
-                "or you find mitoses without a dot, tune the threshold on slides of this laboratory first"
-            )
+            text = f"the stain is unlike that of the training slides (a channel differs {furthest:.1f} times)"
+            advice = "look at the gallery; if many are false or missed, tune the threshold on your own slides"
             warnings.append(ResultWarning("far-stain", text, advice))
     return tuple(warnings)

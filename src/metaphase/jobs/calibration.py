@@ -117,7 +117,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     """
     config, folder = config or SampleConfig(), Path(folder)
     if (folder / SAMPLE).exists():
-        raise OutputError("a calibration is there", path=folder, next_step="choose another folder")
+        raise OutputError("already holds a calibration", path=folder, next_step="choose another folder")
     slides = [_read(result) for result in load_results(dict.fromkeys(results))]
     _refuse_mixed(slides)
     counting = stated_config(slides[0].table)
@@ -163,7 +163,7 @@ def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleC
         raise UsageError("the slides have no detections", next_step="give slides with tumour")
     if config.squares and squares.empty:
         raise NoSquareError(
-            f"no square of {config.square_um:g} um has tissue enough",
+            f"no square of {config.square_um:g} um has enough tissue",
             next_step="give slides with more tissue, smaller squares (--square-um), or none (--squares 0)",
         )
 
@@ -173,7 +173,7 @@ def _read(result: SlideResult) -> _Searched:
     table.attrs[OPERATING_POINTS] = stated
     if "searched_with" not in stated:
         raise TableError(
-            "does not say by which networks it was made",
+            "does not say which networks made it",
             path=result.folder / CANDIDATES,
             next_step="run `metaphase detect` again, which costs seconds",
         )
@@ -195,9 +195,9 @@ def _refuse_mixed(slides: Sequence[_Searched]) -> None:
     }
     if len(ways) > 1:
         raise UsageError(
-            "the slides were searched in different ways, by other networks or at other operating points",
+            "the slides were searched with different networks or operating points",
             path=slides[0].folder,
-            next_step="search all with the same model and settings first",
+            next_step="first search all of them with the same model and settings",
         )
 
 
@@ -381,9 +381,9 @@ def _values(given: pd.DataFrame, meaning: Mapping[str, float], source: str | Pat
     odd = sorted({answer for answer in plain if answer not in numbers})
     if odd:
         raise TableError(
-            f"answers that say nothing here: {named(odd)}",
+            f"answers that are not known here: {named(odd)}",
             path=source,
-            next_step=f"known are {', '.join(meaning)}",
+            next_step=f"choose one of {', '.join(meaning)}",
         )
     values = pd.Series(
         [numbers[answer] for answer in plain], index=given["item"].to_numpy(object), dtype=float
@@ -423,7 +423,7 @@ def _chosen(given: list[Given], observers: Sequence[str] | None, store: AnswerSt
     unknown = wanted - {one.observer for one in given}
     if unknown:
         raise UsageError(
-            f"nobody of that name has answered: {named(sorted(unknown))}",
+            f"these observers have not answered: {named(sorted(unknown))}",
             next_step=f"observers are {', '.join(store.observers()) or 'none yet'}",
         )
     return [one for one in given if one.observer in wanted]

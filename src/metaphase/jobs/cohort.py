@@ -265,8 +265,8 @@ def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 OTHERWISE = ResultWarning(
     "made-otherwise",
-    "searched or counted with other settings than the slides of the tables, and left out of these",
-    "run all slides with the same settings, or each setting into a folder of its own",
+    "searched or counted with settings other than those of the tables, and left out of the tables",
+    "run all slides with the same settings, or use one folder per setting",
 )
 
 

@@ -61,7 +61,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
     stated = stated_point(tables, "count")
     if stated is None:
         _refuse_counted(tables)
-        return UNTUNED.count.model_copy(update={"source": "the paper's floor, for the files state none"})
+        return UNTUNED.count.model_copy(update={"source": "the paper's floor, because the files state none"})
     model, point = stated
     source = f"of the model {model}" + (f": {point.source}" if point.source else "")
     return point.model_copy(update={"source": source})
@@ -93,7 +93,7 @@ def _refuse_counted(tables: Sequence[Path]) -> None:
     for table in tables:
         if table.suffix.lower() == ".csv" and COUNTED in read_table(table).columns:
             raise UsageError(
-                f"its column {COUNTED} says what was counted, and nothing says from which probability on",
+                f"its column {COUNTED} says what was counted, but no threshold is stated",
                 path=table,
                 next_step="give --card or --threshold, or the Parquet table of the same results",
             )
@@ -159,7 +159,7 @@ def read_cases(
     points = joined(parts, "detections")
     if slide is not None and len(points.slides) != 1:
         raise UsageError(
-            f"the detections are of {len(points.slides)} slides, and one slide was given",
+            f"the detections belong to {len(points.slides)} slides, and one slide was given",
             path=slide,
             next_step="name the slides in a manifest (column he) and give that with --manifest",
         )
@@ -178,7 +178,7 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     labels = points.table["label"]
     others = ~labels.isin((MITOSIS, LOOKALIKE, IGNORE))
     text = f"{int(others.sum())} points are labelled {named(labels[others])}, and are not counted"
-    advice = "label what counts mitosis (or 1), and what does not lookalike (or 0) or ignore"
+    advice = "use the labels mitosis (or 1), lookalike (or 0) and ignore"
     if others.any() and others.all():
         raise TableError(text, path=points.source, next_step=advice)
     warnings = (*points.warnings, *((ResultWarning("other-labels", text, advice),) if others.any() else ()))

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from metaphase.networks.judging import NetworkJudge
 
 DICOM_FORMAT = DICOM.name
-USE_HE = "use the H&E slide of the same tissue, for the model cannot count on another stain"
+USE_HE = "use the H&E slide of the same tissue, because the model cannot count on another stain"
 CARD_ONLY = (
     *("thresholds", "metrics", "recipe", "calibration", "second", "atypical"),
     *("data", "intended_use", "known_failures", "optical_density", "versions"),
@@ -156,11 +156,6 @@ class SlideOutcome(SlideResult):
     def resumed(self) -> bool:
         """Found finished, nothing was done."""
         return all(state.status == "kept" for state in self.states)
-
-    @property
-    def searched(self) -> bool:
-        """Whether this run asked the networks."""
-        return self.states[0].status != "kept"
 
 
 def detect_slide(
@@ -458,7 +453,7 @@ class _SlideJob:
         path = self.slide.slide.path
         if DICOM_FORMAT in self.config.formats and is_file(path) and not (is_dicom(path) or is_remote(path)):
             raise SlideError(
-                "is no DICOM slide, and DICOM results refer to one",
+                "is not a DICOM slide, and DICOM results refer to one",
                 path=path,
                 next_step="leave --format dicom out, or give the DICOM slide",
             )
@@ -476,7 +471,7 @@ class _SlideJob:
             raise SlideError(
                 _other_stain(facts),
                 path=self.slide.slide.path,
-                next_step="give the H&E slide, or --any-stain to search it all the same",
+                next_step="give the H&E slide, or --any-stain to search it anyway",
             )
 
 

@@ -270,7 +270,7 @@ def _register(
 def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
     reason = "; ".join(verdict["reasons"])
     if verdict["status"] == "doubtful" and config.accept_doubtful:
-        return "done", f"taken in spite of doubts: {reason}"
+        return "done", f"used despite doubts: {reason}"
     return ("done", "") if verdict["status"] == "reliable" else (verdict["status"], reason)
 
 
@@ -326,7 +326,7 @@ def point_source(
     """Points of another tool (given, or in the manifest), those of CNN1 and CNN2, or what is there."""
     if points is not None or "points" in read_manifest(manifest).columns:
         if models:
-            raise UsageError("models and points are both given", next_step="give one or the other")
+            raise UsageError("both models and points are given", next_step="give one of them")
         if points is not None and not Path(points).exists():
             raise UsageError("no such file or folder", path=points, next_step="check --points")
         return given_points
@@ -365,9 +365,9 @@ def given_points(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
     names = {pair.case} if len(found.slides) > 1 else {pair.case, pair.phh3.stem, pair.phh3.name}
     if names.isdisjoint(found.slides):
         raise ReferenceStandardError(
-            f"says nothing about case {pair.case}",
+            f"has no row for case {pair.case}",
             path=pair.points,
-            next_step="name the cases in a column slide; an empty x and y says that nothing was found",
+            next_step="name the cases in a column slide; empty x and y mean that nothing was found",
         )
     own = found.table[found.table["slide"].isin(names)].reset_index(drop=True)
     return replace(found, table=own, slides=(pair.case,))

@@ -156,7 +156,7 @@ def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None
     with AnswerStore(load_project(folder)) as store:
         given = [(one.item, one.answer, one.observer, one.time) for one in store.current()]
     positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
-    found = pd.DataFrame(given, columns=["item", "decision", "reviewer", "time"]).join(positions, on="item")
+    found = pd.DataFrame(given, columns=["item", "decision", "observer", "time"]).join(positions, on="item")
     decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
     write_decisions(workspace / DECISIONS, decisions)
     return decisions
@@ -167,12 +167,12 @@ def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
     rows = rows_of(review.table, decisions)
     if (rows < 0).any():
         raise UsageError(
-            f"row {int((rows < 0).argmax()) + 1} is about no point of the reference standard",
+            f"row {int((rows < 0).argmax()) + 1} does not match a point of the reference standard",
             path=source,
             next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
         )
     items = review.table["item"].to_numpy(object)[rows]
-    names = ("reviewer", "decision", "time")
+    names = ("observer", "decision", "time")
     with AnswerStore(review.project) as store:
         store.record_many(
             _entry(str(item), *map(str, row))
@@ -180,7 +180,7 @@ def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
         )
 
 
-def _entry(item: str, reviewer: str, decision: str, time: str) -> Entry:
+def _entry(item: str, observer: str, decision: str, time: str) -> Entry:
     """The same decision has the same identity, so that it is written once."""
-    identity = uuid5(NAMESPACE_URL, "\0".join((item, reviewer, decision, time)))
-    return Entry(reviewer, item, decision, time=time, uuid=str(identity))
+    identity = uuid5(NAMESPACE_URL, "\0".join((item, observer, decision, time)))
+    return Entry(observer, item, decision, time=time, uuid=str(identity))

@@ -288,7 +288,7 @@ def _read(path: Path, kind: type[_Stated]) -> dict[str, Any]:
         try:
             kind.model_validate_json(json.dumps(content))
             if missing := {field.name for field in fields(CountConfig)} ^ set(content["config"]):
-                raise ValueError(f"the settings of the count lack or have {named(sorted(missing))}")
+                raise ValueError(f"the settings of the count lack, or do not know, {named(sorted(missing))}")
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -339,7 +339,7 @@ class SlideResult:
         path = found_from(self.folder, str(self.summary["slide"]))
         if not is_slide_there(path):
             raise SlideError(
-                f"the slide of {self.folder} is not there any more",
+                f"the slide of {self.folder} is no longer there",
                 path=path,
                 next_step="put it back, start where detect was started, or run metaphase detect again",
             )
@@ -466,7 +466,7 @@ def load_result(folder: str | Path) -> SlideResult:
 def review_in_force(folder: Path) -> bool:
     """Whether the files of a folder are those of a reviewed table."""
     try:
-        return REVIEW in read_json(folder / SUMMARY, "is no summary", next_step="run metaphase detect again")
+        return REVIEW in read_json(folder / SUMMARY, "not a summary", next_step="run metaphase detect again")
     except MetaphaseError:
         return False
 

@@ -83,16 +83,16 @@ class DetectionConfig:
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise UsageError(
-                f"a threshold of {self.threshold:g}", next_step="give a probability above 0 and up to 1"
+                f"the threshold is {self.threshold:g}", next_step="give a probability above 0 and up to 1"
             )
         if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
-            raise UsageError(f"tiles of {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
+            raise UsageError(f"tiles have {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
-            raise UsageError(f"a floor of {self.floor:g} with --paper", next_step="the paper's floor is 0.8")
+            raise UsageError("--floor and --paper are both given", next_step="leave --floor out")
         unknown = [name for name in self.formats if name not in known_formats()]
         if unknown:
             raise UsageError(
-                f"there is no format {unknown[0]!r}", next_step=f"known are {', '.join(known_formats())}"
+                f"there is no format {unknown[0]!r}", next_step=f"choose one of {', '.join(known_formats())}"
             )
 
     @property
@@ -119,7 +119,7 @@ class DetectionConfig:
         floor = self._kept(detector).floor
         if used.lowest < floor:
             raise UsageError(
-                f"a threshold of {used.lowest:g}, and nothing below {floor:g} is kept",
+                f"the threshold is {used.lowest:g}, and nothing below {floor:g} is kept",
                 next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
             )
         return used if self.site is None else self.site.rated(used)

@@ -156,7 +156,7 @@ def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot |
 
 # ---- the files of a slide, rewritten from what people said ----
 
-DO_NOT_FIT = "its files do not fit together"
+DO_NOT_FIT = "its files contradict each other"
 
 
 def answers_of(result: SlideResult) -> list[Given]:
@@ -260,7 +260,7 @@ def withdraw_review(paths: Sequence[str | Path], observer: str) -> dict[str, int
     apply_reviews(in_force)
     if not withdrawn:
         raise UsageError(
-            f"{observer} has given no answer that stands",
+            f"{observer} has no answer in force",
             path=paths[0],
             next_step=f"those who have are {named(sorted(known))}"
             if known
@@ -396,9 +396,9 @@ def import_review(
     points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
     if unknown := sorted(set(points.slides) - set(names)):
         raise UsageError(
-            f"is about {named(unknown)}, of which there is no result",
+            f"is about {named(unknown)}, which has no result",
             path=file,
-            next_step=f"known are {named(sorted(names))}: name the slide's own folder of results",
+            next_step=f"there are results of {named(sorted(names))}: name the slide's own folder",
         )
     return [
         _take(names[slide], points.table[points.table["slide"] == slide], observer, complete)

@@ -192,7 +192,7 @@ def _side_by_side(
         raise OutputError(
             "a stage's process was killed",
             path=folder,
-            next_step="run the same command again, with less at once",
+            next_step="run the same command again, with fewer stages at once",
         ) from error
     if error is not None:
         raise error
@@ -236,7 +236,7 @@ def _state(stage: Stage, account: Account, folder: Path) -> StageState:
     if not reason:
         return StageState(stage, "kept", kept.get("seconds"), kept.get("facts", {}))
     if not why_again(_begun(folder, stage), account):
-        return StageState(stage, "interrupted", reason="it was begun and not finished")
+        return StageState(stage, "interrupted", reason="it was started and not finished")
     return StageState(stage, "waiting", reason=reason)
 
 
@@ -246,7 +246,7 @@ def _damage(stage: Stage, seals: Mapping[str, Any], folder: Path) -> str:
         if not (folder / name).exists():
             return f"{name} is gone"
         if name in seals and FileContent(folder / name).account() != seals[name]:
-            return f"{name} is not as it was made"
+            return f"{name} has changed"
     return ""
 
 

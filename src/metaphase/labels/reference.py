@@ -21,7 +21,7 @@ from metaphase.base.arrays import RGB, Floats, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.base.tables import as_text, read_table, require_columns, require_numbers, write_table
+from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
 from metaphase.detections.table import DetectionSet
 from metaphase.labels.registration.outputs import points_geojson
 from metaphase.labels.registration.pair import Registration, register_pair
@@ -91,7 +91,7 @@ COLUMNS = (
     "y_phh3",
     "candidate",
     "automatic",
-    "reviewer",
+    "observer",
     "reviewed",
 )
 """Positions are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict
@@ -101,7 +101,7 @@ CAUSES = ("registration", "doubtful", "probability", "confidence", "invisible", 
 PLACED_COLUMNS = tuple(
     name
     for name in COLUMNS
-    if name not in ("accepted", "cause", "reason", "visible", "automatic", "reviewer", "reviewed")
+    if name not in ("accepted", "cause", "reason", "visible", "automatic", "observer", "reviewed")
 )
 """What is known of a point before the decision, beside `problem`: what registration says against it."""
 REJECTED, FAILED, DOUBTFUL = "rejected", "failed", "doubtful"
@@ -120,7 +120,7 @@ def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None =
     _refuse_doubles(placed, against, config.min_distance_um / he_mpp)
     accepted = against.cause == ""
     decided = placed.assign(visible=visible, accepted=accepted, cause=against.cause, reason=against.reason)
-    return decided.assign(automatic=accepted, reviewer="", reviewed="")[list(COLUMNS)]
+    return decided.assign(automatic=accepted, observer="", reviewed="")[list(COLUMNS)]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) ->
     ):
         against.add(values < least, cause, [f"{cause} {value:.2f} is below {least:g}" for value in values])
     if config.require_visible:
-        against.add(~visible, "invisible", "nothing dark here in H&E")
+        against.add(~visible, "invisible", "H&E shows nothing dark here")
     return against
 
 
@@ -173,7 +173,7 @@ def _refuse_doubles(placed: pd.DataFrame, against: _Objections, radius_px: float
 # ---- writing a reference standard and reading it back ----
 
 TABLE, SHEET, SHAPES = "reference.parquet", "reference.csv", "reference.geojson"
-TEXTS = ("case", "cause", "reason", "method", "registration", "candidate", "reviewer", "reviewed")
+TEXTS = ("case", "cause", "reason", "method", "registration", "candidate", "observer", "reviewed")
 TRUTHS = ("accepted", "visible", "automatic")
 
 
@@ -191,7 +191,7 @@ def read_reference(path: str | Path) -> pd.DataFrame:
     """A reference standard from its file, or from the folder that holds it."""
     path = Path(path)
     path = path / TABLE if path.is_dir() else path
-    table = read_table(path)
+    table = read_own_table(path)
     require_columns(table, COLUMNS, path)
     require_numbers(table, ("x", "y", "contrast", "probability", "confidence"), path)
     texts = {name: as_text(table[name]) for name in TEXTS}
@@ -361,7 +361,7 @@ def _names(points: pd.DataFrame) -> list[str]:
 
 ACCEPT, REJECT = "accept", "reject"
 PLACES = ("x", "y", "x_phh3", "y_phh3")
-DECISION_COLUMNS = ("case", *PLACES, "decision", "reviewer", "time")
+DECISION_COLUMNS = ("case", *PLACES, "decision", "observer", "time")
 SAME_PX = 4.0
 """A decision holds for a point as long as its places, in both slides, move by less than this."""
 
@@ -380,7 +380,7 @@ class Applied:
 
 
 def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:
-    """The table with people's decisions in `accepted`, `reviewer` and `reviewed`; `automatic` stays.
+    """The table with people's decisions in `accepted`, `observer` and `reviewed`; `automatic` stays.
 
     Of several decisions about one point the latest counts.
     """
@@ -391,10 +391,10 @@ def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:
     rows = latest["row"].to_numpy(int)
     accepted = table["automatic"].to_numpy(bool).copy()
     accepted[rows] = (latest["decision"] == ACCEPT).to_numpy()
-    reviewer, reviewed = (np.full(len(table), "", object) for _ in range(2))
-    reviewer[rows], reviewed[rows] = latest["reviewer"].to_numpy(object), latest["time"].to_numpy(object)
+    observer, reviewed = (np.full(len(table), "", object) for _ in range(2))
+    observer[rows], reviewed[rows] = latest["observer"].to_numpy(object), latest["time"].to_numpy(object)
     changed = int((accepted != table["automatic"].to_numpy(bool)).sum())
-    done = table.assign(accepted=accepted, reviewer=reviewer, reviewed=reviewed)
+    done = table.assign(accepted=accepted, observer=observer, reviewed=reviewed)
     return Applied(done, len(rows), changed, stale)
 
 
@@ -419,10 +419,10 @@ def write_decisions(path: str | Path, decisions: pd.DataFrame) -> None:
 
 def read_decisions(path: str | Path) -> pd.DataFrame:
     """Read and check a table of decisions, from `metaphase reference apply` or made elsewhere."""
-    table = read_table(path)
+    table = read_own_table(path)
     require_columns(table, DECISION_COLUMNS, path)
     require_numbers(table, PLACES, path)
-    texts = {name: as_text(table[name]).str.strip() for name in ("case", "decision", "reviewer", "time")}
+    texts = {name: as_text(table[name]).str.strip() for name in ("case", "decision", "observer", "time")}
     wrong = ~texts["decision"].isin((ACCEPT, REJECT))
     if wrong.any():
         raise ReferenceStandardError(

@@ -225,7 +225,7 @@ def build_network(spec: NetworkSpec) -> nn.Sequential:
     if spec.family not in added:
         raise ModelError(
             f"the network {spec.family!r} cannot be built here",
-            next_step="install the package that has it; a plain one lives in the program that gave it",
+            next_step="install the package that defines it; your own must be defined in this program",
         )
     built: nn.Sequential = added[spec.family](spec)
     return built

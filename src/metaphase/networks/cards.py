@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url
+from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.base.settings import blamed, read_toml, refuse_unknown
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
@@ -58,7 +58,7 @@ class NetworkSpec:
         if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
-                next_step=f"families: {', '.join(families())}, or install the package that has it; "
+                next_step=f"families: {', '.join(families())}, or install the package that defines it; "
                 f"normalisations: none, batch ({', '.join(DETECTORS[1:])} have batch only)",
             )
         if not 1 / 32 <= self.gamma <= 4:
@@ -219,8 +219,8 @@ class ModelCard(BaseModel):
             raise ValueError(f"metrics.{_first_problem(error)}") from error
         if self.family not in families():
             raise ValueError(
-                f"the network {self.family!r} is of no package that is installed here: install the one which "
-                f"made the model (known are {', '.join(families())})"
+                f"the network {self.family!r} belongs to no installed package: install the one that "
+                f"made the model (known: {', '.join(families())})"
             )
         return self
 
@@ -284,12 +284,12 @@ def warnings_about(card: ModelCard) -> ResultWarnings:
     warnings = []
     point = card.thresholds.get("mitoses")
     if point is not None and point.metric == "F1" and point.value is not None and point.value < GOOD_F1:
-        text = f"the model is poor: F1 {point.value:.2f} on the very slides that chose its threshold"
+        text = f"the model is poor: F1 {point.value:.2f} on the slides that chose its threshold"
         warnings.append(
             ResultWarning("poor-model", text, "label more slides and train again before counting with it")
         )
     if point is not None and 0 < len(point.patients) < ENOUGH_PATIENTS:
-        text = f"the slides of {len(point.patients)} patients chose the model's threshold"
+        text = f"the slides of only {several(len(point.patients), 'patient')} chose the model's threshold"
         warnings.append(
             ResultWarning(
                 "few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs"
@@ -299,10 +299,10 @@ def warnings_about(card: ModelCard) -> ResultWarnings:
     stated = [data.positives for data in card.data if data.positives is not None]
     mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
-        text = f"the model learnt from {mitoses} mitoses only"
+        text = f"the model learnt from only {mitoses} mitoses"
         warnings.append(ResultWarning("few-labels", text, "add slides with mitoses and train again"))
     if skipped:
-        text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: networks of simulated ones did"
+        text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: bundled networks did"
         next_step = "answer the rounds (round1 and round2 in lab.toml) and train again"
         warnings.append(ResultWarning("rounds-skipped", text, next_step))
     return tuple(warnings)
@@ -354,7 +354,7 @@ def read_additions(path: str | Path) -> CardAdditions:
             return CardAdditions.model_validate(values)
         except ValidationError as error:
             raise UsageError(
-                f"no additions to a model card ({_first_problem(error)})", next_step="correct that value"
+                f"not additions to a model card ({_first_problem(error)})", next_step="correct that value"
             ) from error
 
 
@@ -363,7 +363,7 @@ def _check_terms(source: Any) -> None:
     if isinstance(source, dict) and not source.get("terms"):
         raise UsageError(
             f"the data source {source.get('name', '')!r} states no terms",
-            next_step='add terms = "...", the licence or the conditions under which the images came',
+            next_step='add terms = "...", the licence or conditions of the images',
         )
 
 

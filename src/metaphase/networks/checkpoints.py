@@ -58,7 +58,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
     network.load_state_dict(tensors)
     if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
         raise ModelError(
-            "some weights are no finite numbers", path=path, next_step="train again, or fetch the model again"
+            "some weights are not finite", path=path, next_step="train again, or fetch the model again"
         )
     return network.eval().to(device), card
 
@@ -78,7 +78,7 @@ def package_model(
     source = named_model(model).with_suffix(".safetensors")
     target = Path(output).with_suffix(".safetensors")
     if target.resolve() == source.resolve():
-        raise UsageError("would overwrite the model it is made from", path=target, next_step="change -o")
+        raise UsageError("it would overwrite the model it is made from", path=target, next_step="change -o")
     network, card = load_model(source)
     card = completed_card(card, name or target.stem, additions or CardAdditions())
     if not card.data or not all(data.terms for data in card.data):
@@ -108,11 +108,11 @@ def choose_device(device: str | None, local_rank: int = 0) -> torch.device:
         raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda, cuda:N or mps")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError(
-            "this machine has no device mps", next_step="take --device cpu; mps needs a Mac with Apple's chip"
+            "this machine has no device mps", next_step="use --device cpu; mps needs a Mac with Apple's chip"
         )
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"this machine has no device {device}",
-            next_step=f"it has {torch.cuda.device_count()} GPUs that can be used; take --device cpu",
+            next_step=f"it has {torch.cuda.device_count()} GPUs that can be used; use --device cpu",
         )
     return torch.device("cuda", local_rank) if device == "cuda" else chosen

@@ -272,7 +272,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
     kinds = {path.suffix == ".onnx" for path in paths}
     if len(kinds) > 1:
         raise ModelError(
-            "an .onnx model beside others",
+            "an .onnx model cannot be combined with others",
             path=next(path for path in paths if path.suffix == ".onnx"),
             next_step="give .onnx models only, or .safetensors models only",
         )
@@ -284,7 +284,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
             raise ModelError(
                 f"is a {what}, not a detector",
                 path=path,
-                next_step="give a model that searches slides; `metaphase model info` tells",
+                next_step="give a model that searches slides; see `metaphase model info`",
             )
         if abs(card.mpp / loaded[0][1].mpp - 1) > 0.01:
             raise ModelError(
@@ -321,7 +321,7 @@ def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] 
     network, other = load_onnx(beside) if graph else _loaded([beside])[0]
     if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
-            f"is not the network that {card.name} wants to re-check",
+            f"is not the second network of {card.name}",
             path=beside,
             next_step="fetch the model again, with all of its files",
         )
@@ -335,7 +335,7 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     beside = path.with_name(f"{card.atypical.model}.safetensors")
     if vouched_card(beside).weights_sha256 != card.atypical.weights_sha256:
         raise ModelError(
-            f"is not the network by which {card.name} tells atypical figures",
+            f"is not the network for atypical figures of {card.name}",
             path=beside,
             next_step="fetch the model again, with all of its files",
         )

@@ -68,7 +68,7 @@ def export_model(model: str | Path, output: str | Path) -> ModelCard:
         raise ModelError(
             f"is a {card.family} of patches, not a detector",
             path=source,
-            next_step="give one of the families " + ", ".join(DETECTORS) + "; `metaphase model info` tells",
+            next_step="give one of the families " + ", ".join(DETECTORS) + "; see `metaphase model info`",
         )
     if card.second is not None:
         export_model(source.with_name(card.second.model), target.with_name(card.second.model))

@@ -41,9 +41,9 @@ class NetworkJudge:
         resolutions = {card.mpp for _, card in loaded}
         if len(resolutions) > 1:
             raise ModelError(
-                f"networks for different resolutions, {sorted(resolutions)} um/px, are no ensemble",
+                f"networks for different resolutions, {sorted(resolutions)} um/px, cannot form an ensemble",
                 path=models[0],
-                next_step="take networks that were trained alike",
+                next_step="use networks that were trained alike",
             )
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""

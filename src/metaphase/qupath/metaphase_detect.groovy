@@ -31,7 +31,7 @@ if (process.waitFor() != 0)
 def summary = new JsonSlurper().parseText(told).slides[0]
 if (summary.width != server.getWidth() || summary.height != server.getHeight())
     throw new IllegalStateException("QuPath shows ${server.getWidth()} x ${server.getHeight()} px of ${summary.width} x " +
-        "${summary.height}: it has cut empty margins off, and places would be wrong. Open the image uncropped.")
+        "${summary.height}: it has cropped empty margins, so positions would be wrong. Open the image uncropped.")
 
 // ---- into the image ----
 def earlier = getDetectionObjects().findAll { it.getPathClass() != null && it.getPathClass().toString() in classes }

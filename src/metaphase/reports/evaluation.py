@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import ResultWarnings
+from metaphase.base.errors import ResultWarnings, several
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
@@ -144,7 +144,8 @@ def mitosis_report(result: MitosisResult) -> Report:
         title="Mitosis detection: agreement with the truth",
         summary=(
             f"{overall.true} of {overall.truths} mitoses found and {overall.false} false positives in "
-            f"{overall.slides} slides of {overall.patients} patients, at threshold {result.threshold:.3g}."
+            f"{several(overall.slides, 'slide')} of {several(overall.patients, 'patient')}, "
+            f"at threshold {result.threshold:.3g}."
         ),
         headline={
             "F1": overall.f1,
@@ -172,7 +173,7 @@ def _figures(result: MitosisResult) -> list[Figure]:
         Figure(
             "precision_recall",
             precision_recall_plot(result.curve, result.overall.average_precision.value),
-            "Mitoses that no detection matches keep the recall below 1.",
+            "Mitoses without a matching detection keep the recall below 1.",
         ),
     ]
     if result.area_mm2 > 0:
@@ -273,7 +274,7 @@ def agreement_report(result: AgreementResult) -> Report:
         tables.append(TextTable(f"By {column}", (column, "cases", result.metric), rows))
     return Report(
         title=f"{what}: agreement with the truth",
-        summary=f"{result.metric} of {len(result.cases)} cases: {text(result.overall)}.",
+        summary=f"{result.metric} of {several(len(result.cases), 'case')}: {text(result.overall)}.",
         headline={result.metric: result.overall},
         tables=tuple(tables),
         figures=tuple(_agreement_figures(result)),
@@ -288,7 +289,7 @@ def _agreement_figures(result: AgreementResult) -> list[Figure]:
         caption = "Cases, and their share of the true grade. Kappa weighs an error of two grades four times."
         figures = [Figure("confusion", confusion_plot(result.confusion), caption)]
     else:
-        caption = "One dot a case. Only the order of the values counts for Spearman's correlation."
+        caption = "One dot per case. Only the order of the values counts for Spearman's correlation."
         figures = [Figure("scatter", scatter_plot(truth, predicted, result.overall), caption)]
     for column, members in result.groups.items():
         values = {f"{name} ({count})": value for name, (count, value) in members.items()}

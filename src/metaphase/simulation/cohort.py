@@ -243,7 +243,7 @@ def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
     return {
         "case": case.name,
         **{frame: f"{case.name}/{frame}.tif" if frame in frames else "" for frame in BOTH},
-        "centre": case.laboratory.name,
+        "laboratory": case.laboratory.name,
         "split": case.split,
         "grade": int(grade_of(count, *GRADE_LIMITS)),
         "proliferation": proliferation_score(case, count),

@@ -337,8 +337,8 @@ class SimulationConfig:
         require(fine, "mitoses_per_mm2", [few, many], "and a higher one, from 0 to 2000")
         if self.cases < self.centres:
             raise UsageError(
-                f"{self.cases} cases cannot come from {self.centres} centres",
-                next_step="give at least as many cases as centres",
+                f"{self.cases} cases cannot come from {self.centres} laboratories",
+                next_step="give at least as many cases as laboratories (--centres)",
             )
 
 

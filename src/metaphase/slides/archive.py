@@ -51,10 +51,10 @@ class RemoteSlide:
 
     def __post_init__(self) -> None:
         if not re.match(r"https?://[^/\s]", self.url):
-            raise ValueError(f"{printable(self.url)[:80]!r} is no address: http://... or https://...")
+            raise ValueError(f"{printable(self.url)[:80]!r} is not an address: http://... or https://...")
         for uid in (self.study, self.series):
             if not _UID.fullmatch(uid) or len(uid) > 64:
-                raise ValueError(f"{printable(uid)[:80]!r} is no UID")
+                raise ValueError(f"{printable(uid)[:80]!r} is not a UID")
 
 
 def is_remote(path: Path) -> bool:
@@ -140,7 +140,7 @@ class Archive:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         if not re.match(r"https?://[^/\s]", url):
-            raise UsageError(f"{url!r} is no address", next_step="give http://... or https://...")
+            raise UsageError(f"{url!r} is not an address", next_step="give http://... or https://...")
         self._session = _session(self.url)
         self._client = _needed("dicomweb_client").DICOMwebClient(self.url, session=self._session)
         self._client.set_http_retry_params(retry=False)
@@ -169,7 +169,7 @@ class Archive:
     def _refused(self, response: Any, what: str) -> SlideError:
         status = f"{response.status_code} {response.reason}"
         if response.status_code in (401, 403):
-            return self._fault(f"does not let us in ({status})", what, LET_IN)
+            return self._fault(f"denies access ({status})", what, LET_IN)
         if response.status_code == 404:
             return self._fault(f"does not have it ({status})", what, "check the address and the UIDs")
         return self._fault(f"answered {status}", what, "try again later, or ask who runs it")
@@ -225,7 +225,7 @@ class Archive:
                 raise ValueError(f"not stored, reason {failed[0]}")
             stored = [one.ReferencedSOPInstanceUID for one in answer.get("ReferencedSOPSequence") or []]
             if dataset.SOPInstanceUID not in stored:
-                raise ValueError("it does not say that it has stored the object")
+                raise ValueError("it does not confirm that the object is stored")
 
     def stored_syntax(self, study: str, series: str, instance: str) -> str:
         """The transfer syntax in which an instance's frames come when they are not changed."""

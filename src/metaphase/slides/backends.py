@@ -26,7 +26,7 @@ from metaphase.slides.contract import (
 
 SQUARE_TOLERANCE = 0.02
 CHECK_MPP = (
-    "check the micrometres per pixel with the scanner's maker, for the area of the hotspot depends on them"
+    "check the micrometres per pixel with the scanner's maker: the area of the hotspot depends on them"
 )
 GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
@@ -55,7 +55,7 @@ def check_flag(mpp: float, path: Path | None) -> None:
     low, high = BELIEVABLE_MPP
     if not _believable(mpp):
         raise UsageError(
-            f"{mpp:g} um/px is no resolution of a bright-field scan",
+            f"{mpp:g} um/px is not the resolution of a bright-field scan",
             path=path,
             next_step=f"give micrometres per pixel between {low:g} and {high:g}; a 40x scan has about 0.25",
         )

@@ -171,7 +171,7 @@ class DicomSlide(Slide):
         paths = len(base.optical_paths)
         if paths > 1:
             raise SlideError(
-                f"has {paths} optical paths: no bright-field scan",
+                f"has {paths} optical paths: not a bright-field scan",
                 path=path,
                 next_step="give an H&E slide with one optical path",
             )
@@ -254,9 +254,7 @@ def _only_slide(folder: Path) -> list[Path]:
         raise SlideError(
             f"the folder holds {len(found)} DICOM whole slides" + (f" ({names})" if found else ""),
             path=folder,
-            next_step="name a file of the one that is meant"
-            if found
-            else "name the slide's own file or folder",
+            next_step="name a file of the slide you mean" if found else "name the slide's own file or folder",
         )
     return next(iter(found.values()))
 
@@ -267,7 +265,7 @@ def _of_series(path: Path) -> list[Path]:
     if own.get("SOPClassUID") != WHOLE_SLIDE:
         kind = getattr(own.get("SOPClassUID"), "name", "of no stated kind")
         raise SlideError(
-            f"is DICOM, but no whole slide ({kind})", path=path, next_step="name the slide's file"
+            f"is DICOM, but not a whole slide ({kind})", path=path, next_step="name the slide's file"
         )
     others = (other for other in dicom_files(path.parent) if other != path)
     series = own.get("SeriesInstanceUID")

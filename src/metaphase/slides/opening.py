@@ -75,7 +75,7 @@ def open_slide(
         return ArraySlide(path, mpp)
     if not isinstance(path, str | os.PathLike):
         raise UsageError(
-            f"{type(path).__name__} is no slide",
+            f"{type(path).__name__} is not a slide",
             next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
         )
     path = Path(path)
@@ -109,7 +109,7 @@ def _further(path: Path, backend: Backend) -> SlideBackend | None:
         return None
     if backend != "auto" and backend not in known:
         names = ("auto", "openslide", "tiff", "image", "dicom", *known)
-        raise UsageError(f"there is no backend {backend!r}", next_step=f"known are {', '.join(names)}")
+        raise UsageError(f"there is no backend {backend!r}", next_step=f"choose one of {', '.join(names)}")
     candidates = known.values() if backend == "auto" else [known[backend]]
     with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
         return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
@@ -188,7 +188,7 @@ def sources_with(paths: Iterable[Path], mpp: float | None) -> list[SlideSource]:
         if mpp is not None and own is not None and abs(own / mpp - 1) > SQUARE_TOLERANCE:
             others[f"{path.name} ({own:.4g})"] = own
     if others:
-        advice = "to overrule them, name their um/px in the column mpp of a manifest"
+        advice = "to override them, give their um/px in the column mpp of a manifest"
         _log.warning("--mpp %g is for slides that state none; %s keep theirs: %s", mpp, named(others), advice)
     return found
 
@@ -304,7 +304,7 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
         raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=locally)
     with opened(path, SlideError) as file:
         if file.read(4) not in _TIFF_MAGIC:
-            raise SlideError("is no TIFF", path=path, next_step=locally)
+            raise SlideError("is not a TIFF", path=path, next_step=locally)
     layout = open_layout(path)
     with ExitStack() as on_failure:
         on_failure.callback(layout.close)

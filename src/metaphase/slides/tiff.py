@@ -140,7 +140,7 @@ def _check_amount(page: TiffPage, size: int, path: Path) -> None:
     promised = page.imagewidth * page.imagelength
     if promised > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
         raise SlideError(
-            f"promises {page.imagewidth:,} x {page.imagelength:,} pixels in {size:,} bytes",
+            f"states {page.imagewidth:,} x {page.imagelength:,} pixels in {size:,} bytes",
             path=path,
             next_step=RAISE_LIMITS,
         )
@@ -164,9 +164,9 @@ def _check_page(page: TiffPage) -> None:
             f"{len(offsets)} positions and {len(counts)} sizes of tiles or strips, and {wanted} are needed"
         )
     if not all(isinstance(number, int) and number >= 0 for number in (*offsets, *counts)):
-        raise ValueError("tiles or strips at positions that cannot be")
+        raise ValueError("impossible positions of tiles or strips")
     if not any(counts):
-        raise ValueError("not one of its tiles or strips holds a byte")
+        raise ValueError("all its tiles or strips are empty")
 
 
 def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:

@@ -278,9 +278,9 @@ class TileProcesses:
                 yield tile, _pixels(room, number % slots * size, tile)
         except BrokenProcessPool as error:
             raise MetaphaseError(
-                "a process that decodes tiles was ended from outside",
+                "a process that decodes tiles was killed",
                 path=source.path,
-                next_step="run again, finished tiles are kept; the machine may be short of memory",
+                next_step="run again: finished tiles are kept. The machine may be short of memory",
             ) from error
 
     def _of(self, size: int) -> mmap.mmap:

@@ -81,7 +81,7 @@ class ViewedSlide:
     def found(self) -> SlideResult:
         """What was found on it; only where something was sought."""
         if self.result is None:
-            raise HTTPException(404, "nothing was sought on this slide")
+            raise HTTPException(404, "this slide was not searched")
         return self.result
 
     @cached_property
@@ -173,7 +173,7 @@ def _refuse_unseen(pairs: Sequence[RegisteredPair], slides: Iterable[ViewedSlide
     for pair in pairs:
         if not any(pair.is_of(path) for path in shown):
             raise UsageError(
-                f"is of the H&E slide {pair.he}, which is not among those to view",
+                f"belongs to the H&E slide {pair.he}, which is not among those to view",
                 path=pair.folder,
                 next_step="give that slide, or its results, too",
             )
@@ -214,7 +214,7 @@ def registered_pair(folder: Path) -> RegisteredPair:
         raise UsageError("the registration failed", path=folder, next_step="see its registration.png")
     if not phh3.is_file():
         raise SlideError(
-            f"the PHH3 slide of {folder} is not there any more",
+            f"the PHH3 slide of {folder} is no longer there",
             path=phh3,
             next_step="put it back, or start where register was started",
         )

@@ -182,7 +182,7 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
     def apply(key: str) -> AppliedView:
         """Put the answers that stand in force: report, tables and exports are rewritten."""
         if blind:
-            raise HTTPException(409, "observers are blind here: run metaphase review apply when all are done")
+            raise HTTPException(409, "observers are blinded: run metaphase review apply when all are done")
         with writing:
             (done,) = apply_reviews([named(key).found.folder])
         return AppliedView(count=done.count, text=str(done.in_force))

@@ -14,7 +14,7 @@ SHARE = 6
 
 def make(random: Random, folder: Path) -> Attempt:
     slide = str(ASSETS / "slide.tif")
-    heads = ["case", "he", "phh3", "centre", "split", "mpp", "tissue", "patient", "area_mm2"]
+    heads = ["case", "he", "phh3", "laboratory", "split", "mpp", "tissue", "patient", "area_mm2"]
     rows = [
         ["c1", slide, "", "a", "test", "0.25", "whole", "p", "3"],
         ["c2", slide, "", "a", "test", "", "whole", "p", ""],

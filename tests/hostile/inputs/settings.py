@@ -38,7 +38,7 @@ def make(random: Random, folder: Path) -> Attempt:
     elif how == 3:
         data = b"[" + b"a." * 50_000 + b"a]\n" + data
     (folder / "a.toml").write_bytes(data)
-    (folder / "manifest.csv").write_text("case,he,phh3,centre,split\n")
+    (folder / "manifest.csv").write_text("case,he,phh3,laboratory,split\n")
     commands: dict[str, tuple[str, ...]] = {
         "run": ("run", "a.toml", "--status", "-o", "out"),
         "experiments": ("experiments", "a.toml", "--status", "-o", "out"),

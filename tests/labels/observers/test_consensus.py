@@ -149,7 +149,7 @@ def test_fleiss_counts_complete_items_only_and_speed_is_reported() -> None:
     ("sheet", "agree", "words"),
     [
         ([["", ""]], 1, "nobody has answered"),
-        ([["not", "not"]], 3, "3 observers cannot agree, for 2 answered.*--agree to 2"),
+        ([["not", "not"]], 3, "3 observers cannot agree: only 2 answered.*--agree to 2"),
         ([["not"]], 0, "agree is 0"),
     ],
 )

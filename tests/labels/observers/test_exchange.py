@@ -62,11 +62,11 @@ def test_a_changed_answer_replaces_and_keeps_the_name_as_first_written(
         ("observer,item,answer\nA,i000,perhaps\n", "unknown answers .*mitosis, not.*'perhaps'"),
         ("observer,item,answer\nA,i000,\n", "unknown answers"),
         ("observer,item,answer\nA,i000,not\na,i000,not\n", "answered more than once: i000 by A"),
-        ("observer,item,answer,seconds\nA,i000,not,fast\n", "item i000: 'fast' makes no sense as seconds"),
-        ("observer,item,answer,seconds\nA,i000,not,-1\n", "'-1' makes no sense as seconds"),
-        ("observer,item,answer,seconds\nA,i000,not,nan\n", "'nan' makes no sense as seconds"),
-        ("observer,item,answer,time\nA,i000,not,noon\n", "'noon' makes no sense as time"),
-        ("observer,item,answer\n=A1,i000,not\n", "no name for an observer"),
+        ("observer,item,answer,seconds\nA,i000,not,fast\n", "item i000: 'fast' is not a valid seconds"),
+        ("observer,item,answer,seconds\nA,i000,not,-1\n", "'-1' is not a valid seconds"),
+        ("observer,item,answer,seconds\nA,i000,not,nan\n", "'nan' is not a valid seconds"),
+        ("observer,item,answer,time\nA,i000,not,noon\n", "'noon' is not a valid time"),
+        ("observer,item,answer\n=A1,i000,not\n", "cannot be an observer's name"),
     ],
 )
 def test_a_bad_row_refuses_the_file(project: Project, tmp_path: Path, text: str, words: str) -> None:

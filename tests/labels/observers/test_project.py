@@ -71,11 +71,11 @@ def test_missing_slides_are_counted(project: Project) -> None:
         ("item,slide,x\n1,a,2\n", "no column y"),
         ("item,slide,x,y\n", "has no items"),
         ("item,slide,x,y\n1,a,2,3\n1,b,2,3\n", "more than once: 1"),
-        ("item,slide,x,y\n1,a,2,3\n2,b,left,3\n", "'left', which is no number"),
-        ("item,slide,x,y\n1,a,2,3\n2,b,,3\n", "row 2 has no place"),
-        ("item,slide,x,y\n1,a,2,3\n2,b,inf,3\n", "row 2 has no place"),
+        ("item,slide,x,y\n1,a,2,3\n2,b,left,3\n", "'left', which is not a number"),
+        ("item,slide,x,y\n1,a,2,3\n2,b,,3\n", "row 2 has no position"),
+        ("item,slide,x,y\n1,a,2,3\n2,b,inf,3\n", "row 2 has no position"),
         ("item,slide,x,y\n1,a,2,3\n2,,2,3\n", "row 2 has no item or no slide"),
-        ("item,slide,x,y,mpp\n1,a,2,3,-1\n", "row 1 has no sensible mpp"),
+        ("item,slide,x,y,mpp\n1,a,2,3,-1\n", "row 1 has no valid mpp"),
     ],
 )
 def test_bad_items_are_named(tmp_path: Path, rows: str, words: str) -> None:

@@ -72,7 +72,7 @@ def test_the_same_uuid_is_written_once(store: AnswerStore) -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "=cmd()", "@x", "a" * 65, "a\x00b", "<b>"])
 def test_odd_names_are_refused(store: AnswerStore, name: str) -> None:
-    with pytest.raises(UsageError, match="no name for an observer"):
+    with pytest.raises(UsageError, match="cannot be an observer's name"):
         store.record(name, "i000", "not")
     assert store.observers() == []
 
@@ -84,8 +84,8 @@ def test_names_keep_spaces_hyphens_and_accents() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (Entry("A", "elsewhere", "not"), "'elsewhere' is no item"),
-        (Entry("A", "i000", "maybe"), "'maybe' is no answer"),
+        (Entry("A", "elsewhere", "not"), "'elsewhere' is not an item"),
+        (Entry("A", "i000", "maybe"), "'maybe' is not an answer"),
         (Entry("A", "i000", "not", -1.0), "-1.0 seconds"),
         (Entry("A", "i000", "not", float("nan")), "nan seconds"),
     ],

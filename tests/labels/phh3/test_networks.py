@@ -261,7 +261,7 @@ def test_scores_are_kept_until_weights_or_candidates_change(slide: Path, tmp_pat
     ]
     assert len(mitoses) == 12
     search_case(slide, tmp_path / "case", BrownConfig(fields=8, max_area_um2=45), threads=1)
-    with pytest.raises(Phh3Error, match="searched anew"):
+    with pytest.raises(Phh3Error, match="have changed since"):
         read_classified(tmp_path / "case")
     scores, fresh = classify_case(slide, tmp_path / "case", "K-1", [cnn1])
     assert fresh

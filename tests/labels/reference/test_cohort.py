@@ -54,7 +54,7 @@ def test_a_doubtful_pair_is_taken_only_on_demand(workspace: Path) -> None:
     trusting = rebuilt(workspace, replace(CONFIG, reference=ReferenceConfig(accept_doubtful=True)))
     assert not trusting.failures
     assert trusting.table["accepted"].all()
-    assert "in spite of doubts" in trusting.cases[0].reason
+    assert "despite doubts" in trusting.cases[0].reason
     placed.write_bytes(before[0])
     record.write_bytes(before[1])
 

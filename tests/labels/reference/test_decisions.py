@@ -28,15 +28,15 @@ def table() -> pd.DataFrame:
 
 def decision(row: int, what: str, when: str = "2026-01-01T10:00", **changes: object) -> dict[str, object]:
     positions = {"case": "one", "x": 1000.0 * row, "y": 100.0, "x_phh3": 90.0, "y_phh3": 95.0}
-    return {**positions, "decision": what, "reviewer": "Anna", "time": when, **changes}
+    return {**positions, "decision": what, "observer": "Anna", "time": when, **changes}
 
 
 def test_decisions_change_what_is_accepted_and_say_who(table: pd.DataFrame) -> None:
-    given = pd.DataFrame([decision(0, "reject"), decision(1, "accept", reviewer="Ben")])
+    given = pd.DataFrame([decision(0, "reject"), decision(1, "accept", observer="Ben")])
     done = apply_decisions(table, given)
     assert done.table["accepted"].tolist() == [False, True, True, False]
     assert done.table["automatic"].tolist() == [True, False, True, False]
-    assert done.table["reviewer"].tolist() == ["Anna", "Ben", "", ""]
+    assert done.table["observer"].tolist() == ["Anna", "Ben", "", ""]
     assert (done.reviewed, done.changed, done.stale) == (2, 2, 0)
     again = apply_decisions(done.table, given)
     pd.testing.assert_frame_equal(again.table, done.table)
@@ -45,10 +45,10 @@ def test_decisions_change_what_is_accepted_and_say_who(table: pd.DataFrame) -> N
 
 
 def test_the_latest_of_several_counts(table: pd.DataFrame) -> None:
-    late, early = decision(0, "accept", "2026-02-01"), decision(0, "reject", "2026-01-01", reviewer="Ben")
+    late, early = decision(0, "accept", "2026-02-01"), decision(0, "reject", "2026-01-01", observer="Ben")
     done = apply_decisions(table, pd.DataFrame([late, early]))
     assert done.table["accepted"][0]
-    assert (done.table["reviewer"][0], done.reviewed, done.changed) == ("Anna", 1, 0)
+    assert (done.table["observer"][0], done.reviewed, done.changed) == ("Anna", 1, 0)
 
 
 def test_decisions_about_other_places_do_nothing(table: pd.DataFrame) -> None:
@@ -74,3 +74,12 @@ def test_a_word_that_is_no_decision_is_named(tmp_path: Path) -> None:
     pd.DataFrame([decision(0, "accept"), decision(1, "perhaps")]).to_csv(tmp_path / "d.csv", index=False)
     with pytest.raises(ReferenceStandardError, match="row 2 decides 'perhaps'"):
         read_decisions(tmp_path / "d.csv")
+
+
+def test_decisions_of_an_earlier_version_are_read_with_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "decisions.csv"
+    pd.DataFrame([decision(0, "reject")]).rename(columns={"observer": "reviewer"}).to_csv(path, index=False)
+    assert read_decisions(path)["observer"].tolist() == ["Anna"]
+    assert "decisions.csv: the column reviewer is now called observer" in caplog.text

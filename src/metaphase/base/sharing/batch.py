@@ -43,7 +43,7 @@ def brief_time(seconds: float) -> str:
     ('100 s', '10 min', '2.5 h')
     """
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{max(1, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
@@ -325,7 +325,7 @@ def known_failures(folder: str | Path) -> list[Failure]:
     found = []
     for path in sorted((Path(folder) / SHARED).glob("*.failed.json")):
         with suppress(MetaphaseError, TypeError):  # one that is being removed, or was edited
-            found.append(Failure(**read_json(path, "is no record of a failure", next_step="remove it")))
+            found.append(Failure(**read_json(path, "is not a record of a failure", next_step="remove it")))
     return sorted(found, key=lambda failure: failure.name)
 
 

@@ -98,7 +98,7 @@ class Holder:
         if self.ended:
             return f"{self} has ended, its work is taken over"
         return (
-            f"{self} is working on it; the others come first, and this one is taken over "
+            f"{self} is working on it. This process does other slides first, and takes over "
             f"{self.lapse_s:.0f} s after its last sign of life"
         )
 
@@ -150,9 +150,9 @@ class Lease:
         """Stop here where somebody else has taken over."""
         if self._lost:
             raise LeaseLostError(
-                "another process has taken over, for this one stood still for too long",
+                "another process has taken over, because this one stood still for too long",
                 path=self._path,
-                next_step="nothing is lost: the other goes on with it",
+                next_step="nothing is lost: the other process continues it",
             )
 
     def content(self) -> bytes:
@@ -238,14 +238,14 @@ def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
             return there
         with _alone(path.parent):
             _set_aside(path, there)
-    raise OutputError("cannot be had", path=path, next_step="check who else works in the folder")
+    raise OutputError("cannot be locked", path=path, next_step="check who else works in the folder")
 
 
 def _read(path: Path) -> Holder | None:
     """Who holds a lease; None where it was given back just now."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise OutputError("is no plain file", path=path, next_step="remove it")
+            raise OutputError("is not a plain file", path=path, next_step="remove it")
         return Holder(path.read_bytes())
     except FileNotFoundError:
         return None

@@ -82,11 +82,11 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise UsageError(f"a cluster of kind {self.kind!r}", next_step=f"known are {', '.join(KINDS)}")
+            raise UsageError(f"there is no kind {self.kind!r}", next_step=f"choose one of {', '.join(KINDS)}")
         if not 1 <= (self.least_jobs or 1) <= self.jobs:
             raise UsageError(
                 f"{self.least_jobs or 1} to {self.jobs} jobs",
-                next_step="give 1 or more, and not less than least_jobs",
+                next_step="give 1 or more, and at least least_jobs",
             )
 
 
@@ -194,7 +194,7 @@ class DaskWorkers(Workers):
         if future.cancelled():
             raise MetaphaseError(
                 "the cluster's scheduler is gone",
-                next_step="start it again, and then the same command: it goes on from what is finished",
+                next_step="start it again, then run the same command: finished slides are kept",
             )
         try:
             return future.result()
@@ -202,8 +202,8 @@ class DaskWorkers(Workers):
             if name not in self._alone:
                 return None
             message = (
-                f"{DEATHS + 1} workers died of it, most likely for want of memory. Give workers more memory, "
-                "or run this slide alone."
+                f"{DEATHS + 1} workers died during this slide, most likely for lack of memory. "
+                "Give workers more memory, or run this slide alone."
             )
             return Failure(name, message, foreseen=True)
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
@@ -214,7 +214,7 @@ class DaskWorkers(Workers):
         for where, found in self._client.run(_version).items():
             if found != __version__:
                 raise UsageError(
-                    f"the worker {where} has metaphase {found or 'not at all'}, and here is {__version__}",
+                    f"the worker {where} has metaphase {found or 'not installed'}, here it is {__version__}",
                     next_step="install the same version for all workers, and start them again",
                 )
 

@@ -53,7 +53,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     """
     left_out: Counter[str] = Counter()
     advice = "save the annotations in ASAP, or give another format"
-    with parsing(path, "is no ASAP annotation file", next_step=advice, error=TableError):
+    with parsing(path, "is not an ASAP annotation file", next_step=advice, error=TableError):
         root = ET.parse(path).getroot()
         if root.tag != ROOT:
             raise ValueError(f"it begins with {root.tag}, not with {ROOT}")

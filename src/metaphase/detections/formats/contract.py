@@ -135,7 +135,7 @@ def _unpacked(path: Path, size: int) -> bytes:
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
             if len(members) != 1:
-                raise ValueError(f"it holds {len(members)} files instead of one")
+                raise ValueError(f"it contains {len(members)} files instead of one")
             with archive.open(members[0]) as packed:
                 return _bounded(packed, limit, path)
     if suffix == ".gz":
@@ -252,8 +252,8 @@ def stated_probability(value: Any, path: Path) -> float | None:
         return None
     with parsing(
         path,
-        "a probability is none",
-        next_step="give a number from 0 to 1, or none at all; NaN comes from a broken network",
+        "a probability is missing or NaN",
+        next_step="give numbers from 0 to 1, or leave the column out; NaN comes from a broken network",
         error=TableError,
     ):
         return finite(value)

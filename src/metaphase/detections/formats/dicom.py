@@ -176,12 +176,12 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     highdicom = _highdicom(path)
     if not holds_annotations(path):
         raise TableError(
-            "is DICOM, but no Microscopy Bulk Simple Annotations", path=path, next_step="name that file"
+            "is DICOM, but not Microscopy Bulk Simple Annotations", path=path, next_step="name that file"
         )
     found = highdicom.ann.annread(path)
     if found.AnnotationCoordinateType != "2D":
         raise TableError(
-            "its places are millimetres on the glass, not pixels of an image",
+            "its positions are millimetres on the glass, not pixels of an image",
             path=path,
             next_step="export them as 2D annotations",
         )

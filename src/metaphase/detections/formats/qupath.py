@@ -99,7 +99,7 @@ def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any
         ]
     except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
         raise TableError(
-            f"holds a feature that is no GeoJSON ({error})", path=path, next_step="export it again"
+            f"holds a feature that is not GeoJSON ({error})", path=path, next_step="export it again"
         ) from error
 
 
@@ -149,7 +149,7 @@ def _valid(stated: dict[str, Any]) -> BaseGeometry:
     """The shape of plain numbers that a feature states; true and false would pass for 1 and 0."""
     geometry = shape(stated)
     if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
-        raise ValueError("a corner that is no number")
+        raise ValueError("a corner that is not a number")
     if geometry.is_empty or not np.isfinite(geometry.bounds).all():
         raise ValueError("an empty shape")
     return geometry

@@ -166,14 +166,14 @@ def _restrict(connection: sqlite3.Connection, size: int) -> None:
 
 @contextmanager
 def database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection; what is no SlideRunner database becomes an error that says so."""
+    """A read-only connection; what is not a SlideRunner database becomes an error that says so."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             _restrict(connection, path.stat().st_size)
             yield connection
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise TableError(
-            f"is no SlideRunner database ({error})",
+            f"is not a SlideRunner database ({error})",
             path=path,
             next_step="it needs the tables Slides, Annotations, Annotations_coordinates and Classes",
         ) from error

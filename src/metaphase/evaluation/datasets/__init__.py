@@ -55,9 +55,9 @@ ADAPTERS: tuple[Adapter, ...] = (
     Adapter("tupac-aux-paper", "the same; only the paper's 50 cases, 24 to 73", read_paper_auxiliary),
     Adapter("tupac-alternative", "NN/MM.csv below (non)mitoses folders, or SQLite", read_alternative),
     Adapter("midog", "MIDOG*.json, or MIDOG*.sqlite, NNN.tiff", read_midog),
-    Adapter("icpr2012", "one CSV an image: x1,y1,x2,y2,... a mitosis", read_icpr2012),
+    Adapter("icpr2012", "one CSV per image, one line of x1,y1,x2,y2,... per mitosis", read_icpr2012),
     Adapter("mitos-atypia14", "*_mitosis.csv, *_not_mitosis.csv, frames/x40/*.tiff", read_atypia14),
-    Adapter("midesec", "mitoses.csv (image,x,y,label), or one CSV an image", read_midesec),
+    Adapter("midesec", "mitoses.csv (image,x,y,label), or one CSV per image", read_midesec),
     Adapter("brecahad", "groundTruth/Case_*.json, images/Case_*.tif", read_brecahad),
     Adapter("ccmct", "a SlideRunner SQLite database, slides", read_ccmct),
     Adapter("cmc", "a SlideRunner SQLite database, slides", read_cmc),
@@ -104,7 +104,7 @@ def read_dataset(name: str, folder: str | Path) -> Dataset:
     adapter = next((adapter for adapter in ADAPTERS if adapter.name == name), None)
     if adapter is None:
         known = ", ".join(adapter.name for adapter in ADAPTERS)
-        raise UsageError(f"data set {name!r} is unknown", next_step=f"known are {known}")
+        raise UsageError(f"data set {name!r} is unknown", next_step=f"choose one of {known}")
     if not Path(folder).exists():
         raise TableError("no such folder", path=folder, next_step="check the path")
     advice = "compare the files with those that `metaphase data list` names"

@@ -191,7 +191,7 @@ def _read(folder: Path, collector: Collector, **facts: str) -> Dataset:
         text = "no slide was found beside the database"
         collector.warnings.append(ResultWarning("no-slides", text, "give --mpp"))
     if doubtful:
-        text = f"several files may be {named(doubtful)}, and none was taken"
+        text = f"several files could be {named(doubtful)}, so none was used"
         collector.warnings.append(
             ResultWarning("doubtful-slides", text, "keep one of them beside the database")
         )

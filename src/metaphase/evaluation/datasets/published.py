@@ -131,7 +131,7 @@ def _read_region_database(collector: Collector, folder: Path) -> Dataset:
     for row in slides.to_dict("records"):
         name = _region_name(without_suffix("/".join((*folders(row["directory"]), row["filename"]))))
         if name is None or name in names.values():
-            problem = "is there twice" if name else "is no region NN/MM.tif and no NN_stitched1.tif"
+            problem = "is there twice" if name else "is neither a region NN/MM.tif nor an NN_stitched1.tif"
             raise TableError(
                 f"slide {row['slide']} {problem}",
                 path=path,
@@ -157,7 +157,7 @@ def _region_name(path: str) -> str | None:
 def _note_region(collector: Collector, name: str, path: Path | None, **facts: Any) -> None:
     case = name[:2]
     centre, scanner = _centre(int(case))
-    facts |= {"centre": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP}
+    facts |= {"laboratory": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP}
     collector.image(name, path, patient=case, **facts)
 
 
@@ -300,7 +300,7 @@ def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str
     collector.image(
         stem,
         images.get(stem),
-        centre=domain.centre if domain else "",
+        laboratory=domain.centre if domain else "",
         scanner=domain.scanner if domain else "",
         tumour=image.get("tumor_type") or (domain.tumour if domain else ""),
         width=image.get("width"),
@@ -322,7 +322,7 @@ def _note_annotations(
         x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
         if x2 <= x1 or y2 <= y1:
             raise TableError(
-                f"box {annotation['bbox']} is no pair of corners x1, y1, x2, y2: this file has other boxes",
+                f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
                 path=path,
                 next_step="read it as COCO instead (x, y, width, height)",
             )
@@ -352,8 +352,8 @@ def read_midesec(folder: Path) -> Dataset:
 
     The data set states no resolution beyond "40x", and not which fields come from one patient.
     """
-    dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "centre": "MiDeSeC"})
-    text = "fields count as patients of their own, since nothing tells them apart: intervals are too narrow"
+    dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "laboratory": "MiDeSeC"})
+    text = "each field counts as a patient, because nothing states the patients: intervals are too narrow"
     warning = ResultWarning("fields-as-patients", text)
     return replace(dataset, warnings=(*dataset.warnings, warning))
 
@@ -396,7 +396,7 @@ def read_brecahad(folder: Path) -> Dataset:
             raise TableError("its image is not there", path=path, next_step="unpack the folder images too")
         size = slide_geometry(images[path.stem])
         case = _BRECAHAD_NAME.match(path.stem)
-        facts = {"tumour": TUMOUR, "centre": "Calgary", "width": size["width"], "height": size["height"]}
+        facts = {"tumour": TUMOUR, "laboratory": "Calgary", "width": size["width"], "height": size["height"]}
         collector.image(path.stem, images[path.stem], patient=case.group(1) if case else None, **facts)
         _note_shares(collector, path, size)
     return collector.dataset(folder)
@@ -426,7 +426,7 @@ def _single_table(folder: Path, collector: Collector, facts: Any) -> bool:
 
 def _icpr_facts(stem: str) -> dict[str, Any]:
     name = _ICPR_NAME.match(stem)
-    facts: dict[str, Any] = {"tumour": TUMOUR, "centre": "Pitié-Salpêtrière", "patient": stem}
+    facts: dict[str, Any] = {"tumour": TUMOUR, "laboratory": "Pitié-Salpêtrière", "patient": stem}
     if name:
         facts["patient"] = name.group(1)[1:]
         if name.group(1)[0] in _ICPR_SCANNERS:
@@ -447,7 +447,7 @@ def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> No
             for position in positions:
                 x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
                 if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
-                    raise ValueError(f"{x}, {y} are no shares of the image")
+                    raise ValueError(f"{x}, {y} are not shares of the image")
                 collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
     except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
         raise TableError(

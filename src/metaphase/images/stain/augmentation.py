@@ -141,7 +141,7 @@ def parse_recipe(letters: str) -> frozenset[str]:
     unknown = sorted(set(letters) - set(LETTERS))
     if unknown or len(set(letters)) != len(letters):
         known = ", ".join(f"{letter} {meaning}" for letter, meaning in LETTERS.items())
-        what = f"unknown letters {', '.join(unknown)}" if unknown else "a letter twice"
+        what = f"unknown letters {', '.join(unknown)}" if unknown else "a repeated letter"
         raise UsageError(f"the recipe {letters!r} has {what}", next_step=f"choose from {known}")
     return frozenset(letters)
 

@@ -145,7 +145,7 @@ class MacenkoColours(SlideColours):
 
     def __post_init__(self) -> None:
         if min(self.strength) <= 0:
-            raise ValueError(f"stains of strength {self.strength} stain nothing")
+            raise ValueError(f"stains of strength {self.strength} do not stain")
 
     @classmethod
     def describe(cls, pixels: RGB) -> Self:

@@ -24,7 +24,7 @@ def view(slide: Slide, region: Box | None = None, *, max_side: int = 2048) -> RG
     if region is not None:
         if region.area > MOST_PX:
             raise UsageError(
-                f"a region of {region.width} x {region.height} px is no picture",
+                f"a region of {region.width} x {region.height} px is not a picture",
                 path=slide.info.path,
                 next_step=f"give one of up to {MOST_PX / 1e6:g} million pixels",
             )
@@ -39,7 +39,7 @@ def write_picture(path: str | Path, rgb: RGB) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in PICTURE_SUFFIXES:
         raise UsageError(
-            f"{path}: no picture format is called {suffix!r}",
+            f"{path}: there is no picture format {suffix!r}",
             next_step=f"choose from {', '.join(PICTURE_SUFFIXES)}",
         )
     buffer = io.BytesIO()

@@ -174,7 +174,7 @@ class StainTransform:
     def fit(cls, pixels: RGB, method: str = "hsd", template: Template | None = None) -> Self:
         """Fit on a sample of a slide's pixels (..., 3), glass included."""
         if method not in METHODS:
-            raise UsageError(f"no method is called {method!r}", next_step=f"choose from {', '.join(METHODS)}")
+            raise UsageError(f"there is no method {method!r}", next_step=f"choose from {', '.join(METHODS)}")
         target = (template or Template.default()).colours[method]
         return cls(METHODS[method].describe(pixels), target)
 
@@ -226,7 +226,7 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         if min(self.fields, self.field_px, self.thumbnail_px) < 1 or not self.mpp > 0:
-            raise UsageError(f"{self} reads nothing", next_step="give numbers above 0")
+            raise UsageError(f"{self} would read nothing", next_step="give numbers above 0")
 
 
 SAMPLING = SamplingConfig()
@@ -336,7 +336,7 @@ def standardise_slide(
         write_picture(output, transform.apply(whole, available_cores()))
     else:
         known = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES, ".json"))
-        raise UsageError(f"{output}: no format is called {suffix!r}", next_step=f"choose from {known}")
+        raise UsageError(f"{output}: there is no format {suffix!r}", next_step=f"choose from {known}")
 
 
 def _standardised_tiles(slide: Slide, transform: StainTransform, tile_px: int) -> Iterator[RGB]:

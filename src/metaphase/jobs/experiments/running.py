@@ -219,7 +219,7 @@ class Experiments:
             found = _measured_in(workspace)
             if not found:
                 raise UsageError(
-                    "no network has been tested there",
+                    "no network was tested there",
                     path=workspace,
                     next_step="name workspaces of `metaphase experiments` with the same configuration",
                 )
@@ -264,9 +264,8 @@ class Experiments:
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
         cohort = self.chain.cohort
-        shown = (
-            cohort[cohort["split"].isin(("train", "test"))].groupby(["centre", "split"]).head(COLOUR_SLIDES)
-        )
+        seen_or_tested = cohort[cohort["split"].isin(("train", "test"))]
+        shown = seen_or_tested.groupby(["laboratory", "split"]).head(COLOUR_SLIDES)
         seen: dict[str, list[Density]] = {}
         for number, row in enumerate(shown.to_dict("records")):
             report("colour of laboratories", number, len(shown))
@@ -274,8 +273,8 @@ class Experiments:
             with item.slide.open() as slide:
                 quality = slide_quality(slide, item.tissue.of(slide), fields=8)
             if quality.fields:
-                seen.setdefault(str(row["centre"]), []).append(quality.optical_density)
-        table = colour_table(seen, set(cohort.loc[cohort["split"] == "train", "centre"]))
+                seen.setdefault(str(row["laboratory"]), []).append(quality.optical_density)
+        table = colour_table(seen, set(cohort.loc[cohort["split"] == "train", "laboratory"]))
         write_text(self.results / LABORATORIES, json.dumps(table, indent=1) + "\n")
         return {"laboratories": len(table)}
 

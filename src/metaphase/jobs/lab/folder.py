@@ -52,7 +52,7 @@ class RoundSettings:
             raise UsageError(
                 f"[rounds] asks for {self.round1}, {self.round2}, {self.review} items, {self.agree} agree, "
                 f"{self.unsure_share:g} of them unsure",
-                next_step="give whole numbers from 0 on (agree from 1 on), and a share from 0 to 1",
+                next_step="give whole numbers (0 or more; agree 1 or more), and a share from 0 to 1",
             )
 
 
@@ -145,7 +145,7 @@ class Lab:
 
     @property
     def manifest(self) -> Path:
-        """The pairs: case, he, phh3, centre, split, patient."""
+        """The pairs: case, he, phh3, laboratory, split, patient."""
         return self.root / "manifest.csv"
 
     @property

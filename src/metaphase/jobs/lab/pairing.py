@@ -15,7 +15,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.tables import as_text, named, natural, read_table, slide_names, write_table
+from metaphase.base.tables import as_text, named, natural, read_own_table, slide_names, write_table
 from metaphase.images.inspection import inspect_slide
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.registration import register_slides
@@ -141,7 +141,7 @@ def look_at(path: Path, folder: Path) -> Seen:
         return Seen(path, key, role, problem=error.problem)
     looks = {"H&E": "he", "DAB": "phh3"}.get(stain.name, "") if stain.confidence >= SURE else ""
     if not looks and not role:
-        return Seen(path, key, role, problem=f"neither its name nor its look tells the stain ({stain.name})")
+        return Seen(path, key, role, problem=f"neither name nor colours show the stain ({stain.name})")
     return Seen(path, key, role, cast_role(looks))
 
 
@@ -154,7 +154,7 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     paths = find_slides(folder, own)
     if not paths:
         raise UsageError(
-            f"no slide in it ({', '.join(sorted(WHOLE_SLIDES))})",
+            f"no slide in the folder ({', '.join(sorted(WHOLE_SLIDES))})",
             path=folder,
             next_step="give the folder with the slides",
         )
@@ -206,11 +206,9 @@ def propose(slides: Sequence[Seen]) -> tuple[list[Found], list[Seen]]:
 
 def _swapped(he: Seen, phh3: Seen) -> str:
     if he.named == "phh3" and phh3.named == "he":
-        return (
-            f"the names are swapped: {phh3.path.name} looks like PHH3 and {he.path.name} like H&E; taken so"
-        )
+        return f"the names are swapped: {phh3.path.name} looks like PHH3 and {he.path.name} like H&E; used so"
     odd = [one for one in (he, phh3) if one.named and one.named != one.role]
-    return "; ".join(f"{one.path.name} looks like {CALLED[one.role]} and is taken for it" for one in odd)
+    return "; ".join(f"{one.path.name} looks like {CALLED[one.role]} and is used as such" for one in odd)
 
 
 def _registered(
@@ -288,7 +286,7 @@ def _alone(one: Seen, slides: Sequence[Seen]) -> str:
     return f"its partner is in doubt: {named(each.path.name for each in partners)}"
 
 
-# ---- patients, centres, splits ----
+# ---- patients, laboratories, splits ----
 
 
 def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
@@ -305,20 +303,20 @@ def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
 
 
 def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
-    """Patient and centre by the name of a slide or case, from a table that is given or lies in the folder."""
+    """Patient and laboratory by the name of a slide or case, from a table given or found in the folder."""
     tables = [table] if table is not None else sorted(folder.glob("*.csv"))
     facts: dict[str, dict[str, str]] = {}
     for path in tables:
-        frame = read_table(path)
+        frame = read_own_table(path)
         names = [name for name in ("case", "slide", "he", "phh3", "file") if name in frame.columns]
-        columns = [name for name in ("patient", "centre") if name in frame.columns]
+        columns = [name for name in ("patient", "laboratory") if name in frame.columns]
         if not names or not columns:
             if table is None:
                 continue
             raise UsageError(
                 f"has the columns {named(map(str, frame.columns))}",
                 path=path,
-                next_step="name the slides in a column slide or case, and give patient, centre or both",
+                next_step="name the slides in a column slide or case, and give patient, laboratory or both",
             )
         for row in frame[[*names, *columns]].apply(as_text).to_dict("records"):
             for name in (row[column] for column in names if row[column]):
@@ -346,13 +344,13 @@ def manifest_of(
         if ask is None or ask(f"Are {named(group)} slides of one patient ({stem})?"):
             joined |= dict.fromkeys(group, stem)
             if ask is None:
-                notes.append(f"{named(group)} are taken for one patient, {stem}, and stay in one split")
+                notes.append(f"{named(group)} are treated as one patient, {stem}, and stay in one split")
     rows = pd.DataFrame(
         {
             "case": cases,
             "he": [str(one.he.path.resolve()) for one in paired.pairs],
             "phh3": [str(one.phh3.path.resolve()) for one in paired.pairs],
-            "centre": [each.get("centre") or "" for each in known],
+            "laboratory": [each.get("laboratory") or "" for each in known],
             "patient": [
                 patient or joined.get(case, case) for patient, case in zip(patients, cases, strict=True)
             ],
@@ -363,11 +361,11 @@ def manifest_of(
 
 
 def _facts_of(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:
-    """What a table says of a pair; else the folder in which it lies is the centre."""
+    """What a table says of a pair; else the folder in which it lies is the laboratory."""
     for name in (pair.case, *slide_names(str(pair.he.path)), *slide_names(str(pair.phh3.path))):
         if name in facts:
             return facts[name]
-    return {"centre": pair.he.key.split("/")[0] if "/" in pair.he.key else ""}
+    return {"laboratory": pair.he.key.split("/")[0] if "/" in pair.he.key else ""}
 
 
 def splits_of(rows: pd.DataFrame, kept: dict[str, str], seed: int = 0) -> list[str]:
@@ -375,13 +373,13 @@ def splits_of(rows: pd.DataFrame, kept: dict[str, str], seed: int = 0) -> list[s
     patients = list(dict.fromkeys(rows["patient"]))
     if len(patients) < LEAST_PATIENTS:
         raise UsageError(
-            f"pairs of {len(patients)} patients: {LEAST_PATIENTS} are the least, one to learn from, one to "
-            "choose the threshold, one to test",
+            f"there are pairs of {len(patients)} patients, and {LEAST_PATIENTS} are needed: one to "
+            "train on, one to choose the threshold, one to test",
             next_step="add pairs; until then use the bundled model, and calibrate it (metaphase calibrate)",
         )
     if kept:
         return [kept.get(patient) or "train" for patient in rows["patient"]]
-    centre = dict(zip(rows["patient"], rows["centre"], strict=True))
+    centre = dict(zip(rows["patient"], rows["laboratory"], strict=True))
     drawn = [patients[number] for number in np.random.default_rng(seed).permutation(len(patients))]
     turn: dict[str, int] = defaultdict(int)
     order = []

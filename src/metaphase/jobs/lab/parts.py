@@ -106,7 +106,7 @@ class Asked:
     def advice(self) -> str:
         """What to do where more answers would hardly help."""
         flat = self.answered >= FEWEST_FOR_ENOUGH and self.curve is not None and self.curve.enough
-        return "metaphase lab next --enough goes on with these" if flat and not self.complete else ""
+        return "to continue with these: metaphase lab next --enough" if flat and not self.complete else ""
 
     @property
     def project(self) -> Path:
@@ -130,7 +130,7 @@ class Asked:
         line = f"{self.answered} of {self.items} answered"
         line += f" by {self.observers} observers each" if self.observers > 1 else ""
         line += f", {self.divided} answered differently" if self.divided else ""
-        line += f", {self.left_out} more cannot be shown and are left out" if self.left_out else ""
+        line += f", {self.left_out} more cannot be shown" if self.left_out else ""
         return "; ".join(filter(None, (line, str(self.curve or ""), self.advice)))
 
 
@@ -138,9 +138,9 @@ def say_enough(asked: Asked) -> None:
     """Note that the answers to a page are enough, so that its step goes on with them."""
     if asked.answers.empty and not asked.complete:
         raise UsageError(
-            f"nobody has answered anything of {asked.what}",
+            f"nobody has answered anything in {asked.what}",
             path=asked.project,
-            next_step="answer some, or leave the step out in lab.toml (round1, round2, review, answers = 0)",
+            next_step="answer some items, or skip the step in lab.toml (round1, round2, review, answers = 0)",
         )
     write_text(asked.project / ENOUGH, json.dumps({"items": asked.items + asked.left_out}) + "\n")
 
@@ -348,7 +348,7 @@ def pairs_of(lab: Lab) -> tuple[PairSlides, ...]:
             str(row["case"]),
             SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
             SlideSource(Path(str(row["phh3"])), phh3_mpp(row)),
-            *(str(row[name]) for name in ("split", "patient", "centre")),
+            *(str(row[name]) for name in ("split", "patient", "laboratory")),
         )
         for row in read_manifest(lab.manifest).to_dict("records")
     )
@@ -423,6 +423,6 @@ def outcome(batch: Batch[Any], facts: Facts) -> Facts:
     """Facts of a batch, with the cases that failed; where all did, the first error."""
     failures: list[Failure] = batch.failures
     if failures and not batch.results:
-        raise Phh3Error(failures[0].message.rstrip("."), next_step="mend that first, then run it again")
+        raise Phh3Error(failures[0].message.rstrip("."), next_step="correct that first, then run it again")
     failed = {one.name: one.message for one in failures}
     return facts | ({CUT_SHARE: failed} if failed else {})

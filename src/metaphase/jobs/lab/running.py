@@ -156,7 +156,7 @@ def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
     key = stage_key(stages)
     if key in seen:
         raise OutputError(
-            f"step {stages[-1].name} was done and is still not done",
+            f"step {stages[-1].name} ran, but its result does not hold",
             next_step="check that nothing else changes or removes the files of this folder, and run it again",
         )
     seen.add(key)
@@ -212,7 +212,7 @@ def alone(lab: Lab) -> Iterator[None]:
             raise UsageError(
                 "another process is already working here",
                 path=lab.root,
-                next_step="wait for it, or stop it; metaphase lab tells where it stands",
+                next_step="wait for it, or stop it; metaphase lab shows where it stands",
             )
         yield
 
@@ -299,7 +299,7 @@ def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     lines += [str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts]
     if card.known_metrics.chosen == OLD:
         lines.append(
-            "own training did not better it: the weights are those it started from, the thresholds are own"
+            "training on your slides did not improve it: weights are unchanged, thresholds are your own"
         )
     lines += [
         f"card {lab.model.with_suffix('.json')}",
@@ -339,7 +339,7 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         ],
         splits={str(name): int(count) for name, count in manifest["split"].value_counts().items()},
         patients=int(manifest["patient"].nunique()),
-        centres=sorted({str(centre) for centre in manifest["centre"] if centre}),
+        centres=sorted({str(centre) for centre in manifest["laboratory"] if centre}),
         notes=list(dict.fromkeys(notes)),
         rounds=rounds,
         model=lines,

@@ -173,7 +173,7 @@ def _review(lab: Lab) -> list[Step]:
         return []
     asked = asked_review(lab)
     stage = Stage(
-        "review", "the least sure mitoses, decided by somebody", ("reference",), ("cases/reference.parquet",),
+        "review", "least certain mitoses, checked by people", ("reference",), ("cases/reference.parquet",),
         partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
     )  # fmt: skip
     return [Step(stage, asked, _nothing, shows=("cases/decisions.csv",))]
@@ -184,7 +184,7 @@ def _nothing(_report: Report) -> None:
 
 
 def _apply(lab: Lab, report: Report) -> Facts:
-    report("putting decisions in force", 0, 1)
+    report("applying decisions", 0, 1)
     if not asked_review(lab):
         return {"reviewed": 0}
     collect_decisions(lab.cases)
@@ -236,7 +236,7 @@ def _package(lab: Lab, report: Report) -> Facts:
     failures = before.known_failures if before is not None else ()
     metrics: dict[str, Any] = {}
     if chosen == OLD:
-        why = f"own slides did not better {start}: these are its weights, with thresholds of the own slides"
+        why = f"training did not improve {start}: these are its weights, with thresholds of the laboratory"
         failures = (*failures, why)
     else:
         own = f"slides of {lab.settings.name}, labelled by PHH3"

@@ -165,7 +165,7 @@ class DenseSection:
         if fewest < 1 or negative or self.student_steps < bool(self.atypical_steps):
             raise UsageError(
                 f"[dense] has {self.teacher_steps}, {self.student_steps} and {self.atypical_steps} steps",
-                next_step="give steps from 1 on; atypical_steps may be 0, then with a start "
+                next_step="give 1 step or more; atypical_steps may be 0, then with a start "
                 "student_steps, too",
             )
         shares = 0 <= self.trust <= 1 and 0 <= self.collage <= 1
@@ -267,7 +267,7 @@ class RunConfig:
 
         if self.reference.corrections and self.training.method != "dense":
             raise UsageError(
-                "the method paper learns no corrections: of a corrected slide not every mitosis is known",
+                "the method paper cannot learn corrections: not every mitosis of a corrected slide is known",
                 next_step='give --method dense (or method = "dense" in [training])',
             )
 

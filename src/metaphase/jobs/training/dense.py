@@ -576,7 +576,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
     config, dense = chain.config, chain.dense
     if chain.dense.start and len(chain.pair) != 2:
         raise UsageError(
-            f"the model {dense.start} is no pair",
+            f"the model {dense.start} is not a pair",
             next_step="start from breast, or from a pair of this method",
         )
     missing = [path for path in chain.published if not Path(path).is_file()]

@@ -134,7 +134,7 @@ def read_results(workspace: str | Path) -> dict[str, Any]:
 def training_centres(chain: Chain) -> set[str]:
     """Laboratories of the training slides; all others are held out."""
     cohort = chain.cohort
-    return set(cohort.loc[cohort["split"] == "train", "centre"])
+    return set(cohort.loc[cohort["split"] == "train", "laboratory"])
 
 
 def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:

@@ -43,7 +43,7 @@ UNSEEN = SPLITS[1:]
 COLUMNS = ("case", "x", "y", "label")
 ATYPICAL = "atypical"
 """Column of a reference table: 1 where a mitosis is atypical, 0 where it is not, empty where nobody said."""
-IMAGE_FACTS = ("case", "centre", "patient", "split", "kind", "repeat")
+IMAGE_FACTS = ("case", "laboratory", "patient", "split", "kind", "repeat")
 REFUSED = ("false", "0", "no", "rejected")
 """Spellings of `not accepted`."""
 
@@ -67,7 +67,7 @@ def manifest_rows(manifest: str | Path, splits: tuple[str, ...] = SPLITS) -> tup
     for row in read_manifest(manifest).to_dict("records"):
         slide, split = cohort_slide(row), str(row["split"]).strip().lower()
         if split in splits:
-            facts = (split, str(row["centre"]), stated_number(row, "repeat"), str(row["patient"]))
+            facts = (split, str(row["laboratory"]), stated_number(row, "repeat"), str(row["patient"]))
             rows.append(ManifestRow(slide.name, slide.slide, slide.tissue, *facts))
     return tuple(rows)
 
@@ -99,7 +99,7 @@ def image_sources(cohort: pd.DataFrame, reference: pd.DataFrame) -> list[ImageSo
     for row in cohort.to_dict("records"):
         slide = cohort_slide(row)
         own = points.get(row["case"], empty)
-        facts = (str(row["centre"]) or "unknown", str(row["patient"]), str(row["split"]))
+        facts = (str(row["laboratory"]) or "unknown", str(row["patient"]), str(row["split"]))
         weight = stated_number(row, "repeat")
         sources.append(
             ImageSource(
@@ -173,7 +173,7 @@ def trained_by_corrections(cohort: pd.DataFrame, corrections: pd.DataFrame) -> p
     absent = [split for split in UNSEEN if split not in set(cohort["split"])]
     if absent:
         raise UsageError(
-            f"every slide of the split {absent[0]} was corrected, and a corrected slide only trains",
+            f"every slide of the split {absent[0]} was corrected, and corrected slides only train",
             next_step=f"add slides that nobody corrected with the split {absent[0]}",
         )
     return cohort
@@ -268,7 +268,7 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
             reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
             mpp=stated_number(row, "mpp"),
             tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
-            centre=str(row["centre"]),
+            centre=str(row["laboratory"]),
             repeat=_repeat_of(row),
         )
         for row in cohort[cohort["split"] == split].to_dict("records")
@@ -327,7 +327,7 @@ def _check_patients(cohort: pd.DataFrame, manifest: str | Path) -> None:
     torn = splits.index[splits > 1]
     if len(torn):
         raise TableError(
-            f"patients in more than one split: {named(map(str, torn))}",
+            f"these patients are in more than one split: {named(map(str, torn))}",
             path=manifest,
             next_step="put all slides of a patient into one split",
         )

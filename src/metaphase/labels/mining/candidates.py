@@ -186,7 +186,7 @@ class CandidateConfig:
         require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
         require(0 < self.threshold <= 1, "threshold", self.threshold, "above 0, at most 1")
         require(0 < self.max_dark_share <= 1, "max_dark_share", self.max_dark_share, "above 0, at most 1")
-        require(self.max_candidates >= 1, "max_candidates", self.max_candidates, "from 1 on")
+        require(self.max_candidates >= 1, "max_candidates", self.max_candidates, "of at least 1")
         if self.diameter_um < 2 * self.mpp:
             raise UsageError(
                 f"circles of {self.diameter_um} um are smaller than two pixels of {self.mpp} um",

@@ -161,11 +161,11 @@ class SetConfig:
     """Of all draws."""
 
     def __post_init__(self) -> None:
-        require(self.easy_negatives >= 1, "easy_negatives", self.easy_negatives, "from 1 on")
-        require(self.hard_negatives >= 1, "hard_negatives", self.hard_negatives, "from 1 on")
-        require(self.hard_sets >= 1, "hard_sets", self.hard_sets, "from 1 on")
-        require(self.side_px >= 2, "side_px", self.side_px, "from 2 on")
-        require(self.seed >= 0, "seed", self.seed, "from 0 on")
+        require(self.easy_negatives >= 1, "easy_negatives", self.easy_negatives, "of at least 1")
+        require(self.hard_negatives >= 1, "hard_negatives", self.hard_negatives, "of at least 1")
+        require(self.hard_sets >= 1, "hard_sets", self.hard_sets, "of at least 1")
+        require(self.side_px >= 2, "side_px", self.side_px, "of at least 2")
+        require(self.seed >= 0, "seed", self.seed, "of at least 0")
         require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
         for name in ("validation_positives", "validation_negatives"):
             require(0 < getattr(self, name) <= 1, name, getattr(self, name), "above 0, at most 1")

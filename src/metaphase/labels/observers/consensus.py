@@ -241,7 +241,7 @@ def _check_agree(agree: int, observers: list[str], project: Project) -> None:
         )
     if agree > len(observers):
         raise UsageError(
-            f"{agree} observers cannot agree, for {len(observers)} answered ({', '.join(observers)})",
+            f"{agree} observers cannot agree: only {len(observers)} answered ({', '.join(observers)})",
             path=project.folder,
             next_step=f"wait for more observers, or lower --agree to {len(observers)} or less",
         )
@@ -298,7 +298,7 @@ class LearningCurve:
         """In a line."""
         last = self.points[-1]
         text = f"quick F1 {last.f1:.2f} [{last.low:.2f}, {last.high:.2f}] from {last.labels} labels"
-        advice = "enough, more hardly help" if self.enough else "more may help"
+        advice = "enough: more labels would hardly help" if self.enough else "more may help"
         return f"{text}, {self.gain:+.2f} by the last doubling: {advice}"
 
 

@@ -85,7 +85,7 @@ class PositionLog(AnswerLog):
         """What is wrong with an answer; empty where nothing is."""
         moved = _MOVED.fullmatch(answer or "")
         if moved is None and answer is not None and answer not in VERDICTS:
-            return f"{answer[:64]!r} is no answer"
+            return f"{answer[:64]!r} is not an answer"
         positions = [position_of(item), *([position_of(f"{moved[1]} {moved[2]}")] if moved else [])]
         width, height = self._size
         if all(

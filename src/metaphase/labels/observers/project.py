@@ -163,7 +163,7 @@ class Project:
     def unavailable(self) -> dict[str, str]:
         """Items that could not be shown, and why, as far as somebody tried."""
         path = self.folder / UNAVAILABLE
-        found = read_json(path, "says nothing of items", next_step="remove it") if path.is_file() else {}
+        found = read_json(path, "does not mention items", next_step="remove it") if path.is_file() else {}
         return {str(name): str(why) for name, why in found.items() if name in self.by_name}
 
     def missing_slides(self) -> dict[Path, int]:
@@ -219,13 +219,13 @@ def _check_items(frame: pd.DataFrame, path: Path) -> None:
     repeated = frame["item"][frame["item"].duplicated()]
     if len(repeated):
         raise TableError(
-            f"items stand there more than once: {named(repeated)}", path=path, next_step="name each item once"
+            f"items are listed more than once: {named(repeated)}", path=path, next_step="name each item once"
         )
     _refuse_rows((frame["item"] == "") | (frame["slide"] == ""), "has no item or no slide", path)
     positions = frame[["x", "y"]].apply(pd.to_numeric)
-    _refuse_rows(~positions.map(math.isfinite).all(axis=1), "has no place (x, y)", path)
+    _refuse_rows(~positions.map(math.isfinite).all(axis=1), "has no position (x, y)", path)
     mpp = pd.to_numeric(frame["mpp"])
-    _refuse_rows(mpp.notna() & ~((mpp > 0) & (mpp < 100)), "has no sensible mpp", path)
+    _refuse_rows(mpp.notna() & ~((mpp > 0) & (mpp < 100)), "has no valid mpp", path)
 
 
 def _refuse_rows(bad: pd.Series[bool], what: str, path: Path) -> None:
@@ -268,7 +268,7 @@ def write_project(folder: str | Path, items: pd.DataFrame, settings: Settings) -
     folder = Path(folder)
     if (folder / ITEMS).exists():
         raise OutputError(
-            "a labelling project is there", path=folder, next_step="choose another folder, or remove it"
+            "already holds a labelling project", path=folder, next_step="choose another folder, or remove it"
         )
     relative = [os.path.relpath(slide, folder) for slide in items["slide"]]
     content = settings.model_dump(mode="json", exclude_defaults=True)

@@ -100,7 +100,7 @@ def clean_observer(name: str) -> str:
     clean = re.sub(r"\s+", " ", unicodedata.normalize("NFC", name)).strip()
     if not clean or len(clean) > MAX_NAME or not clean.isprintable() or not clean[0].isalnum():
         raise UsageError(
-            f"{name[:MAX_NAME]!r} is no name for an observer",
+            f"{name[:MAX_NAME]!r} cannot be an observer's name",
             next_step=f"give up to {MAX_NAME} printable characters, a letter or digit first",
         )
     return clean
@@ -255,10 +255,10 @@ class AnswerStore(AnswerLog):
 
     def _check(self, entry: Entry) -> None:
         if entry.item not in self.project.by_name:
-            raise UsageError(f"{entry.item!r} is no item", next_step=f"name one of {ITEMS}")
+            raise UsageError(f"{entry.item!r} is not an item", next_step=f"name one of {ITEMS}")
         if entry.answer is not None and entry.answer not in self.project.answer_names:
             raise UsageError(
-                f"{entry.answer!r} is no answer", next_step=f"give {', '.join(self.project.answer_names)}"
+                f"{entry.answer!r} is not an answer", next_step=f"give {', '.join(self.project.answer_names)}"
             )
         super()._check(entry)
 
@@ -414,7 +414,7 @@ def _entries(project: Project, rows: list[dict[str, str]], path: Path) -> list[E
     meaning |= {name.casefold(): name for name in project.answer_names}
     _refuse([row["item"] for row in rows if row["item"] not in project.by_name], "unknown items", path)
     odd = [repr(row["answer"]) for row in rows if row["answer"].casefold() not in meaning]
-    _refuse(odd, f"unknown answers (known are {', '.join(project.answer_names)})", path)
+    _refuse(odd, f"unknown answers (known: {', '.join(project.answer_names)})", path)
     entries = [
         Entry(
             clean_observer(row["observer"]),
@@ -436,7 +436,7 @@ def _parsed(row: dict[str, str], column: str, parse: Callable[[str], Value], pat
         return parse(row[column])
     except ValueError as error:
         raise TableError(
-            f"item {row['item']}: {row[column]!r} makes no sense as {column}",
+            f"item {row['item']}: {row[column]!r} is not a valid {column}",
             path=path,
             next_step="correct the cell, or leave it empty",
         ) from error

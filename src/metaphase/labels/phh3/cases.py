@@ -183,13 +183,10 @@ def find_warnings(survey: Survey, found: BrownCandidates, picture: Path) -> Resu
     threshold = survey.threshold
     if survey.stain.name != "DAB":
         warning = f"{survey.stain.confidence:.0%} sure" if survey.stain.confidence else "no stain recognised"
-        text = f"the stain looks like {survey.stain.name} ({warning}), not like PHH3"
+        text = f"the stain looks like {survey.stain.name} ({warning}), not PHH3"
         warnings.append(ResultWarning("not-phh3", text, f"see {picture}"))
     if threshold and (threshold.brown_share > BROWN_EVERYWHERE or threshold.background > BROWN_BACKGROUND):
-        text = (
-            f"brown everywhere: {threshold.brown_share:.0%} of the tissue, median DAB "
-            f"{threshold.background:.2f}; mitoses may hide in it"
-        )
+        text = f"{threshold.brown_share:.0%} of the tissue is brown (median DAB {threshold.background:.2f})"
         warnings.append(ResultWarning("brown-everywhere", text, f"see {picture}"))
     if not len(found.table):
         warnings.append(
@@ -212,7 +209,7 @@ def _usable_threshold(slide: Slide, survey: Survey, picture: Path, *, force: boo
         raise Phh3Error(
             f"looks like H&E ({survey.stain.confidence:.0%} sure), not like PHH3",
             path=slide.info.path,
-            next_step=f"see {picture}; correct the manifest, or search it all the same with --force",
+            next_step=f"see {picture}; correct the manifest, or search it anyway with --force",
         )
     return survey.threshold
 
@@ -261,7 +258,7 @@ def read_classified(folder: str | Path) -> Classified:
         raise Phh3Error("was not classified", path=folder, next_step="run metaphase phh3 classify first")
     if not kept_candidates(folder).matches(folder / CLASSIFIED_NOTE):
         raise Phh3Error(
-            "the candidates were searched anew since they were classified",
+            "the candidates have changed since they were classified",
             path=folder,
             next_step="run metaphase phh3 classify again",
         )
@@ -417,7 +414,7 @@ def draw_project(
     if len(pool) and not len(left):
         kept = "candidates that CNN1 keeps" if purpose == "cnn2" else "candidates"
         raise Phh3Error(
-            f"all {len(pool)} {kept} are items of earlier projects already: {named(map(str, exclude))}",
+            f"all {len(pool)} {kept} are already items of earlier projects: {named(map(str, exclude))}",
             path=workspace,
             next_step="draw fewer in the first round, add slides, or train with the labels there are",
         )

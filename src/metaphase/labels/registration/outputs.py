@@ -245,7 +245,7 @@ def map_geojson(content: Any, transform: Transform, *, to: Frame = "he") -> Any:
         _moved(content, collect)
         points = np.array(corners, np.float64).reshape(-1, 2)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TableError(f"is no GeoJSON ({error})", next_step="export it again") from error
+        raise TableError(f"is not GeoJSON ({error})", next_step="export it again") from error
     there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
     queue = iter(there.tolist())
     return _moved(content, lambda position: [*next(queue), *position[2:]])

@@ -198,7 +198,7 @@ def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[st
     if evidence.tiles < MIN_EVIDENCE:
         return [f"only {evidence.tiles} tiles have tissue on both slides"], []
     if not evidence.convincing and evidence.share >= RELIABLE_SHARE:
-        few = f"there is too little tissue, so that tiles overlap and count as {evidence.independent:.0f}"
+        few = f"there is too little tissue: tiles overlap and count as {evidence.independent:.0f}"
         return [f"whether the tissue corresponds is not certain: {said}, but {few}"], []
     if not evidence.convincing:
         return [f"the tissue does not correspond: {said}"], []

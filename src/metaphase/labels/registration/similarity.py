@@ -233,7 +233,7 @@ class RegistrationConfig:
     mpp: float = 0.5
     """Finest resolution at which tiles are compared, in um/px; a coarser slide sets its own."""
     seed: int = 0
-    """Where the random tiles lie."""
+    """Seed of the random tiles."""
     tiles: int = 10
     """Pairs of tiles whose heat maps are averaged at each resolution (the paper's 10)."""
     tile_px: int = 256

@@ -177,7 +177,7 @@ class Transform:
         numbers = (self.he_mpp, self.phh3_mpp, self.similarity.scale)
         if not all(math.isfinite(v) and v > 0 for v in numbers) or not np.isfinite(self.matrix).all():
             raise TransformError(
-                f"resolutions and scale {numbers} make no transform", next_step="give finite numbers above 0"
+                f"resolutions and scale are {numbers}", next_step="give finite numbers above 0"
             )
         if self.field is not None and not self.field.stretch <= STEEPEST * self.similarity.scale:
             raise TransformError(
@@ -278,7 +278,7 @@ def load_transform(path: str | Path) -> Transform:
     what, again = "cannot be read as JSON", "make it with metaphase register"
     record = read_json(path, what, next_step=again, error=TransformError)
     try:
-        with parsing(path, "is no transform", next_step=again, error=TransformError):
+        with parsing(path, "is not a transform", next_step=again, error=TransformError):
             return Transform.from_json(record)
     except TransformError as error:
         raise TransformError(error.problem, path=path, next_step=error.next_step) from error

@@ -137,7 +137,7 @@ class Engine:
                     f"the device {self.device} differs from the CPU by {difference:.2g} in logits",
                     next_step="use --device cpu",
                 )
-        _log.warning("the device %s agrees with the CPU here, but nobody tested it", self.device)
+        _log.warning("the device %s agrees with the CPU here, but was never tested", self.device)
 
     def _foreign(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
         """A network that is not ours, as it is."""

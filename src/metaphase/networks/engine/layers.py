@@ -138,7 +138,7 @@ class OtherKindError(ModelError):
 def other_kind() -> ModelError:
     """What a network is refused with that is made of other layers."""
     return OtherKindError(
-        "this network is of another kind than convolutions and residual blocks",
+        "this network has layers other than convolutions and residual blocks",
         next_step="let PyTorch compute it as it is",
     )
 

@@ -58,7 +58,7 @@ LONGEST_S = 600.0
 """A tile takes seconds; a graph that takes longer than this is given up."""
 MOST_BYTES = 2 << 30
 """Memory for the features of tiles; ours need a fifth."""
-QUICK_WORDS = "8 bits, what they point to in float32 (ONNX Runtime)"
+QUICK_WORDS = "8 bits, then float32 at the positions found (ONNX Runtime)"
 TRIED_SIGMA, TRIED_TIMES = 1.75, 3.0
 """Smoothing of the comparison at the start, and how much larger than stated an error in it may be: it is on
 what only looks like tissue."""
@@ -154,8 +154,8 @@ def onnx_device(device: str | None) -> str:
         raise UsageError(f"the device {device!r} is not supported", next_step="give cpu, cuda or cuda:N")
     if PROVIDERS[kind] not in there:
         raise UsageError(
-            f"ONNX Runtime has no device {device} here",
-            next_step="take --device cpu, or install onnxruntime-gpu in place of onnxruntime",
+            f"ONNX Runtime does not support the device {device} here",
+            next_step="use --device cpu, or install onnxruntime-gpu in place of onnxruntime",
         )
     return device or kind
 
@@ -266,7 +266,7 @@ class OnnxEngine:
             session = runtime.InferenceSession(network.data, options, providers=[provider])
             found = [[each.name for each in ends] for ends in (session.get_inputs(), session.get_outputs())]
             if found != [[PIXELS], [PROBABILITY, LOGIT]]:
-                raise ValueError(f"it has the ends {found}")
+                raise ValueError(f"its inputs and outputs are {found}")
         return session
 
     @property
@@ -434,7 +434,7 @@ def _checked(logits: Any, tiles: Pixels) -> Floats32:
     found, expected = (str(getattr(logits, "dtype", "")), np.shape(logits)), ("float32", (len(tiles), *sides))
     if found != expected:
         raise ModelError(
-            f"the graph gives outputs of type and shape {found} where {expected} belong",
+            f"the graph gives outputs of type and shape {found}, not {expected}",
             next_step="export the model again (`metaphase model export`)",
         )
     if not np.isfinite(logits).all():

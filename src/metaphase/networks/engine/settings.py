@@ -71,9 +71,7 @@ class PeakConfig:
                 next_step="give a floor between 0 and 1 and a distance of 0 um or more",
             )
         if self.method not in ("maxima", "components"):
-            raise UsageError(
-                f"detections by {self.method!r} are unknown", next_step="give maxima or components"
-            )
+            raise UsageError(f"there is no method {self.method!r}", next_step="give maxima or components")
         if not 0 <= self.smooth_um <= MAX_SMOOTH_UM:
             raise UsageError(
                 f"smoothing by {self.smooth_um} um makes no sense",

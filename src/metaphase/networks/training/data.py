@@ -63,7 +63,7 @@ def check_disjoint(what: str, **splits: pd.Series[str]) -> None:
             if owner.setdefault(name, split) != split:
                 raise TrainingError(
                     f"{what} {name} is in {owner[name]} and in {split}",
-                    next_step=f"put all that belongs to a {what} on one side",
+                    next_step=f"put everything of a {what} into one split",
                 )
 
 
@@ -144,7 +144,7 @@ class PatchSet:
             return np.ones(len(self.index), np.int64)
         times = self.index[column].fillna(1).to_numpy()
         if not ((times >= 0) & (times == np.round(times))).all():
-            raise TrainingError(f"column {column!r} holds no counts", next_step="give whole numbers")
+            raise TrainingError(f"column {column!r} does not hold counts", next_step="give whole numbers")
         counts: Integers = times.astype(np.int64)
         return counts
 

@@ -491,7 +491,7 @@ class DenseTraining:
     def _check(self) -> None:
         if not bool(self.loss.isfinite()):
             raise TrainingError(
-                f"the loss is not a number any more, after {self.progress.step} steps",
+                f"the loss became NaN after {self.progress.step} steps",
                 path=self.folder,
                 next_step=f"lower learning_rate (now {self.lesson.learning_rate:g}) and use a new folder",
             )

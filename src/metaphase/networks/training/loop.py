@@ -243,7 +243,7 @@ class _Run:
 
     def _diverged(self) -> TrainingError:
         return TrainingError(
-            f"the loss or a weight is not a number any more, in epoch {self.progress.epoch + 1}",
+            f"the loss or a weight became NaN in epoch {self.progress.epoch + 1}",
             path=self.folder,
             next_step=f"lower learning_rate (now {self.config.learning_rate:g}) and use a new folder",
         )

@@ -47,7 +47,7 @@ class PatchWriter:
         self._rows: list[Mapping[str, Any]] = []
         if (self._folder / SUMMARY).exists():
             raise OutputError(
-                "a finished patch store is there", path=folder, next_step="remove it or choose another"
+                "already holds a finished patch store", path=folder, next_step="remove it or choose another"
             )
         with explained(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ class TrainingConfig(TrainingProtocol):
             )
         if self.name in ("", "last") or Path(self.name).name != self.name:
             raise UsageError(
-                f"a model cannot be called {self.name!r}", next_step="give a plain name, not `last`"
+                f"the model's name cannot be {self.name!r}", next_step="give a plain name, not `last`"
             )
         if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
             raise UsageError(

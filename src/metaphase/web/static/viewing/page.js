@@ -454,7 +454,7 @@ function showEnd() {
 function showOutcome() {
   if (!count || count.count === null) return;
   const interval = count.interval ? ` (${count.interval})` : "";
-  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${count.beneath.map((one) => `Without people: ${one}.`).join(" ")}`;
+  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${count.beneath.map((one) => `Without the review: ${one}.`).join(" ")}`;
 }
 
 // Report, tables and exports from the answers that stand, everybody's.
@@ -483,7 +483,7 @@ async function withdrawReview() {
   try {
     await ask(`/api/withdraw/${slide.key}`, { observer });
     await beginReview();
-    hint("Withdrawn: your answers count no longer. They stay in the log.");
+    hint("Withdrawn: your answers no longer count. They stay in the log.");
     await refreshCount();
   } catch (error) {
     hint(error.message);
@@ -538,7 +538,7 @@ function answer(name) {
   }
   const started = performance.now();
   const before = review.give(name);
-  hint(before && before !== name ? `Changed from ${SAID[before]} to ${SAID[name]}; Z takes it back.` : "");
+  hint(before && before !== name ? `Changed from ${SAID[before]} to ${SAID[name]}; Z undoes it.` : "");
   showFigure(started);
   showReview();
 }
