@@ -102,7 +102,7 @@ def main() -> None:
     options = parser.parse_args()
     cohort = read_cohort(options.cohort / "breast.csv")
     centres = tuple(name for each in options.only for name in GROUPS[each])
-    wanted = cohort["split"].isin(options.splits) & cohort["centre"].str.startswith(centres)
+    wanted = cohort["split"].isin(options.splits) & cohort["laboratory"].str.startswith(centres)
     cohort = cohort[cohort["kind"] != "crop" if options.found else wanted]
     images = read_images(image_sources(cohort, read_table(options.cohort / "reference.csv")), 16.0)
     for name, chosen, found, threshold in groups_of(images, options):
