@@ -73,11 +73,7 @@ FOLDS = (
     ("fields, Hamamatsu", "MIDOG++, Aperio CS2"),
     ("TUPAC 1", "TUPAC 2", "TUPAC 3", "MIDOG++, Hamamatsu S360", "MIDOG++, Hamamatsu XR"),
 )
-BESIDE = {
-    "fields, Aperio": ("icpr2012-hamamatsu",),  # the same tissue
-    "fields, Hamamatsu": ("mitos-atypia14-A03", "icpr2012-hamamatsu"),
-    "TUPAC 1": ("tupac-lookalikes",),
-}
+BESIDE = {"fields, Hamamatsu": ("icpr2012-hamamatsu",), "TUPAC 1": ("tupac-lookalikes",)}
 """What is left out of training with a laboratory and not tested."""
 REPORTED = {"MiDeSeC": ("midesec",), "benign": ("breakhis",), "TUPAC look-alikes": ("tupac-lookalikes",)}
 SHOWN = AugmentationConfig(
@@ -148,9 +144,10 @@ def belongs(one: LabelledImage, *names: str) -> bool:
 
 
 def learnt_from(images: Sequence[LabelledImage], out: Sequence[str], choice: Choice) -> list[LabelledImage]:
-    """Images of the split train that are not of a laboratory left out."""
+    """Images of the split train that are of no laboratory or patient left out."""
     beside = tuple(name for lab in out for name in BESIDE.get(lab, ()))
-    kept = [one for one in images if one.split == "train" and not belongs(one, *out)]
+    patients = {one.patient for one in images if belongs(one, *out)}
+    kept = [one for one in images if one.split == "train" and one.patient not in patients]
     changed = (choice.images(one) for one in kept if not one.laboratory.startswith(beside or ("none",)))
     return [one for one in changed if one is not None]
 
