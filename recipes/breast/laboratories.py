@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.tables import read_table
@@ -50,11 +50,13 @@ from metaphase.networks.training.dense import (
     published_weights,
 )
 from metaphase.networks.training.images import MPP, LabelledImage, read_images
-from metaphase.networks.training.windows import YES, ViewConfig, Views, WindowSampler
+from metaphase.networks.training.windows import ViewConfig, Views, WindowSampler
 
 RADIUS_UM, SUPPRESS_UM, SMOOTH_UM = 7.5, 15.0, 1.0
 FALSE_PER_MM2 = (2.0, 4.0, 8.0)
 COUNTED_FALSE_PER_MM2 = 4.0
+BLACK, BLACK_SHARE = 12, 0.002
+"""Pixels below this in every channel lie beyond the scan; share of a crop from which on it is left out."""
 WAYS = THRESHOLD, SUM = "threshold", "sum"
 LABORATORIES = {
     "fields, Aperio": ("icpr2012-aperio", "mitos-atypia14-A03"),
@@ -92,14 +94,19 @@ class Choice:
     collage: float = 0.0
     network: int = 0
     """Which of the given weights it begins with."""
-    crops_count: float = 1.0
-    """How much the mitoses of crops, whose labels nobody checked in their surroundings, count."""
+    offsets: bool = True
+    """Whether each laboratory has an offset in the lesson."""
     images: Callable[[LabelledImage], LabelledImage | None] = lambda one: one
 
 
 def shown(**changes: Any) -> ViewConfig:
     """Windows with another augmentation."""
     return replace(VIEW, augmentation=replace(SHOWN, **changes))
+
+
+def black_edged(one: LabelledImage) -> bool:
+    """Whether a crop reaches beyond the scan."""
+    return one.is_crop and bool((one.pixels.max(axis=2) < BLACK).mean() > BLACK_SHARE)
 
 
 CHOICES = {
@@ -115,26 +122,14 @@ CHOICES = {
     "crops half as often": Choice(
         images=lambda one: replace(one, weight=one.weight / 2) if one.is_crop else one
     ),
-    "crops' mitoses count half": Choice(crops_count=0.5),
+    "crops without black edges": Choice(images=lambda one: None if black_edged(one) else one),
+    "no offsets of laboratories": Choice(offsets=False),
     "without look-alike crops": Choice(
         images=lambda one: None if one.laboratory == "tupac-lookalikes" else one
     ),
     "without negative fields": Choice(images=lambda one: None if one.kind == "negatives" else one),
 }  # fmt: skip
 MEANS = {"mean of Lite0 and Lite1": ("base", "Lite1"), "mean of two seeds": ("base", "other seed")}
-
-
-class Lessons(DenseTraining):
-    """A training in which the mitoses of crops may count less."""
-
-    crops_count = 1.0
-
-    def _wanted(self, batch: Any) -> tuple[Tensor, Tensor]:
-        wanted, counts = super()._wanted(batch)
-        names = self.views.windows.laboratories
-        crops = torch.tensor([name.startswith(("midog", "tupac")) for name in names], device=counts.device)
-        less = (batch.cells == YES) & crops[batch.laboratory][:, None, None]
-        return wanted, torch.where(less, self.crops_count * counts, counts)
 
 
 def belongs(one: LabelledImage, *names: str) -> bool:
@@ -170,10 +165,11 @@ def taught(
     teacher = Teacher(published_weights(options.weights[choice.network]))
     teacher = teacher.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     windows = WindowSampler(images, device, seed, choice.collage)
-    training = Lessons(
+    training = DenseTraining(
         {"teacher": teacher}, Views(windows, choice.view), Lesson(options.steps), (), folder, {}, 1e6
     )
-    training.crops_count = choice.crops_count
+    for learner in training.each.values():
+        learner.offset.requires_grad_(choice.offsets)
     folder.mkdir(parents=True, exist_ok=True)
     network = training.finish(lambda *_: None)["teacher"]
     training.forget()
