@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from metaphase.base.errors import UsageError
 from metaphase.labels.mining.candidates import CandidateError
 from metaphase.labels.mining.sets import (
     FROM_REFERENCE,
@@ -91,8 +90,3 @@ def test_no_candidates_but_a_mitosis() -> None:
 def test_reference_outside_the_slide(point: tuple[float, float]) -> None:
     with pytest.raises(CandidateError, match=r"1 of 2 reference points lie outside the 1000 x 1000 px"):
         label_candidates(candidates((5, 5)), positions((5, 5), point), SLIDE)
-
-
-def test_senseless_rule() -> None:
-    with pytest.raises(UsageError, match="nearest or stated"):
-        LabelConfig(rule="all")  # type: ignore[arg-type]
