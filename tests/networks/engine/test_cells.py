@@ -90,7 +90,7 @@ def test_weights_that_are_no_numbers_and_other_networks_are_refused() -> None:
         broken[1].weight[0, 0, 0, 0] = torch.nan
     with pytest.raises(ModelError, match="NaN"):
         Engine([broken], CPU)
-    with pytest.raises(ModelError, match="another kind"):
+    with pytest.raises(ModelError, match="other than convolutions"):
         CellDetector(build_network(NetworkSpec("classifier")), torch.device("cpu"), torch.float32)
     with pytest.raises(UsageError, match="lite"):
         NetworkSpec("lite", 1.0, "none")

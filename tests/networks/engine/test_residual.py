@@ -14,7 +14,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
 from metaphase.networks.engine import arithmetic
-from metaphase.networks.engine.engine import Detector, Engine
+from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.settings import EngineConfig, Precision
 from tests.examples import FEW
@@ -68,7 +68,7 @@ def test_widths_and_block_sizes(gamma: float) -> None:
 def test_forms_for_gpus_equal_the_plain_network(make: type[nn.Sequential]) -> None:
     network, image = make(2), texture(321, 290)
     folded, device = fold_detector(network), torch.device("cpu")
-    forms: list[Detector] = [
+    forms: list[arithmetic.PreparedNetwork] = [
         PortableDetector(folded, device, 50),
         PlainDetector(folded, device, torch.float32),
     ]
@@ -121,7 +121,7 @@ def test_spoilt_weights_are_refused(name: str) -> None:
 class _Off:
     """Answers as another detector, but for a difference; or fails."""
 
-    def __init__(self, exact: arithmetic.Detector, by: float) -> None:
+    def __init__(self, exact: arithmetic.PreparedNetwork, by: float) -> None:
         self.exact, self.by = exact, by
 
     def logits(self, image: torch.Tensor) -> torch.Tensor:

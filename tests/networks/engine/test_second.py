@@ -188,7 +188,7 @@ def test_components_need_every_place() -> None:
 
 
 def test_a_network_of_cells_cannot_look_again() -> None:
-    with pytest.raises(ModelError, match="another kind"):
+    with pytest.raises(ModelError, match="other than convolutions"):
         Engine([lite_network()], CPU, Second(lite_network(), 0.1))
 
 
@@ -483,7 +483,7 @@ def test_another_second_network_is_refused(tmp_path: Path) -> None:
         residual_network(seed=5),
         ModelCard(name="other", family="residual", gamma=GAMMA, **about),
     )
-    with pytest.raises(ModelError, match="not the network that both wants"):
+    with pytest.raises(ModelError, match="not the second network of both"):
         load_detector([model])
     (tmp_path / "other.safetensors").unlink()
     with pytest.raises(ModelError, match="other"):

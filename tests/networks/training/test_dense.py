@@ -288,5 +288,5 @@ def test_students_follow_their_teachers_and_labels_where_these_are_certain(tmp_p
 
 def test_a_loss_that_is_no_number_stops(tmp_path: Path) -> None:
     run = training(tmp_path, 2, learning_rate=float("inf"))
-    with pytest.raises(TrainingError, match="not a number"):
+    with pytest.raises(TrainingError, match="became NaN"):
         run.finish(silent)

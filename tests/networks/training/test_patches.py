@@ -122,5 +122,5 @@ def test_patches_kept_on_the_device_are_those_on_disk(
 
 def test_draws_that_are_no_counts_are_refused(tmp_path: Path) -> None:
     write_store(tmp_path / "a", ["a"], count=4, hard_0=0.5)
-    with pytest.raises(TrainingError, match="no counts"):
+    with pytest.raises(TrainingError, match="does not hold counts"):
         open_set([str(tmp_path / "a")]).drawn("hard_0")
