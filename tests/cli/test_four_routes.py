@@ -152,7 +152,7 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
         html.unescape(path.read_text()) for path in (folder / "report.html", folder.parent / "index.html")
     )
     assert f'id="count">{count.text}</p>' in report
-    assert f"<b>{count.interval_text}</b> ({count.interval_note})" in report
+    assert f"<b>{count.interval_text}</b> ({count.interval_name}): {count.interval_means}; " in report
     assert f"<b>{count.text}</b>" in index
     assert f">{count.interval_text}</td>" in index
     for text in (report, index, detected):

@@ -53,7 +53,7 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     text = page.text()
     assert page.text("h1") == "case 7.tif"
     assert f"Mitoses in {score.counted_mm2:.2g} mm² {count_text(score.count)}" in text
-    assert f"{score.in_force.interval_text} (counting range: " in text
+    assert f"{score.in_force.interval_text} (counting range): " in text
     assert "By the model alone, not calibrated" in text
     assert "95 % interval" not in text
     assert "Mitotic grade withheld" in text

@@ -325,7 +325,8 @@ def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] 
             path=beside,
             next_step="fetch the model again, with all of its files",
         )
-    return Second(network, card.second.floor, other, card.second.answered_from)
+    points = tuple(point.delta for point in card.thresholds.values())
+    return Second(network, card.second.floor, other, card.second.answered_from, points)
 
 
 def _atypical(path: Path, card: ModelCard) -> Path | None:

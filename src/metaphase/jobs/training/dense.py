@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.engine.settings import Calibration
-from metaphase.networks.exporting import measured_eight_bits
+from metaphase.networks.exporting import GraphNetwork, measured_eight_bits
 from metaphase.networks.training.atypical import FOLDS, atypical_figures, learnt_figures
 from metaphase.networks.training.dense import (
     DenseTraining,
@@ -308,7 +309,7 @@ class DenseChain(Chain):
         if self.pair:
             students = {name: _on(load_model(path)[0], self.torch_device).requires_grad_(True)
                         for name, path in zip((FIRST, SECOND), self.pair, strict=True)}  # fmt: skip
-            windows.answers = self._frozen_answers(windows, list(students.values()), report)
+            windows.answers = self._frozen_answers(windows, report)
             teachers: list[nn.Module] = []
         else:
             students = {
@@ -341,23 +342,25 @@ class DenseChain(Chain):
         widths = zip((FIRST, SECOND), self.dense.gammas, strict=True)
         return {name: NetworkSpec(name, gamma, "batch") for name, gamma in widths}
 
-    def _frozen_answers(self, windows: WindowSampler, pair: Sequence[nn.Module], report: Report) -> Flat:
-        """What a pair says about every cell of the training images, asked once."""
+    def _frozen_answers(self, windows: WindowSampler, report: Report) -> Flat:
+        """What the pair that is gone on from says about every cell of the training images, asked once."""
         answers: list[Any] = [None] * len(windows.images)
-        frozen = [network.eval() for network in pair]
-        for done, (number, maps) in enumerate(all_maps(frozen, windows.images, self.torch_device)):
+        maps_of = all_maps(self.searchers(OLD), windows.images, self.torch_device)
+        for done, (number, maps) in enumerate(maps_of):
             mean = torch.sigmoid(torch.stack(maps).mean(dim=0))[0]
             answers[number] = mean.half().cpu().numpy()
             report("asking the pair about the training images", done + 1, len(answers))
         return Flat(answers, self.torch_device)
 
     def _save_network(self, path: Path, network: nn.Module, name: str) -> None:
-        spec = self.specs[name]
-        card = ModelCard(
-            name=path.stem, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
-            patch_px=PATCH_PX, classes=("other", "mitosis"), versions=current_versions(),
+        save_model(path, network, self._plain_card(path.stem, name), half=True)
+
+    def _plain_card(self, stem: str, name: str) -> ModelCard:
+        """The card of a network of the pair that nothing was measured of."""
+        return ModelCard(
+            name=stem, **asdict(self.specs[name]), mpp=MPP, patch_px=PATCH_PX, classes=("other", "mitosis"),
+            versions=current_versions(),
         )  # fmt: skip
-        save_model(path, network, card, half=True)
 
     def candidate(self, name: str) -> dict[str, nn.Sequential]:
         """The networks of a pair that may be delivered."""
@@ -369,6 +372,13 @@ class DenseChain(Chain):
             return new
         old = self.candidate(OLD)
         return {each: _mean_of(new[each], old[each]) for each in (FIRST, SECOND)}
+
+    def searchers(self, name: str) -> list[nn.Module]:
+        """The networks of such a pair as they search: on a CPU by ONNX Runtime where it is installed."""
+        pair = self.candidate(name)
+        if self.torch_device.type == "cpu" and find_spec("onnxruntime"):
+            return [GraphNetwork(one.eval(), self._plain_card(each, each)) for each, one in pair.items()]
+        return [_on(one, self.torch_device).eval() for one in pair.values()]
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -382,7 +392,7 @@ class DenseChain(Chain):
         images, folder = self.left_out, self.workspace / FOUND
         folder.mkdir(parents=True, exist_ok=True)
         for number, name in enumerate(self.candidates):
-            pair = [_on(one, self.torch_device).eval() for one in self.candidate(name).values()]
+            pair = self.searchers(name)
             found: dict[str, Floats] = {}
             for index, (first, second) in all_maps(pair, images, self.torch_device):
                 answers = partial(final_logits, pair, images[index].pixels, self.torch_device)

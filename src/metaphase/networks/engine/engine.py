@@ -51,6 +51,7 @@ from metaphase.networks.engine.second import (
     asked,
     re_check,
     refuse_components,
+    view_logits,
 )
 from metaphase.networks.engine.settings import (
     Calibration,
@@ -258,6 +259,10 @@ class Engine:
         check_finite(logits)
         found: Floats32 = logits[:count].float().cpu().numpy()
         return found
+
+    def final_logits(self, squares: RGB) -> Floats32:
+        """Final answers (n,) about squares (n, side, side, 3), by views of them."""
+        return view_logits(squares, self.window_logits)
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from metaphase.networks.engine.second import (
     cut,
     re_check,
     refuse_components,
+    view_logits,
 )
 from metaphase.networks.engine.settings import (
     Calibration,
@@ -58,7 +59,9 @@ LONGEST_S = 600.0
 """A tile takes seconds; a graph that takes longer than this is given up."""
 MOST_BYTES = 2 << 30
 """Memory for the features of tiles; ours need a fifth."""
-QUICK_WORDS = "8 bits, then float32 at the positions found (ONNX Runtime)"
+QUICK_WORDS = "8 bits, and float32 near thresholds (ONNX Runtime)"
+NEAR_POINT = 0.06
+"""Final answers in 8 bits that are nearer to a threshold than this are given again in float32."""
 TRIED_SIGMA, TRIED_TIMES = 1.75, 3.0
 """Smoothing of the comparison at the start, and how much larger than stated an error in it may be: it is on
 what only looks like tissue."""
@@ -170,10 +173,10 @@ def _runtime() -> Any:
     return onnxruntime
 
 
-def run_all(graph: bytes, outputs: Sequence[str], pictures: Iterable[RGB]) -> Iterator[list[Floats32]]:
-    """Outputs of a graph of our own for each of some pictures."""
+def own_graph(graph: bytes, outputs: Sequence[str]) -> Callable[[Pixels], list[Floats32]]:
+    """What gives these outputs of a graph of our own for pixels (n, rows, columns, 3), on the CPU."""
     session = _runtime().InferenceSession(graph, providers=[PROVIDERS["cpu"]])
-    return (session.run(outputs, {PIXELS: picture[None]}) for picture in pictures)
+    return lambda pixels: session.run(outputs, {PIXELS: pixels})  # type: ignore[no-any-return]
 
 
 def quick_path(path: Path) -> Path:
@@ -219,9 +222,9 @@ class OnnxEngine:
         self.second: Second[Any] | None = None
         self.answered_from = None if second is None else second.answered_from
         self.quick: tuple[Any, Any] | None = None
-        """Sessions of both networks in 8 bits: the first searches, the second sees single positions."""
+        """Sessions of both networks in 8 bits."""
         if second is not None and not everywhere:
-            self.second = Second(self._session(second.network), second.floor)
+            self.second = replace(second, network=self._session(second.network))
             if self.config.precision != "float32" and self.device == "cpu" and len(networks) == 1:
                 self._make_quick(networks[0], second)
         self.arithmetic = "float32 (ONNX Runtime)" if self.quick is None else QUICK_WORDS
@@ -236,6 +239,9 @@ class OnnxEngine:
         forms = first.quick, second.network.quick
         if forms[0] is None or forms[1] is None:
             _log.info("%s has no form in 8 bits: it searches in float32", first.path.stem)
+            return
+        if second.answered_from is None:
+            _log.info("%s gives no final answers: it searches in float32", first.path.stem)
             return
         both = [self._session(replace(first, data=each.data)) for each in forms if each is not None]
         picture = tissue_like(TRIED_PX)[None]
@@ -308,6 +314,21 @@ class OnnxEngine:
             logits = mean_logit([logits, computed(self.second.network, windows)])
         return logits
 
+    def final_logits(self, squares: Pixels) -> Floats32:
+        """Final answers (n,) about squares (n, side, side, 3), by views of them."""
+        if self.quick is None or self.second is None:
+            return view_logits(squares, self.window_logits)
+        logits = view_logits(squares, self._quick_logits)
+        off = np.subtract.outer(expit(self.calibration(logits)), self.second.points)
+        near = (np.abs(off) < NEAR_POINT).any(axis=1)
+        if near.any():
+            logits[near] = view_logits(squares[near], self.window_logits)
+        return logits
+
+    def _quick_logits(self, windows: Pixels) -> Floats32:
+        """Logits of windows by both networks in 8 bits."""
+        return mean_logit([computed(session, windows) for session in self.quick or ()])
+
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
         """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
         return ((tiles, np.stack(pixels)) for tiles, pixels in batches)
@@ -322,13 +343,6 @@ class OnnxEngine:
     @property
     def _searching(self) -> list[Any]:
         return self._sessions if self.quick is None else [self.quick[0]]
-
-    def around(self, tiles: Pixels, windows: Windows) -> Floats32:
-        """Logits (n, outputs, outputs) of the first network in windows, its cells those of the tiles."""
-        even = replace(windows, corner=windows.corner // 2 * 2, outputs=windows.outputs + 1)
-        found = _in_windows(self._sessions[0], tiles, even)
-        own = Windows(np.arange(len(found)), windows.corner % 2, windows.outputs)
-        return cut(found, own, 1, windows.outputs)
 
 
 @dataclass(frozen=True)
@@ -349,8 +363,7 @@ class OnnxBatch:
         floor, before = asked(self.engine.answered_from, self.config, calibration)
         if second is not None:
             first = collect(own, is_peak(own, second.floor))
-            quick = None if self.engine.quick is None else self._quick_answers
-            peaks = re_check(first, self._answers, self.sigma, floor, before, quick)
+            peaks = re_check(first, self._answers, self.sigma, floor, before)
         else:
             logits = before(own)
             peak = (is_peak if maxima else reaches)(logits, floor)
@@ -371,20 +384,11 @@ class OnnxBatch:
         return smoothed(raw[:, inner, inner], self.sigma)
 
     def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around positions, in float32."""
+        """Logits of both networks around positions."""
         engine = self.engine
         assert engine.second is not None
-        if engine.quick is None:
-            first = cut(self.raw, windows, 1, windows.outputs)
-        else:
-            first = engine.around(self.pixels, windows)
-        return first, _in_windows(engine.second.network, self.pixels, windows)
-
-    def _quick_answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
-        """Logits of both networks around positions, in 8 bits."""
-        assert self.engine.quick is not None
-        second = _in_windows(self.engine.quick[1], self.pixels, windows)
-        return cut(self.raw, windows, 1, windows.outputs), second
+        second = engine.second.network if engine.quick is None else engine.quick[1]
+        return cut(self.raw, windows, 1, windows.outputs), _in_windows(second, self.pixels, windows)
 
 
 def _in_windows(session: Any, tiles: Pixels, windows: Windows) -> Floats32:

@@ -87,17 +87,16 @@ def re_check(
     sigma: float,
     floor: float,
     calibration: Calibration,
-    quick: Answers | None = None,
 ) -> Peaks:
     """What becomes of the positions that the first network points to, from a probability of `floor` on.
 
     As if both had searched everything, and the mean of their logits counted. The second network first sees
-    each position itself, where `quick` answers do, then what is near where that is promising, and more where
+    each position itself, then what is near where that is promising, and more where
     the answer rises beyond it. Positions are counted in the first network's smoothed maps, which lack
     `MARGIN` and the smoothing's reach.
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
-        alone = calibration(_means(first, quick or answers, 0, sigma))[:, 0, 0]
+        alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
         first = _taken(first, alone >= logit(floor) - LACKING)
     if not len(first.map_index):
         return first

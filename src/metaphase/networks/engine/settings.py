@@ -26,7 +26,7 @@ class EngineConfig:
     """`cpu`, `cuda`, `cuda:1` or `mps`; None is an NVIDIA GPU where there is one."""
     precision: Precision = "auto"
     """`auto`: on a GPU numbers of 16 bits where probabilities stay within about 0.01 of float32, on a CPU a
-    search in 8 bits whose positions are answered in float32; `fast`: also within 0.1 on a GPU;
+    search in 8 bits, and float32 where an answer is near a threshold; `fast`: also within 0.1 on a GPU;
     `float32`: all arithmetic in float32."""
     exhaustive: bool = False
     """Whether a model's re-check sees every position, and not only those that the first points to."""
@@ -116,3 +116,5 @@ class Second(Generic[Network]):
     card: ModelCard | None = None
     answered_from: float | None = None
     """Smoothed mean of both, not calibrated, from which on views give the final answer; None: they do not."""
+    points: tuple[float, ...] = ()
+    """Thresholds of the operating points: what is near one is answered in float32."""

@@ -19,7 +19,7 @@ from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
-from metaphase.networks.engine.second import ANSWER_PX, answered_at_once, view_logits
+from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
 from metaphase.networks.engine.settings import Calibration, PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.tiles import (
@@ -84,8 +84,8 @@ class TileEngine(Protocol):
     def windows_px(self) -> int:
         """Pixels of windows that networks see at once."""
 
-    def window_logits(self, windows: RGB) -> Floats32:
-        """Logits (n, rows, columns) of uint8 windows (n, side, side, 3), by all networks."""
+    def final_logits(self, squares: RGB) -> Floats32:
+        """Final answers (n,) about uint8 squares (n, side, side, 3) around positions, by views of them."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _answered(
     for rows, squares in cut_squares(slide, middles, ANSWER_PX, plan.mpp):
         for first in range(0, len(rows), at_once):
             some = slice(first, first + at_once)
-            logits[rows[some]] = view_logits(squares[some], engine.window_logits)
+            logits[rows[some]] = engine.final_logits(squares[some])
     probability = expit(engine.calibration(logits)).astype(np.float32)
     order = np.argsort(-probability, kind="stable")
     return _taken(replace(points, probability=probability), order[probability[order] >= floor])

@@ -39,8 +39,8 @@ from metaphase.networks.training.windows import ANY, CELL_PX, IGNORE_UM, YES, Vi
 
 EMA, WEIGHT_DECAY, WARM_STEPS = 0.999, 1e-4, 200
 """Of the running mean of weights; of AdamW; steps over which the learning rate rises."""
-SEARCH_ROWS, SEARCHED_PX = 400, 6_000_000
-"""Rows of cells, and pixels, that are searched at once."""
+LEAST_ROWS = 64
+"""Rows of cells that are searched at once, however wide an image: a band shares 96 px with the next."""
 TEACHER_SMOOTH_UM, ERROR_FLOOR, SUPPRESS_UM = 1.0, 0.2, 15.0
 """How far teachers' answers are averaged; from which probability on an error is one, and how far apart."""
 MINE_AT = (0.35, 0.7)
@@ -168,6 +168,11 @@ def dense_logits(network: nn.Module, images: Tensor, numbers: torch.dtype = torc
     return (logits[:, 1] - logits[:, 0])[:, :rows, :columns].float()
 
 
+def searched_px(device: torch.device) -> int:
+    """Pixels that networks search at once: more fill a GPU, and only take memory on a CPU."""
+    return 6_000_000 if device.type == "cuda" else 1_500_000
+
+
 @torch.inference_mode()
 def image_maps(network: nn.Module, pixels: Sequence[RGB], device: torch.device) -> Tensor:
     """Logits (n, cells, cells) of whole images of one size, which are mirrored beyond their edges."""
@@ -181,8 +186,9 @@ def image_maps(network: nn.Module, pixels: Sequence[RGB], device: torch.device) 
     lead = PATCH_PX // 2 - CELL_PX // 2
     images = _as_images(pixels, [(lead, lead + 2 * CELL_PX)] * 2, device)
     parts = []
-    for first in range(0, rows, SEARCH_ROWS):
-        count = min(SEARCH_ROWS, rows - first)
+    at_once = max(LEAST_ROWS, searched_px(device) // (len(pixels) * width * CELL_PX))
+    for first in range(0, rows, at_once):
+        count = min(at_once, rows - first)
         end = (first + count - 1) * CELL_PX + 2 * lead + 1
         band = images[:, :, first * CELL_PX : end, : (columns - 1) * CELL_PX + 2 * lead + 1]
         parts.append(dense_logits(network, band, torch.float16)[:, :count, :columns])
@@ -203,7 +209,7 @@ def all_maps(
     for number, one in enumerate(images):
         by_size.setdefault(one.pixels.shape, []).append(number)
     for size, numbers in by_size.items():
-        at_once = max(1, SEARCHED_PX // (size[0] * size[1]))
+        at_once = max(1, searched_px(device) // (size[0] * size[1]))
         for first in range(0, len(numbers), at_once):
             batch = numbers[first : first + at_once]
             pixels = [images[number].pixels for number in batch]
@@ -257,7 +263,7 @@ def final_logits(pair: Sequence[nn.Module], pixels: RGB, device: torch.device, p
         said = [dense_logits(network, images, torch.float16) for network in pair]
         return torch.stack(said).mean(dim=0).cpu().numpy()
 
-    at_once = answered_at_once(SEARCHED_PX)
+    at_once = answered_at_once(searched_px(device))
     parts = [
         view_logits(squares[some[:, 1], some[:, 0]].transpose(0, 2, 3, 1), window_logits)
         for some in np.split(corners, range(at_once, len(corners), at_once))
