@@ -457,7 +457,6 @@ class DenseChain(Chain):
         f1 = {name: round(each.f1, 4) for name, each in choices.items()}
         before = [parse_card(path.with_suffix(".json")) for path in self.pair]
         cards = self._cards(networks, before) if self.learns else before
-        kept = {} if self.learns else before[0].metrics
         beside = target.with_name(f"{target.stem}-second.safetensors")
         shared = {"versions": current_versions()}
         stated = cards[1].model_copy(update={"name": beside.stem} | shared)
@@ -467,7 +466,7 @@ class DenseChain(Chain):
             "second": SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256,
                                   floor=choice.floor, answered_from=choice.answered_from),
             "atypical": self._atypical(target),
-            "metrics": kept | choice.metrics | {"chosen": chosen, "validation F1": f1},
+            "metrics": choice.metrics | {"chosen": chosen, "validation F1": f1},
         }  # fmt: skip
         save_model(target, networks[FIRST], cards[0].model_copy(update=changes | shared), half=True)
         points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
