@@ -17,6 +17,8 @@ from PIL import Image
 from wsidicom.codec import JpegSettings
 
 from metaphase.base.arrays import Box
+from metaphase.base.errors import SlideError
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError, Slide
 from metaphase.slides.damage import check_jpeg, odd_parts
@@ -137,6 +139,18 @@ def test_tiles_that_share_their_bytes_must_be_blank(tmp_path: Path) -> None:
         assert (slide.read_level(0, Box(128, 128, 128, 128)) == 240).all()
         with pytest.raises(DamagedPixelsError, match="other tiles have the same bytes"):
             slide.read_level(0, Box(128, 0, 128, 128))
+
+
+def test_damage_that_leaves_no_tissue_is_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "slide.tif"
+    tifffile.imwrite(path, tissue(), tile=(128, 128), photometric="rgb", metadata=None)
+    with tifffile.TiffFile(path) as tiff:
+        offset = tiff.pages.first.dataoffsets[0]
+    tile_tag(path, "TileOffsets", dict.fromkeys(range(6), offset))
+    with open_slide(path, mpp=0.25) as slide:
+        slide.flaws = []
+        with pytest.raises(SlideError, match="tiles cannot be decoded: 6"):
+            TissueSource().of(slide)
 
 
 def test_no_tile_begins_in_the_header(tmp_path: Path) -> None:
