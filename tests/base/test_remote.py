@@ -159,4 +159,6 @@ def test_an_answer_that_takes_long_is_waited_for_with_a_word(
             time.sleep(0.01)
         server.lock.release()
         waiting.join()
-    assert caplog.messages == [f"{server.url}/cohort.csv: no answer for 0.01 s; it waits 149.99 s more"]
+    assert caplog.messages == [
+        f"{server.url}/cohort.csv: no answer for 0.01 s; it waits at most 149.99 s more"
+    ]

@@ -17,8 +17,10 @@ from PIL import Image
 from wsidicom.codec import JpegSettings
 
 from metaphase.base.arrays import Box
+from metaphase.base.errors import SlideError
+from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.backends import ArraySlide
-from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError
+from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError, Slide
 from metaphase.slides.damage import check_jpeg, odd_parts
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import plan_tiles, read_tiles
@@ -139,6 +141,18 @@ def test_tiles_that_share_their_bytes_must_be_blank(tmp_path: Path) -> None:
             slide.read_level(0, Box(128, 0, 128, 128))
 
 
+def test_damage_that_leaves_no_tissue_is_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "slide.tif"
+    tifffile.imwrite(path, tissue(), tile=(128, 128), photometric="rgb", metadata=None)
+    with tifffile.TiffFile(path) as tiff:
+        offset = tiff.pages.first.dataoffsets[0]
+    tile_tag(path, "TileOffsets", dict.fromkeys(range(6), offset))
+    with open_slide(path, mpp=0.25) as slide:
+        slide.flaws = []
+        with pytest.raises(SlideError, match="tiles cannot be decoded: 6"):
+            TissueSource().of(slide)
+
+
 def test_no_tile_begins_in_the_header(tmp_path: Path) -> None:
     path = write_tiff(tmp_path / "slide.tif", tissue(), tile=(128, 128))
     tile_tag(path, "TileOffsets", {1: 0})
@@ -166,7 +180,10 @@ def test_damaged_frames_of_dicom_are_noted(tmp_path: Path) -> None:
 
 
 def noted(pixels: Any) -> list[tuple[str, Box]]:
-    slide = ArraySlide(pixels, mpp=0.25)
+    return noted_of(ArraySlide(pixels, mpp=0.25))
+
+
+def noted_of(slide: Slide) -> list[tuple[str, Box]]:
     slide.flaws = []
     for _ in read_tiles(slide, plan_tiles(slide.bounds, 0.25, tile_px=160, halo_px=40)):
         pass
@@ -211,6 +228,13 @@ def test_damaged_pixels_are_odd(kind: str) -> None:
     assert {"zeros": "plain area", "grey": "plain area", "noise": "noise"}.get(kind, "seam") in {
         name for name, _ in found
     }
+
+
+def test_a_tile_without_bytes_is_odd_inside_tissue(tmp_path: Path) -> None:
+    path = write_tiff(tmp_path / "slide.tif", tissue(), tile=(128, 128))
+    tile_tag(path, "TileByteCounts", {1: 0})
+    with open_slide(path) as slide:
+        assert {kind for kind, _ in noted_of(slide)} == {"seam"}
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def waiting(url: str, limit_s: float) -> Iterator[None]:
         if now - _said_s.get(url, -limit_s) >= limit_s:
             _said_s[url] = now
             _log.warning(
-                "%s: no answer for %g s; it waits %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
+                "%s: no answer for %g s; it waits at most %g s more", url, WORD_S, max(0.0, limit_s - WORD_S)
             )
 
     timer = threading.Timer(WORD_S, say)

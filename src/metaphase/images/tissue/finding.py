@@ -41,7 +41,7 @@ from metaphase.images.tissue.background import (
     without_small_holes,
     without_small_objects,
 )
-from metaphase.slides.contract import Slide
+from metaphase.slides.contract import UNDECODABLE, Slide
 from metaphase.slides.damage import check_png
 from metaphase.slides.tiles import MaskGrid, plan_tiles, read_tiles
 
@@ -422,6 +422,13 @@ class TissueSource:
             return whole_slide(slide)
         tissue = _own_mask(self.mask, slide) if self.mask is not None else find_tissue(slide, self.config)
         if tissue.is_empty:
+            damaged = {flaw.box for flaw in slide.flaws or () if flaw.kind == UNDECODABLE}
+            if damaged:
+                raise SlideError(
+                    f"no tissue was found, and tiles cannot be decoded: {len(damaged)}",
+                    path=slide.info.path or slide.name,
+                    next_step="copy or export the slide again",
+                )
             raise SlideError(
                 "no tissue was found",
                 path=slide.info.path or slide.name,
