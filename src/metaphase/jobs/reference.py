@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from metaphase.base.errors import UsageError
-from metaphase.base.files import explained
+from metaphase.base.files import explained, write_bytes
 from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.sharing.batch import (
     BatchWatch,
@@ -62,7 +62,7 @@ from metaphase.labels.reference import (
     read_reference,
     write_reference,
 )
-from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, save_registration_picture
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, draw_registration
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import save_transform
 from metaphase.slides.opening import SlideSource, open_slide
@@ -166,15 +166,20 @@ def build_cohort(
     `points` is a folder or table with the mitoses of each case (see `read_points`). The tables are of all
     cases, those that other processes have built in the workspace among them.
     """
-    config, workspace = config or BuildConfig(), Path(workspace)
-    rows = _read_rows(manifest, workspace)
-    outcomes = run_batch(
-        shard_of({str(row["case"]): row for row in _records(rows)}, shard),
-        lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
-        workspace,
-        watch,
-        pool,
-    ).outcomes
+    settings, workspace, folder = config or BuildConfig(), Path(workspace), Path(manifest).parent
+    rows = read_manifest(manifest)
+    for case in rows["case"]:
+        if case_folder(workspace, case).name == REVIEW:
+            raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
+
+    def build(row: Facts, _show: object) -> CaseResult:
+        case = str(row["case"])
+        if missing := _missing(row):
+            return CaseResult(case, "skipped", missing)
+        return build_case(_pair(row, folder, points), case_folder(workspace, case), source, settings)
+
+    cases = shard_of({str(row["case"]): row for row in _records(rows)}, shard)
+    outcomes = run_batch(cases, build, workspace, watch, pool).outcomes
     built = {
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
         for case, outcome in outcomes.items()
@@ -207,36 +212,14 @@ def _missing(row: Facts) -> str:
     return f"the manifest names no {' and no '.join(missing)} slide" if missing else ""
 
 
-def _read_rows(manifest: str | Path, workspace: Path) -> pd.DataFrame:
-    """The manifest, once its cases can name folders."""
-    rows = read_manifest(manifest)
-    for case in rows["case"]:
-        if case_folder(workspace, case).name == REVIEW:
-            raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
-    return rows
-
-
-def _build_row(
-    row: Facts,
-    folder: Path,
-    workspace: Path,
-    source: PointSource,
-    config: BuildConfig,
-    points: str | Path | None,
-) -> CaseResult:
-    case = str(row["case"])
-    target = case_folder(workspace, case)
-    if missing := _missing(row):
-        return CaseResult(case, "skipped", missing)
-    return build_case(_pair(row, folder, points), target, source, config)
-
-
 def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfig) -> CaseResult:
     """The reference standard of one pair, into its folder; what an earlier run finished is kept."""
     with explained(folder / NOTE):
         (folder / NOTE).unlink(missing_ok=True)
     found = source(pair, folder, config)
-    record = _placed_from(pair, found, config)
+    names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
+    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
+    record = PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
     there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
     again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
     if again:
@@ -263,7 +246,7 @@ def _register(
         facts = {"verdict": verdict, "he_mpp": he.mpp}
         with record.noted(folder / PLACED, facts, note=folder / PLACED_NOTE):
             save_transform(folder / TRANSFORM, registration.transform, verdict=verdict)
-            save_registration_picture(folder / PICTURE, registration, placement.points)
+            write_bytes(folder / PICTURE, draw_registration(registration, placement.points))
             write_table(folder / PLACED, placement.table)
 
 
@@ -396,12 +379,6 @@ def _pair(row: Facts, folder: Path, points: str | Path | None) -> Pair:
 
 def _records(table: pd.DataFrame) -> list[Facts]:
     return cast("list[Facts]", table.to_dict("records"))
-
-
-def _placed_from(pair: Pair, found: DetectionSet, config: BuildConfig) -> PointsPlaced:
-    names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
-    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
-    return PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
 
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:

@@ -35,7 +35,6 @@ from metaphase.labels.reference import (
     read_decisions,
     read_reference,
     rows_of,
-    write_decisions,
 )
 
 # ---- what there is to review ----
@@ -93,7 +92,8 @@ def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | 
     project = _updated(workspace / REVIEW, table, pairs)
     shown = table[table["case"].isin(cases)] if cases else table
     shown = shown.iloc[np.argsort(sureness(shown), kind="stable")[:most]].reset_index(drop=True)
-    return Review(workspace, shown.assign(number=_numbers(project, shown)), pairs, project)
+    numbers = [project.by_name[name].number for name in shown["item"]]
+    return Review(workspace, shown.assign(number=numbers), pairs, project)
 
 
 def sureness(table: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -110,10 +110,6 @@ def rows_in(table: pd.DataFrame) -> list[Row]:
 def item_name(row: Row) -> str:
     """How a point is called; positions to a tenth of a pixel."""
     return " ".join([str(row["case"]), *(f"{row[name]:.1f}" for name in PLACES)])
-
-
-def _numbers(project: Project, table: pd.DataFrame) -> list[int]:
-    return [project.by_name[name].number for name in table["item"]]
 
 
 def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Project:
@@ -158,7 +154,7 @@ def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None
     positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
     found = pd.DataFrame(given, columns=["item", "decision", "observer", "time"]).join(positions, on="item")
     decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
-    write_decisions(workspace / DECISIONS, decisions)
+    write_table(workspace / DECISIONS, decisions)
     return decisions
 
 
@@ -172,15 +168,10 @@ def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
             next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
         )
     items = review.table["item"].to_numpy(object)[rows]
-    names = ("observer", "decision", "time")
+    entries = []
+    for item, row in zip(items, decisions[["observer", "decision", "time"]].to_numpy(object), strict=True):
+        observer, decision, time = map(str, row)
+        identity = uuid5(NAMESPACE_URL, "\0".join((str(item), observer, decision, time)))  # written once
+        entries.append(Entry(observer, str(item), decision, time=time, uuid=str(identity)))
     with AnswerStore(review.project) as store:
-        store.record_many(
-            _entry(str(item), *map(str, row))
-            for item, row in zip(items, decisions[list(names)].to_numpy(object), strict=True)
-        )
-
-
-def _entry(item: str, observer: str, decision: str, time: str) -> Entry:
-    """The same decision has the same identity, so that it is written once."""
-    identity = uuid5(NAMESPACE_URL, "\0".join((item, observer, decision, time)))
-    return Entry(observer, item, decision, time=time, uuid=str(identity))
+        store.record_many(entries)

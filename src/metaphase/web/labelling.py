@@ -167,7 +167,7 @@ class ReviewCrops(Crops):
 
     def _matrix(self, case: str) -> npt.NDArray[np.float64]:
         transform: Transform = self._transform(self._review.workspace / Path(case) / TRANSFORM)
-        return transform.matrix
+        return transform.similarity.matrix
 
 
 def turned_crop(

@@ -183,11 +183,23 @@ def judge(
     ):
         failures, warnings = [*more_failures, *failures], [*more_warnings, *warnings]
     status: Status = "failed" if failures else "doubtful" if warnings else "reliable"
-    numbers = _numbers(evidence, steady)
-    if not evidence.convincing:
-        return Verdict(status, (*failures, *warnings), (), numbers)
-    numbers = {**_geometry(pair, similarity), **numbers}
-    return Verdict(status, (*failures, *warnings), _notes(similarity), numbers)
+    numbers: dict[str, float] = {
+        "tiles": evidence.tiles,
+        "tiles_agreeing": evidence.agreeing,
+        "tiles_clear": evidence.clear,
+        **({"error_95_um": evidence.error_um} if evidence.clear else {}),
+        "p_by_chance": evidence.p_value,
+        "median_peak": evidence.median_peak,
+        "median_peak_at_wrong_places": evidence.null_peak,
+        "peak_separation": evidence.separation,
+        "controls_agreeing": steady,
+    }
+    notes: tuple[str, ...] = ()
+    if evidence.convincing:
+        numbers = {**_geometry(pair, similarity), **numbers}
+        degrees = numbers["rotation_deg"]
+        notes = (f"the slides are turned by {degrees:.0f} degrees",) if abs(degrees) > LARGE_TURN_DEG else ()
+    return Verdict(status, (*failures, *warnings), notes, numbers)
 
 
 def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[str]]:
@@ -258,11 +270,6 @@ def _about_geometry(
     return ([said], []) if error > HUGE_SCALE_ERROR else ([], [said])
 
 
-def _notes(similarity: Similarity) -> tuple[str, ...]:
-    degrees = math.degrees(similarity.rotation_rad)
-    return (f"the slides are turned by {degrees:.0f} degrees",) if abs(degrees) > LARGE_TURN_DEG else ()
-
-
 def _geometry(pair: SlidePair, similarity: Similarity) -> dict[str, float]:
     """The shift in the middle of the PHH3 slide, the rotation and the scale."""
     centre = np.array([pair.phh3.size_um]) / 2
@@ -272,20 +279,6 @@ def _geometry(pair: SlidePair, similarity: Similarity) -> dict[str, float]:
         "shift_y_um": float(shift[1]),
         "rotation_deg": math.degrees(similarity.rotation_rad),
         "scale": similarity.scale,
-    }
-
-
-def _numbers(evidence: Evidence, steady: float) -> dict[str, float]:
-    return {
-        "tiles": evidence.tiles,
-        "tiles_agreeing": evidence.agreeing,
-        "tiles_clear": evidence.clear,
-        **({"error_95_um": evidence.error_um} if evidence.clear else {}),
-        "p_by_chance": evidence.p_value,
-        "median_peak": evidence.median_peak,
-        "median_peak_at_wrong_places": evidence.null_peak,
-        "peak_separation": evidence.separation,
-        "controls_agreeing": steady,
     }
 
 

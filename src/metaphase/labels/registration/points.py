@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -22,65 +20,37 @@ LARGEST = 10.0
 """Deviations and spreads beyond this are all the same."""
 MEASURED_WEIGHTS = (4.582, 1.405, -2.093, -0.409)
 CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
-"""Logistic weights of the features below (`recipes/calibration/registration_confidence.py` at fe38706)."""
+"""Logistic weights, the constant first (`recipes/calibration/registration_confidence.py` at fe38706)."""
 
 
-def measured_features(ratio: Floats, deviation_um: Floats, spread_um: Floats) -> Floats:
-    """(n, 4): 1, log of the peak ratio, deviation from the neighbours, their spread in um.
+def measured_confidence(
+    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: npt.NDArray[np.int64]
+) -> Floats:
+    """Of points that their own tiles decided; without neighbours half of it, since nothing confirms it.
 
     The deviation is in um where the neighbours agree to 1 um or better, and in their spreads elsewhere.
     Strength adds nothing to the ratio, so it is left out.
     """
     spread = np.where(np.isfinite(spread_um), spread_um, 0)
     deviation = np.minimum(deviation_um / np.maximum(spread, 1), LARGEST)
-    return np.stack([np.ones_like(ratio), np.log(ratio), deviation, np.minimum(spread, LARGEST)], axis=1)
-
-
-def consensus_features(spread_um: Floats, distance_um: Floats) -> Floats:
-    """(n, 3): 1, spread of the neighbours in um, distance of the farthest in mm."""
-    far = np.minimum(distance_um, FARTHEST_UM) / 1000
-    return np.stack([np.ones_like(far), np.minimum(spread_um, LARGEST), far], axis=1)
-
-
-def measured_confidence(
-    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: npt.NDArray[np.int64]
-) -> Floats:
-    """Of points that their own tiles decided; without neighbours half of it, since nothing confirms it."""
-    chance = _logistic(measured_features(ratio, deviation_um, spread_um), MEASURED_WEIGHTS)
+    chance = _logistic(MEASURED_WEIGHTS, np.log(ratio), deviation, np.minimum(spread, LARGEST))
     return np.where(neighbours > 0, chance, chance / 2)
 
 
 def consensus_confidence(spread_um: Floats, distance_um: Floats) -> Floats:
-    """Of points that take the shift of their neighbours."""
-    return _logistic(consensus_features(spread_um, distance_um), CONSENSUS_WEIGHTS)
+    """Of points that take the shift of their neighbours, the farthest of which is at that distance."""
+    far_mm = np.minimum(distance_um, FARTHEST_UM) / 1000
+    return _logistic(CONSENSUS_WEIGHTS, np.minimum(spread_um, LARGEST), far_mm)
 
 
-def _logistic(features: Floats, weights: tuple[float, ...]) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-features @ np.array(weights))), np.float64)
+def _logistic(weights: tuple[float, ...], *features: Floats) -> Floats:
+    known = np.stack([np.ones_like(features[0]), *features], axis=1)
+    return np.asarray(1 / (1 + np.exp(-known @ np.array(weights))), np.float64)
 
 
 # ---- each point by itself ----
 
 MEASURED, CONSENSUS, REJECTED = "measured", "consensus", "rejected"
-COLUMNS = (
-    "x_phh3",
-    "y_phh3",
-    "x_he",
-    "y_he",
-    "method",
-    "confidence",
-    "accepted",
-    "reason",
-    "shift_x_um",
-    "shift_y_um",
-    "peak",
-    "peak_ratio",
-    "strength",
-    "deviation_um",
-    "neighbours",
-    "neighbour_spread_um",
-    "neighbour_distance_um",
-)
 MIN_NEIGHBOURS = 3
 SCATTER = 3.0
 """A shift contradicts its neighbours when it is this many of their own spreads away from them."""
@@ -102,14 +72,37 @@ def register_points(registration: Registration, points: npt.ArrayLike) -> pd.Dat
     strength = registration.null.strength(found.heights)
     nearby = _neighbourhood(registration, found, comparable & (strength >= MIN_STRENGTH))
     deviation = np.linalg.norm(found.shifts - nearby.shifts, axis=1)
-    chosen = _decide(registration, state, strength, deviation, nearby)
-    return _table(registration, found, nearby, strength, deviation, chosen)
-
-
-@dataclass(frozen=True)
-class _Decision:
-    method: npt.NDArray[np.object_]
-    reason: npt.NDArray[np.object_]
+    method, reason = _decide(registration, state, strength, deviation, nearby)
+    transform, scale = registration.transform, registration.shape.mpp / registration.config.mpp
+    is_own, is_lent, accepted = method == MEASURED, method == CONSENSUS, method != REJECTED
+    shift = np.where(is_own[:, None], found.shifts, np.where(is_lent[:, None], nearby.shifts, 0.0))
+    there = transform.apply(found.positions + shift) / transform.he_mpp
+    there[~accepted] = np.nan
+    confidence, spread = np.zeros(len(found)), nearby.spreads / scale
+    confidence[is_own] = measured_confidence(found.ratios, deviation / scale, spread, nearby.counts)[is_own]
+    confidence[is_lent] = consensus_confidence(spread, nearby.distances / scale)[is_lent]
+    here = found.positions / transform.phh3_mpp
+    return pd.DataFrame(
+        {
+            "x_phh3": here[:, 0],
+            "y_phh3": here[:, 1],
+            "x_he": there[:, 0],
+            "y_he": there[:, 1],
+            "method": method,
+            "confidence": confidence,
+            "accepted": accepted,
+            "reason": reason,
+            "shift_x_um": shift[:, 0],
+            "shift_y_um": shift[:, 1],
+            "peak": found.heights,
+            "peak_ratio": found.ratios,
+            "strength": strength,
+            "deviation_um": deviation,
+            "neighbours": nearby.counts,
+            "neighbour_spread_um": nearby.spreads,
+            "neighbour_distance_um": nearby.distances,
+        }
+    )
 
 
 def _state(registration: Registration, positions: Points) -> npt.NDArray[np.object_]:
@@ -165,8 +158,8 @@ def _decide(
     strength: npt.NDArray[np.float64],
     deviation: npt.NDArray[np.float64],
     nearby: Consensus,
-) -> _Decision:
-    """Own shift where it is strong and agrees; else the neighbours', where they agree; else nothing."""
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    """Own shift where it is strong and agrees; else the neighbours', where they agree; else none; and why."""
     config, mpp = registration.config, registration.shape.mpp
     tolerance = config.tolerance_px * mpp
     scatter = np.where(np.isfinite(nearby.spreads), nearby.spreads, 0)
@@ -186,31 +179,4 @@ def _decide(
     lost = comparable & ~own & ~lent
     reason[lost] = np.array([f"{text}, and these do not agree" for text in reason[lost]], object)
     reason[~comparable] = state[~comparable]
-    return _Decision(method, reason)
-
-
-def _table(
-    registration: Registration,
-    found: Shifts,
-    nearby: Consensus,
-    strength: npt.NDArray[np.float64],
-    deviation: npt.NDArray[np.float64],
-    chosen: _Decision,
-) -> pd.DataFrame:
-    transform = registration.transform
-    is_own, is_lent = chosen.method == MEASURED, chosen.method == CONSENSUS
-    shift = np.where(is_own[:, None], found.shifts, np.where(is_lent[:, None], nearby.shifts, 0.0))
-    there = transform.apply(found.positions + shift) / transform.he_mpp
-    scale = registration.shape.mpp / registration.config.mpp
-    confidence = np.zeros(len(found))
-    spread = nearby.spreads / scale
-    confidence[is_own] = measured_confidence(found.ratios, deviation / scale, spread, nearby.counts)[is_own]
-    confidence[is_lent] = consensus_confidence(spread, nearby.distances / scale)[is_lent]
-    there[chosen.method == REJECTED] = np.nan
-    here = found.positions / transform.phh3_mpp
-    values = (
-        *(here[:, 0], here[:, 1], there[:, 0], there[:, 1], chosen.method, confidence),
-        *(chosen.method != REJECTED, chosen.reason, shift[:, 0], shift[:, 1], found.heights, found.ratios),
-        *(strength, deviation, nearby.counts, nearby.spreads, nearby.distances),
-    )
-    return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
+    return method, reason
