@@ -43,13 +43,7 @@ def detect(
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
     manifest: console.Manifest = None,
     split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--model",
-            help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
-        ),
-    ] = None,
+    model: console.Models = None,
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -89,13 +83,11 @@ def detect(
     allow_damage: Annotated[
         bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
     ] = False,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-    ] = False,
+    exhaustive: console.Exhaustive = False,
     device: console.Device = None,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
+    batch: console.TilesAtOnce = None,
+    precision: console.Precision = "auto",
     shard: console.Shard = "",
     workers: console.Workers = 0,
     scheduler: console.Scheduler = "",
@@ -160,12 +152,7 @@ def detect(
     if unknown and len(unknown) == len(chosen) and not allow_failed:
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
-    engine = EngineConfig(
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        exhaustive=exhaustive,
-        batch=batch,
-    )
+    engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:

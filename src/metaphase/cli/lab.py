@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.sharing.batch import brief_time
-from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
+from metaphase.cli.console import (
+    Device,
+    Json,
+    plain_table,
+    print_json,
+    progress_bar,
+    say,
+    stderr,
+    stdout,
+    tell,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -55,14 +65,12 @@ def status(context: typer.Context, root: LabOption = None, as_json: Json = False
         ]
         print_json({"steps": rows, "next": command})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("step", "status", "time", "what"):
-        table.add_column(heading, justify="right" if heading == "time" else "left")
+    table = plain_table("step", "status", "time", "what", right=("time",))
     for one in standing:
-        colour = COLOURS.get(one.status, "dim")
-        table.add_row(
-            one.step.name, f"[{colour}]{one.status}[/]", _time(one.seconds, one.status), escape(one.what)
-        )
+        colour, took = COLOURS.get(one.status, "dim"), ""
+        if one.seconds is not None:
+            took = ("" if one.status == "done" else "~") + brief_time(one.seconds)
+        table.add_row(one.step.name, f"[{colour}]{one.status}[/]", took, escape(one.what))
     stdout.print(table)
     if not command:
         _tell_end(found)
@@ -109,8 +117,7 @@ def init(
             ask=ask if sys.stdin.isatty() else None,
             report=_reporter(bar),
         )
-    for note in begun.notes:
-        warn(note)
+    warn(*begun.notes)
     splits = begun.manifest["split"].value_counts()
     shares = ", ".join(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
@@ -147,7 +154,7 @@ def next_(
             with progress_bar("%") as bar:
                 show = _shower(bar)
                 measure_machine(found, tell)
-                asked = go_on(found, say=_tell_step, watch=show).asked
+                asked = go_on(found, say=_tell_step, watch=show)
             if asked is None:
                 _tell_end(found)
                 tell(f"Page: {found.page}")
@@ -249,11 +256,6 @@ def _tell_end(found: LabFolder) -> None:
     from metaphase.jobs.lab.running import last_words
 
     lines, warnings = last_words(found)
-    for warning in warnings:
-        warn(str(warning))
+    warn(*warnings)
     for line in lines:
         say(line)
-
-
-def _time(seconds: float | None, status: str) -> str:
-    return "" if seconds is None else ("" if status == "done" else "~") + brief_time(seconds)

@@ -13,7 +13,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
-from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
+from metaphase.cli.console import (
+    Device,
+    Json,
+    plain_table,
+    print_json,
+    progress_bar,
+    say,
+    stderr,
+    stdout,
+    tell,
+    warn,
+)
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -53,9 +64,7 @@ def run(
         typer.Option(help="Reviewed results, or a calibration: what people answered is learnt (dense)."),
     ] = None,
     seed: Seed = 0,
-    status: Annotated[
-        bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
-    ] = False,
+    status: Status = False,
     at_once: AtOnce = 1,
     as_json: Json = False,
 ) -> None:
@@ -122,7 +131,8 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
                     tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
                 if state.status == "done" and state.stage.name not in printed:
                     printed.add(state.stage.name)
-                    stderr.print(f"[dim]{number}/{len(states)}[/] {_line(state)}")
+                    took = f"{state.stage.name}  {state.seconds or 0:.1f} s  [dim]{escape(_facts(state))}[/]"
+                    stderr.print(f"[dim]{number}/{len(states)}[/] {took}")
 
         try:
             return work(report, watch)
@@ -131,19 +141,14 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
             raise
 
 
-def _line(state: StageState) -> str:
-    return f"{state.stage.name}  {state.seconds or 0:.1f} s  [dim]{escape(_facts(state))}[/]"
-
-
 def _facts(state: StageState) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in state.facts.items())
+    said = {name: f"{value:,}" if isinstance(value, int) else value for name, value in state.facts.items()}
+    return ", ".join(f"{name} {value}" for name, value in said.items())
 
 
 def stage_table(states: States, *, explained: bool = False) -> Table:
     """Every stage with its status and time, and what it made or, `explained`, why it has to be done."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("stage", "status", "seconds", "what"):
-        table.add_column(heading, justify="right" if heading == "seconds" else "left")
+    table = plain_table("stage", "status", "seconds", "what", right=("seconds",))
     for state in states:
         colour = COLOURS.get(state.status, "green")
         seconds = "" if state.seconds is None else f"{state.seconds:.1f}"
@@ -159,10 +164,6 @@ def plain(state: StageState) -> dict[str, Any]:
     facts = {"stage": state.stage.name, "status": state.status, "seconds": state.seconds}
     facts["reason"] = state.reason
     return facts | {"reads": state.stage.reads, "writes": state.stage.writes, "facts": state.facts}
-
-
-def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # ---- `metaphase experiments`: experiments 1 to 7 of the paper, and what each part contributes ----
@@ -211,19 +212,13 @@ def experiments(
         return
     stdout.print(stage_table(states, explained=status))
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
-        stdout.print(_table(headings, rows))
+        table = plain_table(*headings)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        stdout.print(table)
     for warning in summary.warnings:
         say(f"warning: {warning}")
     say(f"results {job.results}")
-
-
-def _table(headings: list[str], rows: list[list[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
 
 
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
@@ -237,7 +232,7 @@ configs = typer.Typer(
 @configs.command("list")
 def list_configs() -> None:
     """List them, with what each is for."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     for name, path in config_files().items():
         table.add_row(name, escape(config_line(path)))
     stdout.print(table)

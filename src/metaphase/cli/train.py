@@ -11,9 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
-from metaphase.cli.console import Device, Folder, Json, Mpp, print_json, progress_bar, say, stdout
+from metaphase.cli.console import (
+    Device,
+    Exhaustive,
+    Folder,
+    Json,
+    Models,
+    Mpp,
+    Precision,
+    TilesAtOnce,
+    plain_table,
+    print_json,
+    progress_bar,
+    say,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
@@ -80,7 +93,7 @@ def model_info(
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
         table.add_row(f"[dim]{name}[/]", escape(value))
     stdout.print(table)
@@ -110,8 +123,7 @@ def model_package(
         print_json(written.model_dump(mode="json"))
         return
     path = output.with_suffix(".safetensors")
-    size_mb = path.stat().st_size / 1e6
-    say(f"{written.name}: {path}, {size_mb:.1f} MB")
+    say(f"{written.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 @model.command("export")
@@ -133,8 +145,7 @@ def model_export(
         print_json(card.model_dump(mode="json"))
         return
     path = output.with_suffix(".onnx")
-    size_mb = path.stat().st_size / 1e6
-    say(f"{card.name}: {path}, {size_mb:.1f} MB")
+    say(f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _point(point: OperatingPoint) -> str:
@@ -177,19 +188,12 @@ def bench(
     slide: Annotated[
         Path | None, typer.Argument(help="Measure on this slide; by default on simulated JPEG tiles.")
     ] = None,
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
-        ),
-    ] = None,
+    model: Models = None,
     device: Device = None,
     mpp: Mpp = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-    ] = False,
-    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
+    precision: Precision = "auto",
+    exhaustive: Exhaustive = False,
+    batch: TilesAtOnce = None,
     areas_mm2: Annotated[
         list[float] | None, typer.Option("--area", min=0, help="Areas to give the time for, in mm2.")
     ] = None,
@@ -201,12 +205,7 @@ def bench(
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
-    config = EngineConfig(
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        exhaustive=exhaustive,
-        batch=batch,
-    )
+    config = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
     with progress_bar() as bar:
@@ -222,9 +221,7 @@ def bench(
         facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
         print_json(asdict(rates) | facts | {"minutes": minutes})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "mm2/s", "s/mm2"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = plain_table("", "mm2/s", "s/mm2", right=("mm2/s", "s/mm2"))
     steps = {
         "decoding": rates.decode_mm2_per_s,
         "detector": rates.detector_mm2_per_s,
@@ -236,8 +233,4 @@ def bench(
     stdout.print(table)
     say(f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.")
     for area, value in minutes.items():
-        say(f"{area} mm2 of tissue: {_spoken(value)}")
-
-
-def _spoken(minutes: float) -> str:
-    return f"{60 * minutes:.0f} s" if minutes < 2 else f"{minutes:.0f} minutes"
+        say(f"{area} mm2 of tissue: " + (f"{60 * value:.0f} s" if value < 2 else f"{value:.0f} minutes"))

@@ -14,8 +14,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from itertools import product
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -57,7 +57,12 @@ class TileJournal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             there = self.path.exists() and check_plain(self.path, OutputError) and not fresh
             content = read_bytes(self.path, OutputError) if there else b""
-            end = self._recover(content, header)
+            end = len(header) if content.startswith(header) else 0
+            for tile, points, after in _records(content, end) if end else ():
+                self.finished[tile] = points
+                if tile == _FLAWS:
+                    self._take_flaws()
+                end = after
             self._file: BinaryIO = self.path.open("r+b" if end else "wb")
             self._file.seek(end)
             self._file.truncate()
@@ -99,24 +104,10 @@ class TileJournal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
-
-    def _recover(self, content: bytes, header: bytes) -> int:
-        """Fill `finished` from the sound records of this job; returns where the next record goes."""
-        if not content.startswith(header):
-            return 0
-        end = len(header)
-        for tile, points, after in _records(content, end):
-            self.finished[tile] = points
-            if tile == _FLAWS:
-                self._take_flaws()
-            end = after
-        return end
 
 
 def _records(content: bytes, start: int) -> Iterator[tuple[int, Peaks, int]]:
@@ -175,18 +166,13 @@ class ProbabilityMap:
     def write(self, target: Path) -> None:
         """Write the pyramid. Positions never searched are 0."""
         height, width = self._shape
-        form = PyramidFormat.probabilities(self._mpp)
-        write_pyramid(target, self._tiles(form.tile_px), width, height, form)
+        form, pixels = PyramidFormat.probabilities(self._mpp), self._open("r")
+        corners = product(range(0, height, form.tile_px), range(0, width, form.tile_px))
+        tiles = (np.array(pixels[y : y + form.tile_px, x : x + form.tile_px]) for y, x in corners)
+        write_pyramid(target, tiles, width, height, form)
 
     def _open(self, mode: Any) -> npt.NDArray[np.uint8]:
         return np.memmap(self._path, np.uint8, mode, shape=self._shape)
-
-    def _tiles(self, side: int) -> Iterator[npt.NDArray[np.uint8]]:
-        pixels = self._open("r")
-        height, width = self._shape
-        for y in range(0, height, side):
-            for x in range(0, width, side):
-                yield np.array(pixels[y : y + side, x : x + side])
 
 
 def read_probabilities(path: Path) -> tuple[npt.NDArray[np.uint8], float]:

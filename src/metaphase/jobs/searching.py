@@ -294,14 +294,16 @@ class SplitSearch:
         ready: ReadyDetector | None = None
         tables = {}
         for number, slide in enumerate(slides):
-            show = partial(self._show, report, f"{name} on {slide.name}", number, len(slides))
+            show = partial(_report_slide, report, f"{name} on {slide.name}", number, len(slides))
             show(0, 1)
             path = self.folder / name / f"{slide.name}.parquet"
             made_from = SlideSearched(slide.slide, slide.tissue, networks, self.peaks, config)
             if not made_from.is_done(path):
                 ready = ready or ReadyDetector(load_detector(models), config)
                 with slide.slide.open() as opened, made_from.noted(path):
-                    tiles = self._tiles(opened, self._tissue(slide, opened), ready, made_from.key)
+                    if slide.name not in self.tissues:
+                        self.tissues[slide.name] = slide.tissue.of(opened)
+                    tiles = self._tiles(opened, self.tissues[slide.name], ready, made_from.key)
                     with tiles.found(path.parent, slide.name, None, show) as found:
                         columns = found[["x", "y", "probability"]]
                         write_table(path, columns.astype({"probability": np.float32}))
@@ -315,11 +317,6 @@ class SplitSearch:
         tile_px = even_tile_px(side_px, engine.tile_px, engine.step_px)
         return TileSearch(slide, tissue, engine, mpp, self.peaks, key, tile_px)
 
-    @staticmethod
-    def _show(report: Report, what: str, number: int, total: int, done: float, whole: float) -> None:
-        report(what, number + (done / whole if whole else 0.0), total)
 
-    def _tissue(self, slide: CohortSlide, opened: Slide) -> TissueMask:
-        if slide.name not in self.tissues:
-            self.tissues[slide.name] = slide.tissue.of(opened)
-        return self.tissues[slide.name]
+def _report_slide(report: Report, what: str, number: int, total: int, done: float, whole: float) -> None:
+    report(what, number + (done / whole if whole else 0.0), total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from metaphase.evaluation.operating_points import Bench, bench_of
 from metaphase.images.inspection import slide_quality
 from metaphase.jobs.cohort import cohort_slide
 from metaphase.jobs.searching import SplitSearch
-from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
+from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import (
     Chain,
     RunSource,
@@ -199,9 +199,16 @@ class Experiments:
         chain, config = self.chain, self.chain.config
         data = data_stages(chain)
         names = tuple(task.name for task in members(config))
-        stages = [*data, self._laboratory_stage(), self._test_stage(CNN3)]
-        for task in _in_turns(members(config), baselines(config)):
-            stages += self._trained_and_tested(task, HARD)
+        compared = LaboratoriesCompared(source_of(config, ("train", "test")))
+        laboratories = Stage(
+            "laboratories", "how far the test laboratories are", (), (f"{RESULTS}/{LABORATORIES}",),
+            self._compared, compared, after=("slides",), sealed=True,
+        )  # fmt: skip
+        stages = [*data, laboratories, self._test_stage(CNN3)]
+        for member in members(config):  # tasks that use the same difficult set one after the other
+            others = [task for task in baselines(config) if task.hard_set == member.hard_set]
+            for task in (member, *others):
+                stages += self._trained_and_tested(task, HARD)
         stages.append(self._test_stage(ENSEMBLE, names))
         stages.append(soft_target_stage(chain, names))
         for task in students(config):
@@ -252,15 +259,6 @@ class Experiments:
             "validation F1": round(values["validation_f1"] or 0, 3),
         }
 
-    def _laboratory_stage(self) -> Stage:
-        writes = (f"{RESULTS}/{LABORATORIES}",)
-        about = "how far the test laboratories are"
-        source = source_of(self.chain.config, ("train", "test"))
-        compared = LaboratoriesCompared(source)
-        return Stage(
-            "laboratories", about, (), writes, self._compared, compared, after=("slides",), sealed=True
-        )
-
     def _compared(self, report: Report) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
         cohort = self.chain.cohort
@@ -300,17 +298,3 @@ def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict
         }
         for centre, mean in sorted(means.items())
     }
-
-
-def run_experiments(
-    job: Experiments, *, report: Report = silent, watch: Watch | None = None, at_once: int = 1
-) -> States:
-    """Do what is left; after each stage `watch` may write the table of what there is."""
-    return run_stages(job.stages(), job.chain.workspace, report=report, watch=watch, at_once=at_once)
-
-
-def _in_turns(first: list[Task], second: list[Task]) -> Iterator[Task]:
-    """Tasks that use the same difficult set one after the other."""
-    for task in first:
-        yield task
-        yield from (other for other in second if other.hard_set == task.hard_set)

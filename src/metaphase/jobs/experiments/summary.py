@@ -22,9 +22,8 @@ from metaphase.jobs.experiments.running import (
     Question,
     experiments,
     questions,
-    run_experiments,
 )
-from metaphase.jobs.stages import Report, States, Watch, silent
+from metaphase.jobs.stages import Report, States, Watch, run_stages, silent
 from metaphase.jobs.training.config import RunConfig
 from metaphase.jobs.training.summary import stage_rows
 from metaphase.reports.pages import TextTable
@@ -78,6 +77,11 @@ class Summary:
     slides: int
     mitoses: int
     warnings: ResultWarnings = ()
+
+    @property
+    def where(self) -> str:
+        """What F1 was measured on."""
+        return f"{self.slides} slides with {self.mitoses:,} mitoses of {', '.join(self.held_out)}"
 
 
 ENOUGH_PATCHES = 100_000
@@ -178,10 +182,11 @@ def _mean_f1(scores: BenchCounts) -> float:
 def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
     warnings = [f"**{warning}.**" for warning in summary.warnings]
-    centres = _table(*centre_cells(summary)) if summary.rows else ""
-    contributions = _table(*contribution_cells(summary)) if summary.contributions else ""
-    parts = [*warnings, _main_table(summary), centres, contributions]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    head = f"F1 on {summary.where}; intervals of 95 % by drawing slides."
+    tables = [_table(*main_cells(summary))]
+    tables += [_table(*centre_cells(summary))] if summary.rows else []
+    tables += [_table(*contribution_cells(summary))] if summary.contributions else []
+    return "\n\n".join([*warnings, head, *tables]) + "\n"
 
 
 def main_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
@@ -240,11 +245,6 @@ def contribution_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
-def _main_table(summary: Summary) -> str:
-    where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
-    return f"F1 on {where}; intervals of 95 % by drawing slides.\n\n" + _table(*main_cells(summary))
-
-
 def _table(headings: list[str], rows: list[list[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -295,7 +295,7 @@ def run_and_write(
         if watch is not None:
             watch(states)
 
-    states = run_experiments(job, report=report, watch=keep, at_once=at_once)
+    states = run_stages(job.stages(), job.chain.workspace, report=report, watch=keep, at_once=at_once)
     write_results(job.results, *summarise_job(job, also), states)
     return states
 
@@ -314,20 +314,18 @@ def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
         for row in summary.rows if centres else ():
             values = networks_of(row.experiment.networks, measured)
             curves = counts_of(values, centres).curves().tolist()
-            line = Line(_name(row.experiment), curves, [value["threshold"] for value in values])
+            item = row.experiment
+            name = f"{item.number}: {item.ensemble or item.distilled or item.augment}"
+            line = Line(name, curves, [value["threshold"] for value in values])
             lines.setdefault(title, []).append(line)
     return lines
 
 
-def _name(experiment: Experiment) -> str:
-    detail = experiment.ensemble or experiment.distilled or experiment.augment
-    return f"{experiment.number}: {detail}"
-
-
 def _text_tables(summary: Summary) -> list[TextTable]:
-    where = f"{summary.slides} slides with {summary.mitoses:,} mitoses of {', '.join(summary.held_out)}"
     warnings = "".join(f" Warning: {warning}." for warning in summary.warnings)
-    tables = [TextTable("", *main_cells(summary), f"F1 on {where}; 95 % intervals draw slides.{warnings}")]
+    tables = [
+        TextTable("", *main_cells(summary), f"F1 on {summary.where}; 95 % intervals draw slides.{warnings}")
+    ]
     if summary.rows:
         note = "Mean over seeds, by laboratory of the test slides."
         tables.append(TextTable("", *centre_cells(summary), note))

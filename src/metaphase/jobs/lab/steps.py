@@ -151,7 +151,7 @@ def steps_of(lab: Lab) -> list[Step]:
              shows=(inside(lab, lab.model.with_suffix(".json")),)),
         Step(Stage("results", "reports of the test slides, and how good they are", ("model",),
                    ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried()),
-             seconds=seconds_of(lab, lab.specs, 2 * DETECT_WINDOWS_PER_MM2 * lab.area_mm2("test"))),
+             seconds=seconds_of(lab, lab.specs, 2 * DETECT_WINDOWS_PER_MM2 * lab.areas_mm2["test"])),
         *_calibration(lab),
     ]  # fmt: skip
 
@@ -199,11 +199,11 @@ def _apply(lab: Lab, report: Report) -> Facts:
 def expected_seconds(lab: Lab) -> dict[str, float]:
     """What each stage of the detector's training takes on this machine, roughly."""
     config = lab.run_config
-    asked = SEARCH_WINDOWS_PER_MM2 * lab.area_mm2("train") if lab.chain.pair else 0.0
+    asked = SEARCH_WINDOWS_PER_MM2 * lab.areas_mm2["train"] if lab.chain.pair else 0.0
     windows = {
         "students": config.dense.student_steps * config.training.batch + asked,
-        "search": len(lab.chain.candidates) * SEARCH_WINDOWS_PER_MM2 * lab.area_mm2("validation"),
-        "test": 2 * DETECT_WINDOWS_PER_MM2 * lab.area_mm2("test"),
+        "search": len(lab.chain.candidates) * SEARCH_WINDOWS_PER_MM2 * lab.areas_mm2["validation"],
+        "test": 2 * DETECT_WINDOWS_PER_MM2 * lab.areas_mm2["test"],
     }
     return {name: 2 + seconds_of(lab, lab.specs, count) for name, count in windows.items()}
 

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Box, Floats, Integers, Mask
+from metaphase.base.arrays import Box, Floats, Integers, Mask
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.labels.phh3.survey import (
@@ -367,11 +367,20 @@ def split_fused(
 
 
 def find_cores(whole: Components, plane: SearchPlane, scale: BrownScale, level: int) -> Components:
-    """Components of the darkest pixels of the one component `whole`."""
-    box = _bounds(whole)
+    """Components of the darkest pixels of the one component `whole`.
+
+    Its last pixel tells which of the components in its bounding box it is.
+    """
+    right, bottom, minus_left, minus_top, last = (
+        int(whole.of(name)[0]) for name in ("right", "bottom", "minus_left", "minus_top", "last")
+    )
+    box = Box(-minus_left, -minus_top, right + minus_left, bottom + minus_top)
     rgb = plane.read(box)
     dab = amounts(scale.dab, rgb)
-    own = _own_pixels(dab >= level, whole, box)
+    row, column = divmod(last, ROW_CODE)
+    brown = (dab >= level).view(np.uint8)
+    labels = np.asarray(cv2.connectedComponents(brown, connectivity=8)[1], np.int32)
+    own = labels == labels[row - box.y, column - box.x]
     peak = min(int(whole.of("peak")[0]), round(SATURATED_DAB / UNIT))
     core = own & (dab >= max(level, CORE_SHARE * peak))
     return label_tile(box, core, dab, amounts(scale.haematoxylin, rgb[core])).components
@@ -383,21 +392,6 @@ def _doubtful(components: Components, mpp: float) -> Mask:
     large = components.of("area") * mpp**2 > LARGE_UM2
     irregular = ellipse_filling(components) < REGULAR_FILLING
     return (large | irregular) & (width <= WIDEST_PX) & (height <= WIDEST_PX)
-
-
-def _bounds(whole: Components) -> Box:
-    right, bottom, minus_left, minus_top = (
-        int(whole.of(name)[0]) for name in ("right", "bottom", "minus_left", "minus_top")
-    )
-    return Box(-minus_left, -minus_top, right + minus_left, bottom + minus_top)
-
-
-def _own_pixels(brown: Mask, whole: Components, box: Box) -> Mask:
-    """The pixels of the component itself; its last pixel tells which of the box's components it is."""
-    row, column = divmod(int(whole.of("last")[0]), ROW_CODE)
-    labels = np.asarray(cv2.connectedComponents(brown.view(np.uint8), connectivity=8)[1], np.int32)
-    own: Mask = labels == labels[row - box.y, column - box.x]
-    return own
 
 
 # ---- all brown candidates of a slide, streaming ----
@@ -412,7 +406,7 @@ class BrownCandidates:
     """The candidates of a slide, and what was brown but is none."""
 
     table: pd.DataFrame
-    """One row a candidate, with the columns of `features.COLUMNS`."""
+    """One row a candidate, with the columns of `COLUMNS`."""
     too_small: int
     too_large: int
     too_faint: int
@@ -437,11 +431,13 @@ def find_brown_candidates(
     grid = tissue.grid
     plan = plane.plan(tile_px, grid)
     workers = threads or available_cores()
-    scale = threshold.scale
+    scale = BrownScale.of(threshold.leak)
 
     def label(tile: Tile) -> TileComponents:
-        inside = grid.under(plan, tile.core)
-        return brown_components(tile.core, plane.read(tile.core), inside, scale, threshold.level)
+        rgb = plane.read(tile.core)
+        dab = amounts(scale.dab, rgb)
+        brown = (dab >= threshold.level) & grid.under(plan, tile.core)
+        return label_tile(tile.core, brown, dab, amounts(scale.haematoxylin, rgb[brown]))
 
     stitcher = Stitcher(plan.width, config.area_px(plan.mpp)[0])
     for done, tile in enumerate(ordered_map(label, plan.tiles, threads=workers, ahead=2 * workers), start=1):
@@ -449,28 +445,12 @@ def find_brown_candidates(
         if progress is not None:
             progress(done, len(plan.tiles))
     components = split_fused(stitcher.finish(), plane, scale, threshold.level, config, workers)
-    return select_candidates(components, stitcher.specks, plan, threshold, config)
-
-
-def brown_components(
-    box: Box, rgb: RGB, inside: npt.NDArray[np.bool_], scale: BrownScale, level: int
-) -> TileComponents:
-    """Components of the pixels of a tile that are inside the tissue and at least `level` brown."""
-    dab = amounts(scale.dab, rgb)
-    brown = (dab >= level) & inside
-    return label_tile(box, brown, dab, amounts(scale.haematoxylin, rgb[brown]))
-
-
-def select_candidates(
-    components: Components, specks: int, plan: TilePlan, threshold: BrownThreshold, config: BrownConfig
-) -> BrownCandidates:
-    """Drop what is too large or too faint, join figures in two parts, and measure the rest."""
     small = components.of("area") <= config.area_px(plan.mpp)[1]
     dark = components.of("peak") >= config.peak_factor * threshold.level
     figures, parts = join_figures(components[small & dark], config, plan.mpp)
     return BrownCandidates(
         table=candidate_table(figures, parts, plan),
-        too_small=specks,
+        too_small=stitcher.specks,
         too_large=int(np.sum(~small)),
         too_faint=int(np.sum(small & ~dark)),
     )

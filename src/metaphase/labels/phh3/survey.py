@@ -9,8 +9,8 @@ interpolated: a slide gives the same candidates however it is cut into tiles.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 import cv2
 import numpy as np
@@ -211,18 +211,9 @@ class BrownThreshold:
     """Share of the sampled tissue at or above the threshold."""
 
     @property
-    def scale(self) -> BrownScale:
-        """Tables for this slide."""
-        return BrownScale.of(self.leak)
-
-    @property
     def level(self) -> int:
         """The threshold in units of the scale."""
         return round(self.value / UNIT)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for the record."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -240,7 +231,10 @@ class Survey:
 
 def survey_slide(slide: Slide, config: BrownConfig, threads: int = 2) -> Survey:
     """Find the tissue and estimate the threshold from fields spread over it, the same on every call."""
-    tissue = _with_margin(find_tissue(slide, config.tissue), config.margin_um)
+    found = find_tissue(slide, config.tissue)
+    side = 2 * round(config.margin_um / found.mpp) + 1
+    grown = cv2.dilate(found.mask.astype(np.uint8), np.ones((side, side), np.uint8)) > 0
+    tissue = TissueMask(grown, found.mpp, found.x, found.y, found.scale)
     fields = _read_fields(slide, tissue, config, threads)
     pixels = stained(fields.reshape(-1, 3))
     if len(pixels) < FEWEST_PIXELS:
@@ -277,15 +271,8 @@ def measure_leak(pixels: RGB) -> float:
 
 def stained(pixels: RGB) -> RGB:
     """The pixels of (n, 3) that are not glass."""
-    density = -np.log(np.maximum(np.arange(256), 1) / 255).astype(np.float32)
-    kept: RGB = pixels[density[pixels].mean(axis=1) > STAINED_DENSITY]
+    kept: RGB = pixels[_DENSITY.astype(np.float32)[pixels].mean(axis=1) > STAINED_DENSITY]
     return kept
-
-
-def _with_margin(tissue: TissueMask, margin_um: float) -> TissueMask:
-    side = 2 * round(margin_um / tissue.mpp) + 1
-    grown = cv2.dilate(tissue.mask.astype(np.uint8), np.ones((side, side), np.uint8)) > 0
-    return TissueMask(grown, tissue.mpp, tissue.x, tissue.y, tissue.scale)
 
 
 def _read_fields(slide: Slide, tissue: TissueMask, config: BrownConfig, threads: int) -> RGB:
