@@ -14,16 +14,18 @@ from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
-from metaphase.jobs.experiments.running import (
+from metaphase.jobs.experiments import (
     Experiments,
     baselines,
     colour_table,
     easy_networks,
     experiments,
+    experiments_report,
+    markdown,
     questions,
+    summarise,
     unsoftened,
 )
-from metaphase.jobs.experiments.summary import experiments_report, markdown, summarise
 from metaphase.jobs.stages import run_stages
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students

@@ -47,9 +47,8 @@ from metaphase.jobs.lab.parts import (
     measured_rates,
     say_enough,
 )
-from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.jobs.lab.steps import expected_seconds, steps_of
+from metaphase.jobs.lab.steps import expected_seconds, skipped_rounds, steps_of
 from metaphase.jobs.stages import Facts, Report, Stage, run_stages
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry

@@ -55,7 +55,7 @@ def candidates(
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.base.sharing.workers import dask_workers
     from metaphase.jobs.phh3 import search_cohort
-    from metaphase.labels.phh3.survey import BrownConfig
+    from metaphase.labels.phh3.candidates import BrownConfig
 
     settings = read_settings(BrownConfig, config)
     with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
@@ -309,8 +309,7 @@ def apply(
     as_json: console.Json = False,
 ) -> None:
     """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
-    from metaphase.jobs.reference import finish_cohort
-    from metaphase.jobs.reference_review import collect_decisions
+    from metaphase.jobs.reference import collect_decisions, finish_cohort
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)

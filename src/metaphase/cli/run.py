@@ -187,8 +187,8 @@ def experiments(
     Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
     command again to continue after a stop.
     """
-    from metaphase.jobs.experiments.running import Experiments
-    from metaphase.jobs.experiments.summary import (
+    from metaphase.jobs.experiments import (
+        Experiments,
         brief_cells,
         contribution_cells,
         run_and_write,

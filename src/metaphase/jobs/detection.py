@@ -56,7 +56,6 @@ from metaphase.images.inspection import (
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import OTHERWISE, CohortSlide, write_cohort
 from metaphase.jobs.counting import counted_at
-from metaphase.jobs.journal import read_probabilities
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
@@ -78,7 +77,7 @@ from metaphase.jobs.results import (
     write_summary,
     write_tables,
 )
-from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch
+from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch, read_probabilities
 from metaphase.jobs.slide_review import apply_review
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions

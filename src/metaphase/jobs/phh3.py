@@ -10,9 +10,9 @@ from typing import TypeVar
 from metaphase.base.errors import UsageError
 from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch, shard_of
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
+from metaphase.labels.phh3.candidates import BrownConfig
 from metaphase.labels.phh3.cases import SearchedCase, search_case
 from metaphase.labels.phh3.networks import Classifier, classify_case
-from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.slides.opening import SlideSource
 
 Result = TypeVar("Result")

@@ -14,15 +14,20 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
+from uuid import NAMESPACE_URL, uuid5
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.errors import UsageError
-from metaphase.base.files import explained, write_bytes
+from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.sharing.batch import (
     BatchWatch,
@@ -36,6 +41,7 @@ from metaphase.base.sharing.batch import (
 from metaphase.base.tables import (
     as_text,
     case_folder,
+    named,
     phh3_mpp,
     read_manifest,
     read_table,
@@ -45,10 +51,15 @@ from metaphase.base.tables import (
 from metaphase.detections.files import known_formats, read_detections
 from metaphase.detections.table import DetectionSet
 from metaphase.jobs.stages import Facts
+from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.labels.phh3.candidates import BrownConfig
 from metaphase.labels.phh3.cases import read_mitoses, search_case
-from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
+    ACCEPT,
     DECISION_COLUMNS,
+    PLACES,
+    REJECT,
     Applied,
     PlacedPoints,
     ReferenceConfig,
@@ -60,6 +71,7 @@ from metaphase.labels.reference import (
     place_points,
     read_decisions,
     read_reference,
+    rows_of,
     write_reference,
 )
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, draw_registration
@@ -393,3 +405,143 @@ def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResu
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
     fit = [one.status == "done" for one in results]
     write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
+
+
+# ---- what there is to review, and what people decided ----
+#
+# The project lies in the folder `review` of the workspace, so that decisions are kept and locked as all
+# answers are (`metaphase.web.labelling`). An item is named after its case and its places in both slides: a
+# point that a new registration has moved is a new item, and nobody's decision is carried to a position they
+# have not seen. Items that are no longer in the table stay in the project and are not shown.
+
+Row = dict[str, Any]
+CLOSE_UM = 64.0
+CLEAR_CONTRAST = 2.0
+"""From this contrast on a figure is plain to see in H&E."""
+SETTINGS_OF_REVIEW = Settings(
+    title="Reference standard",
+    question="Is there a mitosis at the mark in H&E?",
+    answers=(
+        Answer(name=ACCEPT, key="m", label="Mitosis", colour="#e2774a"),
+        Answer(name=REJECT, key="n", label="Not a mitosis", colour="#5f97d3"),
+    ),
+    close_um=CLOSE_UM,
+)
+
+
+@dataclass(frozen=True)
+class Review:
+    """The points of a workspace and the project that keeps the decisions about them."""
+
+    workspace: Path
+    table: pd.DataFrame
+    """Points with a position in H&E, the least sure first, with `item` and its `number`."""
+    pairs: Mapping[str, Pair]
+    project: Project
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Row]:
+        """Rows of the table by the number that the browser knows."""
+        return {int(row["number"]): row for row in _records(self.table)}
+
+    @property
+    def order(self) -> list[int]:
+        """Numbers of the points in the order in which they are shown."""
+        return [int(number) for number in self.table["number"]]
+
+
+def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | None = None) -> Review:
+    """Bring the project of a workspace up to date and open it, for all cases or for some.
+
+    With `most`, only so many of the least sure points are shown.
+    """
+    workspace = Path(workspace)
+    pairs = read_pairs(workspace)
+    table = read_reference(workspace)
+    if unknown := sorted(set(cases) - set(pairs)):
+        raise UsageError(f"there is no case {named(unknown)}", path=workspace, next_step="check --case")
+    table = table[table["x"].notna() & table["y"].notna()]
+    table = table.assign(item=[item_name(row) for row in _records(table)])
+    if table.empty:
+        raise ReferenceStandardError("there is no point to review", path=workspace)
+    project = _updated(workspace / REVIEW, table, pairs)
+    shown = table[table["case"].isin(cases)] if cases else table
+    shown = shown.iloc[np.argsort(sureness(shown), kind="stable")[:most]].reset_index(drop=True)
+    numbers = [project.by_name[name].number for name in shown["item"]]
+    return Review(workspace, shown.assign(number=numbers), pairs, project)
+
+
+def sureness(table: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """How sure all agree about each point, from 0 to 1: its place, its PHH3 network, and the eye in H&E."""
+    visible = (table["contrast"].fillna(0) / CLEAR_CONTRAST).clip(0, 1)
+    return (table["confidence"] * table["probability"] * visible).to_numpy(float)
+
+
+def item_name(row: Row) -> str:
+    """How a point is called; positions to a tenth of a pixel."""
+    return " ".join([str(row["case"]), *(f"{row[name]:.1f}" for name in PLACES)])
+
+
+def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Project:
+    """The project with the items of the table; earlier ones stay."""
+    items = table[["item", "case", *PLACES]].round(dict.fromkeys(PLACES, 1))
+    items = items.assign(
+        slide=[str(pairs[case].he) for case in table["case"]],
+        mpp=pd.Series([pairs[case].he_mpp for case in table["case"]], index=table.index, dtype=float),
+    ).drop_duplicates("item")
+    path = folder / ITEMS
+    if path.is_file():
+        old = read_table(path)
+        gone = old[~old["item"].isin(items["item"])]
+        items = pd.concat([items, gone], ignore_index=True) if len(gone) else items
+    write_table(path, items)
+    settings = json.loads(SETTINGS_OF_REVIEW.model_dump_json())
+    write_text(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+    return load_project(folder)
+
+
+# ---- from the review page's answers to the table of decisions that the reference standard takes ----
+
+
+def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None) -> pd.DataFrame:
+    """Write the decisions of all observers to `decisions.csv` of the workspace, and return them.
+
+    Decisions made `elsewhere` (a CSV) are first taken into the review's own database; taking them twice does
+    no harm.
+    """
+    workspace = Path(workspace)
+    if elsewhere is not None:
+        _take(load_review(workspace), read_decisions(elsewhere), elsewhere)
+    folder = workspace / REVIEW
+    if not (folder / ITEMS).is_file():
+        raise UsageError(
+            "nobody has reviewed anything here",
+            path=workspace,
+            next_step="run metaphase reference review, or give --decisions",
+        )
+    with AnswerStore(load_project(folder)) as store:
+        given = [(one.item, one.answer, one.observer, one.time) for one in store.current()]
+    positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
+    found = pd.DataFrame(given, columns=["item", "decision", "observer", "time"]).join(positions, on="item")
+    decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
+    write_table(workspace / DECISIONS, decisions)
+    return decisions
+
+
+def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
+    """Put decisions into the database; those about points that do not exist are an error."""
+    rows = rows_of(review.table, decisions)
+    if (rows < 0).any():
+        raise UsageError(
+            f"row {int((rows < 0).argmax()) + 1} does not match a point of the reference standard",
+            path=source,
+            next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
+        )
+    items = review.table["item"].to_numpy(object)[rows]
+    entries = []
+    for item, row in zip(items, decisions[["observer", "decision", "time"]].to_numpy(object), strict=True):
+        observer, decision, time = map(str, row)
+        identity = uuid5(NAMESPACE_URL, "\0".join((str(item), observer, decision, time)))  # written once
+        entries.append(Entry(observer, str(item), decision, time=time, uuid=str(identity)))
+    with AnswerStore(review.project) as store:
+        store.record_many(entries)

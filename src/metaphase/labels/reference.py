@@ -24,8 +24,7 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
 from metaphase.detections.table import DetectionSet
 from metaphase.labels.registration.outputs import points_geojson
-from metaphase.labels.registration.pair import Registration, register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
 from metaphase.slides.contract import Slide

@@ -11,8 +11,8 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import case_folder
+from metaphase.labels.phh3.candidates import BrownConfig, Phh3Error
 from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, PICTURE, read_candidates, search_case
-from metaphase.labels.phh3.survey import BrownConfig, Phh3Error
 from tests.labels.phh3.slides import BROWN, draw_slide, spread_points, write_slide
 
 CONFIG = BrownConfig(fields=8)

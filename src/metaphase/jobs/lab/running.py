@@ -27,8 +27,7 @@ from metaphase.jobs.lab.pairing import (
     write_slides,
 )
 from metaphase.jobs.lab.parts import CUT_SHARE, Asked, Pacer, Step, StepProgress, measure_rate
-from metaphase.jobs.lab.rounds import network_spec
-from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, steps_of
+from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
 from metaphase.jobs.stages import (
     Report,
     StageState,

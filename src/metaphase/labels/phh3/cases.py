@@ -23,15 +23,17 @@ from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, writ
 from metaphase.detections.table import MITOSIS, detection_set
 from metaphase.images.tissue.finding import draw_overlay
 from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
-from metaphase.labels.phh3.candidates import BrownCandidates, Progress, find_brown_candidates
-from metaphase.labels.phh3.survey import (
+from metaphase.labels.phh3.candidates import (
     UNIT,
+    BrownCandidates,
     BrownConfig,
     BrownScale,
     BrownThreshold,
     Phh3Error,
+    Progress,
     Survey,
     amounts,
+    find_brown_candidates,
     survey_slide,
 )
 from metaphase.slides.contract import Slide

@@ -16,6 +16,7 @@ from torch import nn
 from metaphase.base.arrays import RGB, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
+from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
 from metaphase.labels.phh3.cases import (
     CANDIDATES,
     Classified,
@@ -23,7 +24,6 @@ from metaphase.labels.phh3.cases import (
     read_classified,
     write_classified,
 )
-from metaphase.labels.phh3.survey import CLASSES, Phh3Error
 from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model

@@ -26,8 +26,7 @@ from metaphase.base.tables import TableError, write_table
 from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.table import COLUMNS, DetectionSet
-from metaphase.labels.registration.pair import Registration, register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, save_transform
 from metaphase.slides.contract import Slide
