@@ -15,7 +15,6 @@ from rich.table import Table
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
-from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
@@ -216,7 +215,7 @@ Region = Annotated[
 
 @stain.command()
 def deconvolve(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")],
     stains: Annotated[
         Stains, typer.Option(help="he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.")
@@ -234,12 +233,12 @@ def deconvolve(
     with open_slide(slide) as opened:
         box = Box(*map(int, edges)) if edges else None
         for path in write_stain_pictures(opened, output, matrix, region=box):
-            say(str(path))
+            console.say(str(path))
 
 
 @stain.command()
 def augment(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write (.png or .jpg).")],
     at: Annotated[
         str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
@@ -247,7 +246,7 @@ def augment(
     recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
     rows: Annotated[int, typer.Option(help="Random versions per letter.")] = 5,
     seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
@@ -257,12 +256,12 @@ def augment(
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (position[0], position[1]) if position else None, config)
-    say(str(output))
+    console.say(str(output))
 
 
 @stain.command()
 def standardise(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[
         Path,
         typer.Option(
@@ -277,7 +276,7 @@ def standardise(
     transform: Annotated[
         Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
     ] = None,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
     seed: Annotated[int, typer.Option(help="Seed of the tissue sample.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
@@ -292,7 +291,7 @@ def standardise(
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    say(str(output))
+    console.say(str(output))
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
