@@ -305,6 +305,9 @@ def colour_table(seen: Mapping[str, Sequence[Density]], homes: set[str]) -> dict
     }
 
 
+# ---- the paper's table and the table of contributions, from what was measured so far ----
+
+
 @dataclass(frozen=True)
 class Row:
     """One experiment: F1 on the laboratories that no network was trained on, and on the others."""

@@ -1,4 +1,4 @@
-"""Registering a pair of slides: one similarity, a smooth field, and how far it can be trusted.
+"""Registering a pair of slides: one similarity, a smooth field, and how far it can be trusted; single points.
 
 Three questions are asked of tiles that had no part in alignment and field. Does each match best where it is
 expected, more often than chance would have it? Are the peaks higher than those of the same tiles at wrong
