@@ -169,8 +169,8 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
         if verdict == "reliable":
             pairs.append(pair)
         else:
-            told = f"{pair.he.path.name} and {pair.phh3.path.name}: {why}"
-            reasons |= dict.fromkeys((pair.he.path, pair.phh3.path), told)
+            because = f"{pair.he.path.name} and {pair.phh3.path.name}: {why}"
+            reasons |= dict.fromkeys((pair.he.path, pair.phh3.path), because)
             rest += [pair.he, pair.phh3]
     by_content, rest = _by_content(lab, rest, report)
     left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
