@@ -22,8 +22,7 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB
-from metaphase.labels.phh3.candidates import find_brown_candidates
-from metaphase.labels.phh3.survey import BrownConfig, survey_slide
+from metaphase.labels.phh3.candidates import BrownConfig, find_brown_candidates, survey_slide
 from metaphase.slides.opening import open_slide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 

@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB
-from metaphase.labels.registration.pair import register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import register_pair, register_points
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region

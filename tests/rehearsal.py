@@ -14,8 +14,7 @@ from metaphase.base.errors import UsageError
 from metaphase.jobs.calibration import NUMBERS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.parts import Asked
-from metaphase.jobs.reference import REVIEW
-from metaphase.jobs.reference_review import load_review
+from metaphase.jobs.reference import REVIEW, load_review
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, NOT, UNSURE, load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.reference import ACCEPT, REJECT

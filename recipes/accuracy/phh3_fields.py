@@ -19,9 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
-from metaphase.labels.phh3.candidates import find_brown_candidates
+from metaphase.labels.phh3.candidates import BrownConfig, find_brown_candidates, survey_slide
 from metaphase.labels.phh3.networks import Classifier, classify_candidates, load_classifier
-from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_squares

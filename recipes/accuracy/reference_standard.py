@@ -36,9 +36,9 @@ from metaphase.jobs.reference import (
     PointSource,
     build_cohort,
     given_points,
+    load_review,
     network_points,
 )
-from metaphase.jobs.reference_review import load_review
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig

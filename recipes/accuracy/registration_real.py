@@ -24,8 +24,7 @@ from skimage.measure import ransac
 from skimage.registration import phase_cross_correlation
 from skimage.transform import SimilarityTransform
 
-from metaphase.labels.registration.pair import register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
 from metaphase.slides.opening import open_slide

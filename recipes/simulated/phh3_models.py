@@ -30,7 +30,7 @@ from tests.rehearsal import RADIUS_UM, true_labels
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
-from metaphase.labels.phh3.candidates import find_brown_candidates
+from metaphase.labels.phh3.candidates import BrownConfig, find_brown_candidates, survey_slide
 from metaphase.labels.phh3.networks import (
     SIDE_PX,
     TRAIN,
@@ -39,7 +39,6 @@ from metaphase.labels.phh3.networks import (
     LearningConfig,
     load_classifier,
 )
-from metaphase.labels.phh3.survey import BrownConfig, survey_slide
 from metaphase.networks.cards import CardAdditions, TrainingData
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import REPEAT, open_set

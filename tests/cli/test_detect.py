@@ -113,7 +113,7 @@ def test_wrong_use_is_exit_code_2(tmp_path: Path, he_slide: Path) -> None:
 KILLED = """
 import os, signal
 from metaphase.cli.main import main
-from metaphase.jobs.journal import TileJournal
+from metaphase.jobs.searching import TileJournal
 add = TileJournal.add
 def added(journal, *found):
     add(journal, *found)

@@ -49,7 +49,7 @@ FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 PRELOADED = (
     "metaphase.cli.main", "metaphase.jobs.detection", "metaphase.networks.detector",
     "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation.cohort",
-    "metaphase.jobs.experiments.summary", "metaphase.jobs.training.run", "metaphase.labels.observers.store",
+    "metaphase.jobs.experiments", "metaphase.jobs.training.run", "metaphase.labels.observers.store",
     "metaphase.jobs.calibration", "metaphase.reports.evaluation", "metaphase.evaluation.mitoses", "sqlite3",
     "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",

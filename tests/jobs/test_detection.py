@@ -17,11 +17,10 @@ from PIL import Image
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.detections.files import read_detections
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs import journal
 from metaphase.jobs.cohort import CohortSlide
 from metaphase.jobs.detection import SlideOutcome, detect_slide
 from metaphase.jobs.results import load_result
-from metaphase.jobs.searching import DetectionConfig
+from metaphase.jobs.searching import DetectionConfig, Peaks, TileJournal
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine
@@ -266,15 +265,15 @@ def test_a_full_disk_is_said_and_resumed(
     whole: SlideOutcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add, calls = journal.TileJournal.add, []
+    add, calls = TileJournal.add, []
 
-    def full(self: journal.TileJournal, tile: int, points: journal.Peaks) -> None:
+    def full(self: TileJournal, tile: int, points: Peaks) -> None:
         calls.append(tile)
         if len(calls) == 4:
             raise OutputError("cannot write (No space left on device)", path=self.path)
         add(self, tile, points)
 
-    monkeypatch.setattr(journal.TileJournal, "add", full)
+    monkeypatch.setattr(TileJournal, "add", full)
     with pytest.raises(OutputError, match="No space"):
         detected(he_slide, tmp_path, detector, CONFIG)
     monkeypatch.undo()

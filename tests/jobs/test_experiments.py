@@ -14,17 +14,19 @@ from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
-from metaphase.jobs.experiments.running import (
+from metaphase.jobs.experiments import (
     Experiments,
     baselines,
     colour_table,
     easy_networks,
     experiments,
+    experiments_report,
+    markdown,
     questions,
-    run_experiments,
+    summarise,
     unsoftened,
 )
-from metaphase.jobs.experiments.summary import experiments_report, markdown, summarise
+from metaphase.jobs.stages import run_stages
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config
@@ -147,7 +149,7 @@ def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
 def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path: Path) -> None:
     workspace = Path(shutil.copytree(finished_workspace(), tmp_path / "workspace"))
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
-    states = run_experiments(job)
+    states = run_stages(job.stages(), workspace)
     trained = {state.stage.name for state in states if state.status == "done" and "exp" in state.stage.name}
     assert {"exp1-1", "exp2-1", "test exp1-1"} <= trained
     assert {s.status for s in states if s.stage.name in ("candidates", "cnn3", "cnn4-1", "cnn5-0p04")} == {
@@ -166,7 +168,7 @@ def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path
 @pytest.mark.slow
 def test_side_by_side_from_nothing(tmp_path: Path) -> None:
     job = Experiments(Chain(tiny_config(), tmp_path, "cpu"))
-    states = run_experiments(job, at_once=2)
+    states = run_stages(job.stages(), tmp_path, at_once=2)
     assert {state.status for state in states} == {"done"}
     assert {"cnn3", "cnn4-1", "cnn4-2", "ensemble", "cnn5-0p04"} <= set(job.measured_values())
 

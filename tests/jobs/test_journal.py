@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import OutputError
-from metaphase.jobs.journal import TileJournal
+from metaphase.jobs.searching import TileJournal
 from metaphase.slides.contract import KINDS, Flaw
 
 RESULTS = st.lists(st.integers(0, 5), min_size=1, max_size=6)

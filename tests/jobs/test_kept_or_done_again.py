@@ -26,7 +26,7 @@ from metaphase.images.tissue.finding import TissueMask, TissueSource, find_tissu
 from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
 from metaphase.jobs.counting import count_cohort, count_point, read_cases
 from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide, slide_states
-from metaphase.jobs.experiments.running import Experiments
+from metaphase.jobs.experiments import Experiments
 from metaphase.jobs.results import load_result
 from metaphase.jobs.searching import DetectionConfig, SplitSearch, TileSearch
 from metaphase.jobs.stages import silent, stage_states

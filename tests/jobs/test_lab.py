@@ -47,9 +47,8 @@ from metaphase.jobs.lab.parts import (
     measured_rates,
     say_enough,
 )
-from metaphase.jobs.lab.rounds import skipped_rounds
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.jobs.lab.steps import expected_seconds, steps_of
+from metaphase.jobs.lab.steps import expected_seconds, skipped_rounds, steps_of
 from metaphase.jobs.stages import Facts, Report, Stage, run_stages
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
@@ -315,7 +314,7 @@ def test_a_step_tells_how_far_it_is_on_page_and_in_status(
     monkeypatch.setattr(running, "SHOWN_EVERY_S", 0)
     one_step(asking, monkeypatch, work)
     with progress_bar("%") as bar:
-        assert go_on(asking, watch=_shower(bar)).finished
+        assert go_on(asking, watch=_shower(bar)) is None
     (standing,) = seen
     assert standing.status == "running"
     assert standing.what.startswith("working hard: 25%, about")
@@ -407,13 +406,13 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
         except Killed as moment:
             kills.append(str(moment))
             continue
-        if stopped.asked is None:
+        if stopped is None:
             break
         waiting = [one.step.name for one in standings(lab) if one.status == "waiting for a person"]
         assert len(waiting) == 1
-        assert not stopped.asked.enough
-        asked.append(stopped.asked.what.split(":")[0])
-        answer(lab, stopped.asked, truths, FOUR_OBSERVERS[:1])
+        assert not stopped.enough
+        asked.append(stopped.what.split(":")[0])
+        answer(lab, stopped, truths, FOUR_OBSERVERS[:1])
     assert kills
     assert asked[0] == "round 1"
     assert set(read_items(lab.round(1))["turn"]) == {0, 1}, "some of it is what the bundled networks doubt"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaphase.jobs.experiments.summary import summarise, write_results
+from metaphase.jobs.experiments import summarise, write_results
 from metaphase.jobs.stages import stage_states
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.run import run_table

@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.jobs.reference import finish_cohort
-from metaphase.jobs.reference_review import (
+from metaphase.jobs.reference import (
     SETTINGS_OF_REVIEW,
     Review,
     collect_decisions,
+    finish_cohort,
     load_review,
     sureness,
 )

@@ -91,6 +91,17 @@ Cnn2 = Annotated[Path | None, typer.Option("--cnn2", help="Model of phh3 train-c
 Settings = Annotated[
     Path | None, typer.Option("--config", help="TOML file with any settings; options override it.")
 ]
+Models = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
+    ),
+]
+Precision = Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")]
+Exhaustive = Annotated[
+    bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
+]
+TilesAtOnce = Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")]
 Theta1 = Annotated[
     float | None,
     typer.Option(help="Counts up to this are grade 1; by default the operating point's, else 6."),
@@ -187,6 +198,14 @@ def point_line(point: Mapping[str, Any]) -> str:
 
 COUNT_COLUMNS = ("count", "may be", "kind", "grade")
 """Of a table of counts: that in force, its interval, its kind, and the grade."""
+
+
+def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines; the headings in `right` are of numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=bool(headings))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left")
+    return table
 
 
 def count_cells(result: Mapping[str, Any]) -> list[str]:

@@ -13,25 +13,6 @@ from rich.table import Table
 
 from metaphase.base.errors import UsageError, read_warnings, sentence, several
 from metaphase.cli import console
-from metaphase.cli.console import (
-    COUNT_COLUMNS,
-    Folder,
-    Json,
-    Manifest,
-    Mpp,
-    Site,
-    Theta1,
-    Theta2,
-    batch_bar,
-    count_cells,
-    explain_counts,
-    point_line,
-    print_json,
-    say,
-    stdout,
-    warn,
-    warn_once,
-)
 
 if TYPE_CHECKING:
     from metaphase.base.sharing.batch import Batch
@@ -43,13 +24,7 @@ def detect(
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
     manifest: console.Manifest = None,
     split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--model",
-            help="A .safetensors or .onnx model; several are averaged. By default the bundled one.",
-        ),
-    ] = None,
+    model: console.Models = None,
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -89,13 +64,11 @@ def detect(
     allow_damage: Annotated[
         bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
     ] = False,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-    ] = False,
+    exhaustive: console.Exhaustive = False,
     device: console.Device = None,
     tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
+    batch: console.TilesAtOnce = None,
+    precision: console.Precision = "auto",
     shard: console.Shard = "",
     workers: console.Workers = 0,
     scheduler: console.Scheduler = "",
@@ -160,12 +133,7 @@ def detect(
     if unknown and len(unknown) == len(chosen) and not allow_failed:
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
-    engine = EngineConfig(
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        exhaustive=exhaustive,
-        batch=batch,
-    )
+    engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
@@ -246,8 +214,8 @@ def convert(
         str | None,
         typer.Option(help="{names of formats}; by default what the output's name says."),
     ] = None,
-    mpp: Mpp = None,
-    manifest: Manifest = None,
+    mpp: console.Mpp = None,
+    manifest: console.Manifest = None,
     threshold: Annotated[float | None, typer.Option(help="Lowest probability to keep.")] = None,
     suppress_um: Annotated[
         float | None,
@@ -259,7 +227,7 @@ def convert(
     slide: Annotated[
         Path | None, typer.Option(help="The DICOM slide, file or folder, to which annotations refer.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
     from metaphase.detections.files import convert_detections
@@ -274,15 +242,15 @@ def convert(
         suppress_um=suppress_um,
         slide=slide,
     )
-    warn(*done.warnings)
+    console.warn(*done.warnings)
     points, slides = len(done.detections.table), len(done.detections.slides)
     if as_json:
         warnings = [warning.to_dict() for warning in done.warnings]
         files = [str(file) for file in done.files]
-        print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
+        console.print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
     else:
         where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
+        console.say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
@@ -294,22 +262,22 @@ data = typer.Typer(help="Read published data sets.", no_args_is_help=True)
 def import_data(
     name: Annotated[str, typer.Argument(help="Data set; see `metaphase data list`.", metavar="NAME")],
     folder: Annotated[Path, typer.Argument(help="Folder of the data set, as published.", metavar="FOLDER")],
-    output: Folder,
-    mpp: Mpp = None,
-    as_json: Json = False,
+    output: console.Folder,
+    mpp: console.Mpp = None,
+    as_json: console.Json = False,
 ) -> None:
     """Write the manifest and the truth table of a data set."""
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
-    warn(*result.warnings)
+    console.warn(*result.warnings)
     if as_json:
         files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
         warnings = [warning.to_dict() for warning in result.warnings]
-        print_json({**files, "labels": result.labels, "warnings": warnings})
+        console.print_json({**files, "labels": result.labels, "warnings": warnings})
     else:
         counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-        say(f"{result.truth_path}: {counts}")
+        console.say(f"{result.truth_path}: {counts}")
 
 
 @data.command("list")
@@ -320,7 +288,7 @@ def list_data() -> None:
     table = Table("name", "files", box=None)
     for adapter in ADAPTERS:
         table.add_row(adapter.name, escape(adapter.layout))
-    stdout.print(table)
+    console.stdout.print(table)
 
 
 # ---- `metaphase score`: from detections to the mitotic count and grade ----
@@ -354,18 +322,18 @@ Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilitie
 def score(
     detections: Files,
     output: Output = None,
-    manifest: Manifest = None,
+    manifest: console.Manifest = None,
     slide: OneSlide = None,
     area: Area = None,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
     tissue: FindTissue = True,
     threshold: Thresholds = None,
     card: Card = None,
-    theta1: Theta1 = None,
-    theta2: Theta2 = None,
-    site: Site = None,
+    theta1: console.Theta1 = None,
+    theta2: console.Theta2 = None,
+    site: console.Site = None,
     draws: Draws = 1000,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.base.tables import write_table
@@ -383,30 +351,30 @@ def score(
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
-        with batch_bar("slides") as watch:
+        with console.batch_bar("slides") as watch:
             profile = jobs.site_beside(detections) if own_way else None
             profile = profile if site is None else jobs.site_for(site, detections)
             batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
         counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
     found = [(name, warning) for name, one in counts for warning in read_warnings(one["warnings"])]
-    warn_once(dict.fromkeys(found))
+    console.warn_once(dict.fromkeys(found))
     if output is not None:
         write_table(output, jobs.stated_counts(counts, points))
     if as_json:
-        print_json([{"case": name, **one} for name, one in counts])
+        console.print_json([{"case": name, **one} for name, one in counts])
     elif counts:
-        stdout.print(_counts_table(counts))
-        explain_counts(one for _, one in counts)
+        console.stdout.print(_counts_table(counts))
+        console.explain_counts(one for _, one in counts)
         for point in points:
-            say(f"count: {point_line(point.model_dump())}")
+            console.say(f"count: {console.point_line(point.model_dump())}")
     raise typer.Exit(int(failed))
 
 
 def _counts_table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one["config"]["threshold"] for _, one in counts}) > 1
-    columns = ("counted", *COUNT_COLUMNS, "most", "at x, y")
+    columns = ("counted", *console.COUNT_COLUMNS, "most", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
     for name, one in counts:
         circle = one["hotspot"]
@@ -414,7 +382,7 @@ def _counts_table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
             escape(name),
             *([f"{one['config']['threshold']:g}"] if several else []),
             str(one["counted"]),
-            *count_cells(one),
+            *console.count_cells(one),
             str(one["maximum"]),
             f"{circle['x']:.0f}, {circle['y']:.0f}" if one["maximum"] else "-",
         )

@@ -222,16 +222,13 @@ def _show(
         return
     shown = Table("", *(str(group) for group in table["group"]), box=None)
     for name in table.columns.drop(["by", "group"]):
-        shown.add_row(str(name), *map(_cell, table[name]))
+        cells = (f"{one:.3f}" if isinstance(one, float) else escape(str(one)) for one in table[name])
+        shown.add_row(str(name), *cells)
     console.stdout.print(shown)
     if point:
         console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
     if output is not None:
         console.say(output / "index.html")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
 
 
 def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
@@ -241,17 +238,13 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
     if as_json:
         console.print_json(values | {"delta_range": tuned.delta_range})
         return
-    console.stdout.print(", ".join(f"{name} {_described(value)}" for name, value in values.items()))
+    exact = {name: f"{one:.6g}" if isinstance(one, float) else one for name, one in values.items()}
+    console.stdout.print(", ".join(f"{name} {one}" for name, one in exact.items()))
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
         console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
         console.warn("too few patients to say how much delta depends on them: tune on more")
-
-
-def _described(value: Any) -> str:
-    """A tuned number, exact enough to be typed again."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # ---- `metaphase observers`: let people judge detections, blind ----

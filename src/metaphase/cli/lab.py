@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.sharing.batch import brief_time
-from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -36,7 +35,7 @@ COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "o
 
 
 @lab.callback(invoke_without_command=True)
-def status(context: typer.Context, root: LabOption = None, as_json: Json = False) -> None:
+def status(context: typer.Context, root: LabOption = None, as_json: console.Json = False) -> None:
     """Where the laboratory's detector stands, and the one next command."""
     if context.invoked_subcommand is not None:
         context.obj = root
@@ -53,22 +52,20 @@ def status(context: typer.Context, root: LabOption = None, as_json: Json = False
             {"step": one.step.name, "status": one.status, "what": one.what, "seconds": one.seconds}
             for one in standing
         ]
-        print_json({"steps": rows, "next": command})
+        console.print_json({"steps": rows, "next": command})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("step", "status", "time", "what"):
-        table.add_column(heading, justify="right" if heading == "time" else "left")
+    table = console.plain_table("step", "status", "time", "what", right=("time",))
     for one in standing:
-        colour = COLOURS.get(one.status, "dim")
-        table.add_row(
-            one.step.name, f"[{colour}]{one.status}[/]", _time(one.seconds, one.status), escape(one.what)
-        )
-    stdout.print(table)
+        colour, took = COLOURS.get(one.status, "dim"), ""
+        if one.seconds is not None:
+            took = ("" if one.status == "done" else "~") + brief_time(one.seconds)
+        table.add_row(one.step.name, f"[{colour}]{one.status}[/]", took, escape(one.what))
+    console.stdout.print(table)
     if not command:
         _tell_end(found)
-    tell(f"Page: {found.page}")
+    console.tell(f"Page: {found.page}")
     if command:
-        say(f"next: {command}")
+        console.say(f"next: {command}")
 
 
 @lab.command()
@@ -92,7 +89,7 @@ def init(
     """
     from metaphase.jobs.lab.running import begin
 
-    with progress_bar("%") as bar:
+    with console.progress_bar("%") as bar:
 
         def ask(question: str) -> bool:
             bar.stop()
@@ -109,22 +106,21 @@ def init(
             ask=ask if sys.stdin.isatty() else None,
             report=_reporter(bar),
         )
-    for note in begun.notes:
-        warn(note)
+    console.warn(*begun.notes)
     splits = begun.manifest["split"].value_counts()
     shares = ", ".join(
         f"{splits[split]} {split}" for split in ("train", "validation", "test") if split in splits
     )
-    say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {shares}")
-    tell(f"Page: {begun.lab.page}")
-    say("next: metaphase lab next")
+    console.say(f"{len(begun.manifest)} pairs of {begun.manifest['patient'].nunique()} patients: {shares}")
+    console.tell(f"Page: {begun.lab.page}")
+    console.say("next: metaphase lab next")
 
 
 @lab.command("next")
 def next_(
     context: typer.Context,
     root: LabOption = None,
-    device: Device = None,
+    device: console.Device = None,
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
     ] = False,
@@ -144,23 +140,23 @@ def next_(
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):
-            with progress_bar("%") as bar:
+            with console.progress_bar("%") as bar:
                 show = _shower(bar)
-                measure_machine(found, tell)
-                asked = go_on(found, say=_tell_step, watch=show).asked
+                measure_machine(found, console.tell)
+                asked = go_on(found, say=_tell_step, watch=show)
             if asked is None:
                 _tell_end(found)
-                tell(f"Page: {found.page}")
+                console.tell(f"Page: {found.page}")
                 return
             if enough:
                 say_enough(asked)
                 enough = False
                 asked = None
                 continue
-            tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering left.")
+            console.tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering left.")
     if no_page:
-        tell(asked.command)
-    say("next: metaphase lab next")
+        console.tell(asked.command)
+    console.say("next: metaphase lab next")
 
 
 def _answered(found: LabFolder, asked: Asked) -> bool:
@@ -168,7 +164,7 @@ def _answered(found: LabFolder, asked: Asked) -> bool:
     _serve(found, asked)
     now = _same_page(found, asked)
     if now is not None:
-        tell(f"{now.what}: {now}")
+        console.tell(f"{now.what}: {now}")
     return now is not None and now.enough
 
 
@@ -183,12 +179,14 @@ def _serve(found: LabFolder, asked: Asked) -> None:
         now = _same_page(found, asked)
         if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != said[0]:
             said[0] = str(now)
-            tell(said[0])
+            console.tell(said[0])
         return now is None or now.complete
 
     def ready(running: Running) -> None:
-        tell("It continues when everything is answered; metaphase lab next --enough continues with less.")
-        tell("Open this address; Ctrl-C stops, and keeps the answers:")
+        console.tell(
+            "It continues when everything is answered; metaphase lab next --enough continues with less."
+        )
+        console.tell("Open this address; Ctrl-C stops, and keeps the answers:")
         typer.echo(running.url)
 
     page = found.settings.page
@@ -227,11 +225,11 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
     def show(now: StepProgress) -> None:
         nonlocal mentioned, reported_s
         bar.update(task, description=escape(now.what), completed=now.share, left=now.seconds_left)
-        if not stderr.is_terminal and (
+        if not console.stderr.is_terminal and (
             now.step != mentioned or time.monotonic() - reported_s >= REPORT_EVERY_S
         ):
             mentioned, reported_s = now.step, time.monotonic()
-            tell(str(now))
+            console.tell(str(now))
 
     return show
 
@@ -240,20 +238,15 @@ def _tell_step(state: StageState) -> None:
     from metaphase.jobs.lab.parts import CUT_SHARE
     from metaphase.jobs.lab.steps import fact_line
 
-    tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
+    console.tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
     for case, why in state.facts.get(CUT_SHARE, {}).items():
-        warn(f"{case}: {why}")
+        console.warn(f"{case}: {why}")
 
 
 def _tell_end(found: LabFolder) -> None:
     from metaphase.jobs.lab.running import last_words
 
     lines, warnings = last_words(found)
-    for warning in warnings:
-        warn(str(warning))
+    console.warn(*warnings)
     for line in lines:
-        say(line)
-
-
-def _time(seconds: float | None, status: str) -> str:
-    return "" if seconds is None else ("" if status == "done" else "~") + brief_time(seconds)
+        console.say(line)

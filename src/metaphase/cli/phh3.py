@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from metaphase.jobs.reference import Built
-    from metaphase.labels.phh3.networks import LearningConfig
 
 Row = dict[str, Any]
 
@@ -56,23 +55,23 @@ def candidates(
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.base.sharing.workers import dask_workers
     from metaphase.jobs.phh3 import search_cohort
-    from metaphase.labels.phh3.survey import BrownConfig
+    from metaphase.labels.phh3.candidates import BrownConfig
 
     settings = read_settings(BrownConfig, config)
     with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
         batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, pool=pool)
     results = [
         {
-            "case": one.case,
+            "case": case,
             "candidates": one.candidates,
             "picture": str(one.picture),
             "warnings": [warning.to_dict() for warning in one.warnings],
             "reused": one.resumed,
         }
-        for one in batch.results.values()
+        for case, one in batch.results.items()
     ]
-    for one in batch.results.values() if explained else ():
-        console.tell(f"{one.case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
+    for case, one in batch.results.items() if explained else ():
+        console.tell(f"{case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
     _report(results, as_json, ("case", "candidates", "picture"))
     raise typer.Exit(int(bool(batch.failures)))
 
@@ -131,8 +130,10 @@ def train_cnn1(
     """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn1_rows
 
-    config = _learning(epochs, batch, samples, normalisation, augment, seed)
-    _train("cnn1", cnn1_rows(project), output, config, start, device, as_json)
+    _train(
+        "cnn1", cnn1_rows(project), output, start, device, as_json, epochs=epochs, batch=batch,
+        samples_per_epoch=samples, normalisation=normalisation, augment=augment, seed=seed,
+    )  # fmt: skip
 
 
 @phh3.command("train-cnn2")
@@ -156,21 +157,24 @@ def train_cnn2(
     """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn2_rows
 
-    config = _learning(epochs, batch, samples, normalisation, augment, seed)
-    _train("cnn2", cnn2_rows(project, artefacts or ()), output, config, start, device, as_json)
+    _train(
+        "cnn2", cnn2_rows(project, artefacts or ()), output, start, device, as_json, epochs=epochs,
+        batch=batch, samples_per_epoch=samples, normalisation=normalisation, augment=augment, seed=seed,
+    )  # fmt: skip
 
 
 def _train(
     name: str,
     rows: pd.DataFrame,
     output: Path,
-    config: LearningConfig,
     start: str,
     device: str | None,
     as_json: bool,
+    **learning: Any,
 ) -> None:
-    from metaphase.labels.phh3.networks import train_classifier
+    from metaphase.labels.phh3.networks import LearningConfig, train_classifier
 
+    config = LearningConfig(**learning)
     with console.progress_bar() as bar:
         watch = watcher(bar, config.epochs)
         result = train_classifier(name, rows, output, config, start=start, device=device, watch=watch)
@@ -205,22 +209,11 @@ def classify(
     with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
         batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, pool=pool)
     results = [
-        {"case": one.case, "candidates": one.candidates, **one.counts, "reused": one.reused}
-        for one in batch.results.values()
+        {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
+        for case, one in batch.results.items()
     ]
     _report(results, as_json, ("case", "candidates", "objects", "mitoses"))
     raise typer.Exit(int(bool(batch.failures)))
-
-
-def _learning(
-    epochs: int, batch: int, samples: int | None, normalisation: str, augment: str, seed: int
-) -> LearningConfig:
-    from metaphase.labels.phh3.networks import LearningConfig
-
-    kind = cast(Literal["none", "batch"], normalisation)  # checked when the network is described
-    return LearningConfig(
-        epochs=epochs, batch=batch, samples_per_epoch=samples, normalisation=kind, augment=augment, seed=seed
-    )
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
@@ -316,8 +309,7 @@ def apply(
     as_json: console.Json = False,
 ) -> None:
     """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
-    from metaphase.jobs.reference import finish_cohort
-    from metaphase.jobs.reference_review import collect_decisions
+    from metaphase.jobs.reference import collect_decisions, finish_cohort
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
-from metaphase.cli.console import Device, Json, print_json, progress_bar, say, stderr, stdout, tell, warn
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.jobs.stages import Report, StageState, States
@@ -44,7 +44,7 @@ COLOURS = {"failed": "red", "running": "cyan", "waiting": "dim", "interrupted": 
 def run(
     config: Config,
     output: Workspace = None,
-    device: Device = None,
+    device: console.Device = None,
     method: Annotated[
         str | None, typer.Option("--method", help="paper or dense; by default what the file says.")
     ] = None,
@@ -53,11 +53,9 @@ def run(
         typer.Option(help="Reviewed results, or a calibration: what people answered is learnt (dense)."),
     ] = None,
     seed: Seed = 0,
-    status: Annotated[
-        bool, typer.Option("--status", help="Show where the run stands and why, and do nothing.")
-    ] = False,
+    status: Status = False,
     at_once: AtOnce = 1,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Train a detector and test it on whole slides: the paper's CNN3, ensemble and CNN5, or a dense pair.
 
@@ -79,15 +77,15 @@ def run(
         states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch, at_once=at_once))
         write_run_page(workspace / "index.html", run_report(chain, states))
     if as_json:
-        print_json([plain(state) for state in states])
+        console.print_json([plain(state) for state in states])
         return
-    stdout.print(stage_table(states, explained=status))
+    console.stdout.print(stage_table(states, explained=status))
     if not status:
-        say(f"Page: {workspace / 'index.html'}")
+        console.say(f"Page: {workspace / 'index.html'}")
         model = delivered_model(chain)
         for warning in warnings_about(parse_card(model.with_suffix(".json"))):
-            warn(str(warning))
-        say(f"metaphase detect SLIDE... -o DIR --model {model}")
+            console.warn(str(warning))
+        console.say(f"metaphase detect SLIDE... -o DIR --model {model}")
 
 
 LINE_EVERY_S = 10.0
@@ -102,48 +100,44 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
     latest: States = ()
     printed: set[str] = set()
     last_line_s = -math.inf
-    with progress_bar() as bar:
+    with console.progress_bar() as bar:
         task = bar.add_task("starting", total=1)
 
         def report(what: str, done: float, total: float) -> None:
             nonlocal last_line_s
             bar.update(task, description=what, completed=done, total=max(total, 1e-9))
-            if not stderr.is_terminal and time.monotonic() - last_line_s >= LINE_EVERY_S:
+            if not console.stderr.is_terminal and time.monotonic() - last_line_s >= LINE_EVERY_S:
                 last_line_s = time.monotonic()
-                tell(f"{what}  {done:.4g} of {total:.4g}")
+                console.tell(f"{what}  {done:.4g} of {total:.4g}")
 
         def watch(states: States) -> None:
             nonlocal latest
             latest = states
             for number, state in enumerate(states, start=1):
                 begun = f"{state.stage.name} begins"
-                if state.status == "running" and not stderr.is_terminal and begun not in printed:
+                if state.status == "running" and not console.stderr.is_terminal and begun not in printed:
                     printed.add(begun)
-                    tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
+                    console.tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
                 if state.status == "done" and state.stage.name not in printed:
                     printed.add(state.stage.name)
-                    stderr.print(f"[dim]{number}/{len(states)}[/] {_line(state)}")
+                    took = f"{state.stage.name}  {state.seconds or 0:.1f} s  [dim]{escape(_facts(state))}[/]"
+                    console.stderr.print(f"[dim]{number}/{len(states)}[/] {took}")
 
         try:
             return work(report, watch)
         except BaseException:
-            stderr.print(stage_table(latest))
+            console.stderr.print(stage_table(latest))
             raise
 
 
-def _line(state: StageState) -> str:
-    return f"{state.stage.name}  {state.seconds or 0:.1f} s  [dim]{escape(_facts(state))}[/]"
-
-
 def _facts(state: StageState) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in state.facts.items())
+    said = {name: f"{value:,}" if isinstance(value, int) else value for name, value in state.facts.items()}
+    return ", ".join(f"{name} {value}" for name, value in said.items())
 
 
 def stage_table(states: States, *, explained: bool = False) -> Table:
     """Every stage with its status and time, and what it made or, `explained`, why it has to be done."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("stage", "status", "seconds", "what"):
-        table.add_column(heading, justify="right" if heading == "seconds" else "left")
+    table = console.plain_table("stage", "status", "seconds", "what", right=("seconds",))
     for state in states:
         colour = COLOURS.get(state.status, "green")
         seconds = "" if state.seconds is None else f"{state.seconds:.1f}"
@@ -161,17 +155,13 @@ def plain(state: StageState) -> dict[str, Any]:
     return facts | {"reads": state.stage.reads, "writes": state.stage.writes, "facts": state.facts}
 
 
-def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 # ---- `metaphase experiments`: experiments 1 to 7 of the paper, and what each part contributes ----
 
 
 def experiments(
     config: Annotated[Path, typer.Argument(help="TOML file; see docs/experiments.md.", metavar="CONFIG")],
     output: Workspace = None,
-    device: Device = None,
+    device: console.Device = None,
     seed: Seed = 0,
     also: Annotated[
         list[Path],
@@ -179,15 +169,15 @@ def experiments(
     ] = [],  # noqa: B006 -- typer takes defaults of lists this way
     status: Status = False,
     at_once: AtOnce = 1,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Train and test the networks of experiments 1 to 7 and of the table of contributions.
 
     Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
     command again to continue after a stop.
     """
-    from metaphase.jobs.experiments.running import Experiments
-    from metaphase.jobs.experiments.summary import (
+    from metaphase.jobs.experiments import (
+        Experiments,
         brief_cells,
         contribution_cells,
         run_and_write,
@@ -207,23 +197,17 @@ def experiments(
         )
     summary, _ = summarise_job(job, also)
     if as_json:
-        print_json([plain(state) for state in states])
+        console.print_json([plain(state) for state in states])
         return
-    stdout.print(stage_table(states, explained=status))
+    console.stdout.print(stage_table(states, explained=status))
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
-        stdout.print(_table(headings, rows))
+        table = console.plain_table(*headings)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.stdout.print(table)
     for warning in summary.warnings:
-        say(f"warning: {warning}")
-    say(f"results {job.results}")
-
-
-def _table(headings: list[str], rows: list[list[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+        console.say(f"warning: {warning}")
+    console.say(f"results {job.results}")
 
 
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
@@ -237,10 +221,10 @@ configs = typer.Typer(
 @configs.command("list")
 def list_configs() -> None:
     """List them, with what each is for."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = console.plain_table()
     for name, path in config_files().items():
         table.add_row(name, escape(config_line(path)))
-    stdout.print(table)
+    console.stdout.print(table)
 
 
 @configs.command()
@@ -254,7 +238,7 @@ def copy(
 ) -> None:
     """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
     for path in copy_files(config_files(), names or (), output):
-        say(str(path))
+        console.say(str(path))
 
 
 def qupath(
@@ -264,4 +248,4 @@ def qupath(
 ) -> None:
     """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
     for path in copy_files(qupath_scripts(), (), output):
-        say(str(path))
+        console.say(str(path))

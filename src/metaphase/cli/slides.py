@@ -15,10 +15,8 @@ from rich.table import Table
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
-from metaphase.cli.console import Mpp, Slide, say
 
 if TYPE_CHECKING:
-    from metaphase.base.arrays import Box
     from metaphase.images.inspection import SlideReport
     from metaphase.images.stain.standardisation import Template
 
@@ -46,7 +44,7 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
         console.print_json(plain if several else plain[0])
         raise typer.Exit(int(failed))
     for report in reports:
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        table = console.plain_table()
         for name, value in _rows(report):
             table.add_row(f"[dim]{name}[/]", escape(value))
         console.stdout.print(table)
@@ -85,7 +83,7 @@ def tissue(
 
     with console.batch_bar() as watch:
         batch = outline_slides(named_slides(console.chosen_slides(slides), mpp=mpp), output, watch=watch)
-    results = [
+    results: list[dict[str, Any]] = [
         {
             "slide": str(one.slide),
             "area_mm2": one.area_mm2,
@@ -97,16 +95,12 @@ def tissue(
     if as_json:
         console.print_json(results)
     elif results:
-        console.stdout.print(_table(results))
+        table = Table("slide", "tissue mm2", "of the scan", "picture", box=None)
+        for row in results:
+            area, fraction = f"{row['area_mm2']:.2f}", f"{row['fraction']:.0%}"
+            table.add_row(escape(Path(row["slide"]).name), area, fraction, escape(row["files"][-1]))
+        console.stdout.print(table)
     raise typer.Exit(int(bool(batch.failures)))
-
-
-def _table(results: list[dict[str, Any]]) -> Table:
-    table = Table("slide", "tissue mm2", "of the scan", "picture", box=None)
-    for row in results:
-        area, fraction = f"{row['area_mm2']:.2f}", f"{row['fraction']:.0%}"
-        table.add_row(escape(Path(row["slide"]).name), area, fraction, escape(row["files"][-1]))
-    return table
 
 
 # ---- `metaphase simulate`: paired H&E and PHH3 slides with exact truth ----
@@ -221,7 +215,7 @@ Region = Annotated[
 
 @stain.command()
 def deconvolve(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")],
     stains: Annotated[
         Stains, typer.Option(help="he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.")
@@ -229,19 +223,22 @@ def deconvolve(
     region: Region = None,
 ) -> None:
     """Write a picture of each stain of a slide or image."""
+    from metaphase.base.arrays import Box
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
     from metaphase.images.stain.pictures import write_stain_pictures
     from metaphase.slides.opening import open_slide
 
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
+    edges = _numbers(region, 4, "--region", "X,Y,WIDTH,HEIGHT") if region is not None else []
     with open_slide(slide) as opened:
-        for path in write_stain_pictures(opened, output, matrix, region=_box(region)):
-            say(str(path))
+        box = Box(*map(int, edges)) if edges else None
+        for path in write_stain_pictures(opened, output, matrix, region=box):
+            console.say(str(path))
 
 
 @stain.command()
 def augment(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write (.png or .jpg).")],
     at: Annotated[
         str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
@@ -249,7 +246,7 @@ def augment(
     recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
     rows: Annotated[int, typer.Option(help="Random versions per letter.")] = 5,
     seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
@@ -259,12 +256,12 @@ def augment(
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (position[0], position[1]) if position else None, config)
-    say(str(output))
+    console.say(str(output))
 
 
 @stain.command()
 def standardise(
-    slide: Slide,
+    slide: console.Slide,
     output: Annotated[
         Path,
         typer.Option(
@@ -279,7 +276,7 @@ def standardise(
     transform: Annotated[
         Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
     ] = None,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
     seed: Annotated[int, typer.Option(help="Seed of the tissue sample.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
@@ -294,7 +291,7 @@ def standardise(
         else:
             chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
-    say(str(output))
+    console.say(str(output))
 
 
 def _template(path: Path | None, seed: int) -> Template | None:
@@ -307,15 +304,6 @@ def _template(path: Path | None, seed: int) -> Template | None:
         return Template.load(path)
     with open_slide(path) as reference:
         return template_of_slide(reference, seed=seed)
-
-
-def _box(region: str | None) -> Box | None:
-    from metaphase.base.arrays import Box
-
-    if region is None:
-        return None
-    x, y, width, height = (int(value) for value in _numbers(region, 4, "--region", "X,Y,WIDTH,HEIGHT"))
-    return Box(x, y, width, height)
 
 
 def _numbers(text: str, count: int, option: str, form: str) -> list[float]:

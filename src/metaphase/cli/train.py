@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
-from metaphase.cli.console import Device, Folder, Json, Mpp, print_json, progress_bar, say, stdout
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
@@ -25,9 +24,9 @@ model = typer.Typer(help="Look at trained models, and make them ready to share."
 
 def train(
     config: Annotated[Path, typer.Argument(help="TOML file; see docs/training.md.", metavar="CONFIG")],
-    output: Folder,
-    device: Device = None,
-    as_json: Json = False,
+    output: console.Folder,
+    device: console.Device = None,
+    as_json: console.Json = False,
 ) -> None:
     """Train one network from patch stores; run it again to continue after a stop.
 
@@ -37,7 +36,7 @@ def train(
     from metaphase.networks.training.protocol import read_config
 
     settings = read_config(config)
-    with progress_bar() as bar:
+    with console.progress_bar() as bar:
         result = train_network(settings, output, device=device, watch=watcher(bar, settings.epochs))
     if os.environ.get("RANK", "0") == "0":  # one of several processes tells
         report_training(result, as_json)
@@ -56,9 +55,9 @@ def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
 def report_training(result: TrainingResult, as_json: bool) -> None:
     """What a training made."""
     if as_json:
-        print_json({"model": str(result.model), "f1": result.best, "history": result.history})
+        console.print_json({"model": str(result.model), "f1": result.best, "history": result.history})
     else:
-        say(f"best validation F1 {result.best:.3f}, model {result.model}")
+        console.say(f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -69,7 +68,7 @@ def model_info(
             help="A .safetensors file, its .json card, or a bundled model by name.", metavar="MODEL"
         ),
     ],
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Show what a model is, what it was trained on, and how good it is."""
     from metaphase.networks.architectures import parameter_count
@@ -78,12 +77,12 @@ def model_info(
 
     network, card = load_model(named_model(file))
     if as_json:
-        print_json(card.model_dump(mode="json"))
+        console.print_json(card.model_dump(mode="json"))
         return
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = console.plain_table()
     for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
         table.add_row(f"[dim]{name}[/]", escape(value))
-    stdout.print(table)
+    console.stdout.print(table)
 
 
 @model.command("package")
@@ -98,7 +97,7 @@ def model_package(
         typer.Option(help="TOML or JSON file with data, known_failures, intended_use ...: docs/model.md."),
     ] = None,
     half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
     from metaphase.networks.cards import read_additions
@@ -107,11 +106,10 @@ def model_package(
     additions = None if card is None else read_additions(card)
     written = package_model(file, output, name=name, additions=additions, half=half)
     if as_json:
-        print_json(written.model_dump(mode="json"))
+        console.print_json(written.model_dump(mode="json"))
         return
     path = output.with_suffix(".safetensors")
-    size_mb = path.stat().st_size / 1e6
-    say(f"{written.name}: {path}, {size_mb:.1f} MB")
+    console.say(f"{written.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 @model.command("export")
@@ -120,7 +118,7 @@ def model_export(
         Path, typer.Argument(help="A .safetensors detector, or a bundled model by name.", metavar="MODEL")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Write a detector as an ONNX graph, uint8 pixels in, probabilities out, with its card beside it.
 
@@ -130,11 +128,10 @@ def model_export(
 
     card = export_model(file, output)
     if as_json:
-        print_json(card.model_dump(mode="json"))
+        console.print_json(card.model_dump(mode="json"))
         return
     path = output.with_suffix(".onnx")
-    size_mb = path.stat().st_size / 1e6
-    say(f"{card.name}: {path}, {size_mb:.1f} MB")
+    console.say(f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _point(point: OperatingPoint) -> str:
@@ -177,23 +174,16 @@ def bench(
     slide: Annotated[
         Path | None, typer.Argument(help="Measure on this slide; by default on simulated JPEG tiles.")
     ] = None,
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
-        ),
-    ] = None,
-    device: Device = None,
-    mpp: Mpp = None,
-    precision: Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")] = "auto",
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-    ] = False,
-    batch: Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")] = None,
+    model: console.Models = None,
+    device: console.Device = None,
+    mpp: console.Mpp = None,
+    precision: console.Precision = "auto",
+    exhaustive: console.Exhaustive = False,
+    batch: console.TilesAtOnce = None,
     areas_mm2: Annotated[
         list[float] | None, typer.Option("--area", min=0, help="Areas to give the time for, in mm2.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Measure decoding, detector and both together, and say how long a slide will take."""
     from metaphase.jobs.rates import measure_rates
@@ -201,15 +191,10 @@ def bench(
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
-    config = EngineConfig(
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        exhaustive=exhaustive,
-        batch=batch,
-    )
+    config = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
-    with progress_bar() as bar:
+    with console.progress_bar() as bar:
         task = bar.add_task("starting", total=1)
 
         def report(what: str, done: float, total: float) -> None:
@@ -220,11 +205,9 @@ def bench(
     minutes = {f"{area:g}": rates.minutes(area) for area in areas}
     if as_json:
         facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
-        print_json(asdict(rates) | facts | {"minutes": minutes})
+        console.print_json(asdict(rates) | facts | {"minutes": minutes})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "mm2/s", "s/mm2"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = console.plain_table("", "mm2/s", "s/mm2", right=("mm2/s", "s/mm2"))
     steps = {
         "decoding": rates.decode_mm2_per_s,
         "detector": rates.detector_mm2_per_s,
@@ -232,12 +215,12 @@ def bench(
     }
     for name, rate in steps.items():
         table.add_row(name, f"{rate:.3g}", f"{1 / rate:.3g}")
-    say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
-    stdout.print(table)
-    say(f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.")
+    console.say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
+    console.stdout.print(table)
+    console.say(
+        f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed."
+    )
     for area, value in minutes.items():
-        say(f"{area} mm2 of tissue: {_spoken(value)}")
-
-
-def _spoken(minutes: float) -> str:
-    return f"{60 * minutes:.0f} s" if minutes < 2 else f"{minutes:.0f} minutes"
+        console.say(
+            f"{area} mm2 of tissue: " + (f"{60 * value:.0f} s" if value < 2 else f"{value:.0f} minutes")
+        )

@@ -12,18 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import several
-from metaphase.cli.console import (
-    Folder,
-    Json,
-    Mpp,
-    complain,
-    explain_counts,
-    print_json,
-    say,
-    stdout,
-    tell,
-    warn,
-)
+from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.counting.sites import SiteProfile
@@ -63,7 +52,7 @@ def serve(
     missing = asked.missing_slides()
     if missing:
         blank = f"{sum(missing.values())} of {several(len(asked.items), 'item')}"
-        warn(
+        console.warn(
             f"{blank} have no picture: {several(len(missing), 'slide')} missing, first {next(iter(missing))}"
         )
     serve_project(project, host=host, port=port, token=token, ready=announce("item"))
@@ -73,7 +62,7 @@ def announce(what: str) -> Callable[[Running], None]:
     """What a page that is about to be served shows, and where."""
 
     def tell_link(running: Running) -> None:
-        tell(f"{several(running.shown, what)}. Open this address; Ctrl-C stops:")
+        console.tell(f"{several(running.shown, what)}. Open this address; Ctrl-C stops:")
         typer.echo(running.url)
 
     return tell_link
@@ -89,7 +78,7 @@ def merge(
     observer: Annotated[
         list[str] | None, typer.Option(help="Only these observers; repeat for each. By default all.")
     ] = None,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
     from metaphase.jobs.calibration import merge_project
@@ -97,18 +86,18 @@ def merge(
 
     merged = merge_project(project, agree, output, observer or None)
     if as_json:
-        print_json(record(merged))
+        console.print_json(record(merged))
         return
-    stdout.print(_table(merged))
+    console.stdout.print(_table(merged))
     counts = merged.labels["label"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
-    say(
+    console.say(
         f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
         f"Fleiss' kappa {kappa_text(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
         "that all observers answered"
     )
-    say(f"see {(output or project) / REPORT}")
+    console.say(f"see {(output or project) / REPORT}")
 
 
 @label.command("export")
@@ -119,7 +108,7 @@ def export_labels(
     """Write the answers to a CSV, for other tools."""
     from metaphase.labels.observers.store import export_answers
 
-    say(f"{several(export_answers(project, output), 'answer')} in {output}")
+    console.say(f"{several(export_answers(project, output), 'answer')} in {output}")
 
 
 @label.command(name="import")
@@ -128,7 +117,7 @@ def import_(project: ProjectFolder, file: AnswersFile) -> None:
     from metaphase.labels.observers.store import import_answers
 
     done = import_answers(project, file)
-    say(f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already")
+    console.say(f"{done.added} new answers, {done.replaced} replaced, {done.unchanged} known already")
 
 
 def _table(merged: Merged) -> Table:
@@ -159,7 +148,7 @@ def draw(
         list[Path],
         typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
     ],
-    output: Folder,
+    output: console.Folder,
     answers: Annotated[int, typer.Option(help="Pictures to ask about, squares included.")] = 100,
     squares: Annotated[
         int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
@@ -179,7 +168,7 @@ def draw(
         f"then: metaphase calibrate fit {output} -o site.json",
     ]
     for line in lines:
-        say(line)
+        console.say(line)
 
 
 @calibrate.command()
@@ -198,7 +187,7 @@ def fit(
     false_alarms: Annotated[
         float, typer.Option(help="Share of other objects that they are known to call a mitosis.")
     ] = 0.0,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
     from metaphase.counting.populations import ReviewerError
@@ -208,11 +197,11 @@ def fit(
     profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
     save_profile(output, profile)
     if as_json:
-        print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
+        console.print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
         return
-    stdout.print(_profile_table(profile))
-    say(f"{profile.described()}, model {profile.model}")
-    say(f"metaphase detect SLIDE... -o DIR --site {output}")
+    console.stdout.print(_profile_table(profile))
+    console.say(f"{profile.described()}, model {profile.model}")
+    console.say(f"metaphase detect SLIDE... -o DIR --site {output}")
 
 
 def _profile_table(profile: SiteProfile) -> Table:
@@ -253,7 +242,7 @@ def view(
     blind: Annotated[
         bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
     ] = False,
-    mpp: Mpp = None,
+    mpp: console.Mpp = None,
 ) -> None:
     """Look at slides and what was found on them, and correct it, in a browser.
 
@@ -263,7 +252,7 @@ def view(
 
     serve_view(
         paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=announce("slide"), failed=complain,
+        ready=announce("slide"), failed=console.complain,
     )  # fmt: skip
 
 
@@ -271,22 +260,24 @@ review = typer.Typer(help="Apply what people said about detections.", no_args_is
 
 
 @review.command()
-def apply(results: Results, as_json: Json = False) -> None:
+def apply(results: Results, as_json: console.Json = False) -> None:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
     from metaphase.jobs.slide_review import apply_reviews
 
     problems: list[str] = []
     done = apply_reviews(results, problems.append)
     for problem in problems:
-        complain(problem)
+        console.complain(problem)
     if as_json:
         shown = ("name", "detections", "machine", "review")
-        print_json([{**one.described, **{key: one.summary.get(key) for key in shown}} for one in done])
+        console.print_json(
+            [{**one.described, **{key: one.summary.get(key) for key in shown}} for one in done]
+        )
     else:
         for one in done:
             line = "; ".join(map(str, (one.in_force, *one.beneath)))
-            say(f"{one.name}: {line}; see {one.report}")
-        explain_counts(one.summary for one in done)
+            console.say(f"{one.name}: {line}; see {one.report}")
+        console.explain_counts(one.summary for one in done)
     raise typer.Exit(int(bool(problems)))
 
 
@@ -294,17 +285,17 @@ def apply(results: Results, as_json: Json = False) -> None:
 def withdraw(
     results: Results,
     observer: Annotated[str, typer.Option(help="Observer whose answers no longer count (the log stays).")],
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
     from metaphase.jobs.slide_review import withdraw_review
 
     withdrawn = withdraw_review(results, observer)
     if as_json:
-        print_json(withdrawn)
+        console.print_json(withdrawn)
         return
     for name, answers in withdrawn.items():
-        say(f"{name}: {several(answers, 'answer')} withdrawn")
+        console.say(f"{name}: {several(answers, 'answer')} withdrawn")
 
 
 @review.command("import")
@@ -318,7 +309,7 @@ def import_review(
     complete: Annotated[
         bool, typer.Option("--complete", help="All was reviewed: untouched counted detections are accepted.")
     ] = False,
-    as_json: Json = False,
+    as_json: console.Json = False,
 ) -> None:
     """Take the changes of an edited export as a review; the rest stays unanswered."""
     from metaphase.jobs.results import load_results
@@ -326,10 +317,10 @@ def import_review(
 
     taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
-        print_json([asdict(one) for one in taken])
+        console.print_json([asdict(one) for one in taken])
         return
     for one in taken:
-        say(
+        console.say(
             f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
             f"accepted below the threshold; mitoses listed now: {one.mitoses}"
         )
@@ -355,4 +346,4 @@ def export_truth(
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()
     text = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
-    say(f"{output}: {text}")
+    console.say(f"{output}: {text}")

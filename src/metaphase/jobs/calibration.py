@@ -36,7 +36,6 @@ from metaphase.counting.sites import (
 )
 from metaphase.counting.specimen import CountConfig, specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS
-from metaphase.images.tissue.finding import TissueMask
 from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
@@ -68,32 +67,19 @@ ASK = Settings(title="Calibration: detections", question="Is a mitosis in the mi
 # ---- drawing ----
 
 
-@dataclass(frozen=True, eq=False)
-class _Searched:
-    """The results of one slide."""
+def _grid(one: SlideResult, side_um: float) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Where the squares of a side begin (x, y), and how many whole ones there are in each direction."""
+    size_um = np.array((one.summary["width"], one.summary["height"])) * one.mpp
+    count = np.floor(size_um / side_um + 1e-9).astype(np.int64)
+    return (size_um - count * side_um) / 2 / one.mpp, count
 
-    folder: Path
-    name: str
-    slide: str
-    mpp: float
-    table: pd.DataFrame
-    tissue: TissueMask
-    stated: Mapping[str, Any]
-    size_px: tuple[int, int]
-    """Width and height of the slide."""
 
-    def grid(self, side_um: float) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """Where the squares of a side begin (x, y), and how many whole ones there are in each direction."""
-        size_um = np.array(self.size_px) * self.mpp
-        count = np.floor(size_um / side_um + 1e-9).astype(np.int64)
-        return (size_um - count * side_um) / 2 / self.mpp, count
-
-    def cells(self, positions: Floats, side_um: float) -> npt.NDArray[np.int64]:
-        """Column and row of the square in which each position (n, 2) lies; -1, -1 outside of all."""
-        origin, count = self.grid(side_um)
-        cells = np.floor((positions - origin) * self.mpp / side_um).astype(np.int64)
-        cells[((cells < 0) | (cells >= count)).any(axis=1)] = -1
-        return cells
+def _squares_at(one: SlideResult, positions: Floats, side_um: float) -> npt.NDArray[np.int64]:
+    """Column and row of the square in which each position (n, 2) lies; -1, -1 outside of all."""
+    origin, count = _grid(one, side_um)
+    cells = np.floor((positions - origin) * one.mpp / side_um).astype(np.int64)
+    cells[((cells < 0) | (cells >= count)).any(axis=1)] = -1
+    return cells
 
 
 class NoSquareError(UsageError):
@@ -118,9 +104,11 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     config, folder = config or SampleConfig(), Path(folder)
     if (folder / SAMPLE).exists():
         raise OutputError("already holds a calibration", path=folder, next_step="choose another folder")
-    slides = [_read(result) for result in load_results(dict.fromkeys(results))]
+    slides = load_results(dict.fromkeys(results))
     _refuse_mixed(slides)
-    counting = stated_config(slides[0].table)
+    first = slides[0].candidates.copy()
+    first.attrs[OPERATING_POINTS] = slides[0].stated
+    counting = stated_config(first)
     generator = np.random.default_rng(config.seed)
     sample = pd.concat([_known(one, number, counting, config) for number, one in enumerate(slides)])
     sample = sample.reset_index(drop=True)
@@ -146,13 +134,28 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     columns = ["item", "slide", "x", "y", "case", "mpp"]
     write_project(folder / DETECTIONS, sample.loc[asked, columns], ASK)
     if len(squares):
-        write_project(folder / SQUARES, squares[columns], _square_settings(config))
+        settings = Settings(
+            title="Calibration: squares",
+            question="How many mitoses are in the whole square?",
+            answers=tuple(Answer(name=name, key=str(number)) for number, name in enumerate(NUMBERS)),
+            close_um=config.square_um,
+            context_um=2 * config.square_um,
+        )
+        write_project(folder / SQUARES, squares[columns], settings)
     where_drawn = squares[["item", "number", "row", "column"]]
     sample = sample.merge(where_drawn.rename(columns={"item": "square"}), "left", ["number", "row", "column"])
     sample["square"] = sample["square"].fillna("")
-    sample.attrs[DESIGN] = _design(
-        slides, counting, config, stratum, inclusion, sample["item"] != "", squares
-    )
+    sample.attrs[DESIGN] = {
+        "model": slides[0].stated["model"],
+        "searched_with": slides[0].stated["searched_with"],
+        "deltas": _deltas(slides[0].stated),
+        "slides": [one.name for one in slides],
+        "area_mm2": float(sum(one.tissue.area_mm2 for one in slides)),
+        "radius_um": counting.radius_um,
+        "sample": asdict(config),
+        "strata": design_table(stratum, inclusion, (sample["item"] != "").to_numpy(bool)),
+        "squares": squares[["item", "chance", "tissue_mm2", "expected"]].round(6).to_dict("records"),
+    }
     write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
     return Drawn(folder, len(slides), len(asked), len(squares))
 
@@ -168,22 +171,15 @@ def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleC
         )
 
 
-def _read(result: SlideResult) -> _Searched:
-    table, stated = result.candidates, result.stated  # what the model found, whatever people said since
-    table.attrs[OPERATING_POINTS] = stated
-    if "searched_with" not in stated:
-        raise TableError(
-            "does not say which networks made it",
-            path=result.folder / CANDIDATES,
-            next_step="run `metaphase detect` again, which costs seconds",
-        )
-    slide = str(result.summary["slide"])
-    size_px = result.summary["width"], result.summary["height"]
-    return _Searched(result.folder, result.name, slide, result.mpp, table, result.tissue, stated, size_px)
-
-
-def _refuse_mixed(slides: Sequence[_Searched]) -> None:
+def _refuse_mixed(slides: Sequence[SlideResult]) -> None:
     """One model, searched alike, at one pair of operating points; each slide once."""
+    for one in slides:
+        if "searched_with" not in one.stated:
+            raise TableError(
+                "does not say which networks made it",
+                path=one.folder / CANDIDATES,
+                next_step="run `metaphase detect` again, which costs seconds",
+            )
     names = pd.Series([one.name for one in slides])
     if names.duplicated().any():
         raise UsageError(
@@ -205,18 +201,18 @@ def _deltas(stated: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(stated[name]["delta"]) for name in ("mitoses", "count")}
 
 
-def _known(one: _Searched, number: int, counting: CountConfig, config: SampleConfig) -> pd.DataFrame:
-    """All detections of a slide with what is known about each."""
-    slide = specimen(one.table, one.mpp, one.tissue, None, counting)
+def _known(one: SlideResult, number: int, counting: CountConfig, config: SampleConfig) -> pd.DataFrame:
+    """All detections of a slide, as the model left them, with what is known about each."""
+    slide = specimen(one.candidates, one.mpp, one.tissue, None, counting)
     spot = find_hotspot(slide)
     known = evidence(
         slide.positions * one.mpp, slide.probability, counted_from=counting.threshold,
         area_mm2=slide.area_mm2, config=counting,
     )  # fmt: skip
     away = np.hypot(slide.positions[:, 0] - spot.x, slide.positions[:, 1] - spot.y)
-    cell = one.cells(slide.positions, config.square_um)
+    cell = _squares_at(one, slide.positions, config.square_um)
     about = {
-        "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
+        "case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number,
         "index": np.arange(len(known)),
         "x": slide.positions[:, 0], "y": slide.positions[:, 1], "probability": slide.probability,
         "hot": away <= spot.radius_px, "row": cell[:, 1], "column": cell[:, 0],
@@ -224,57 +220,23 @@ def _known(one: _Searched, number: int, counting: CountConfig, config: SampleCon
     return pd.DataFrame(about | dict(zip(EVIDENCE, known.T, strict=True)))
 
 
-def _cells(one: _Searched, number: int, config: SampleConfig) -> pd.DataFrame:
+def _cells(one: SlideResult, number: int, config: SampleConfig) -> pd.DataFrame:
     """The squares that lie within a slide and are tissue enough, by their middles."""
-    side_px, (origin, _) = config.square_um / one.mpp, one.grid(config.square_um)
+    side_px, (origin, _) = config.square_um / one.mpp, _grid(one, config.square_um)
     row, column = np.nonzero(one.tissue.mask)
     x, y = (one.tissue.x + (column + 0.5) * one.tissue.scale, one.tissue.y + (row + 0.5) * one.tissue.scale)
     positions = np.stack([x, y], axis=1).astype(np.float64)
-    cells, pixels = np.unique(one.cells(positions, config.square_um), axis=0, return_counts=True)
+    cells, pixels = np.unique(_squares_at(one, positions, config.square_um), axis=0, return_counts=True)
     tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
     kept = (cells[:, 0] >= 0) & (tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6)
     columns, rows = cells[kept].T
     about = {
-        "case": one.name, "slide": one.slide, "mpp": one.mpp, "number": number,
+        "case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number,
         "row": rows, "column": columns,
         "x": origin[0] + (columns + 0.5) * side_px, "y": origin[1] + (rows + 0.5) * side_px,
         "tissue_mm2": tissue_mm2[kept],
     }  # fmt: skip
     return pd.DataFrame(about)
-
-
-def _square_settings(config: SampleConfig) -> Settings:
-    answers = tuple(Answer(name=name, key=str(number)) for number, name in enumerate(NUMBERS))
-    return Settings(
-        title="Calibration: squares",
-        question="How many mitoses are in the whole square?",
-        answers=answers,
-        close_um=config.square_um,
-        context_um=2 * config.square_um,
-    )
-
-
-def _design(
-    slides: Sequence[_Searched],
-    counting: CountConfig,
-    config: SampleConfig,
-    stratum: npt.NDArray[np.int64],
-    inclusion: Floats,
-    asked: pd.Series[bool],
-    squares: pd.DataFrame,
-) -> dict[str, Any]:
-    rows = squares[["item", "chance", "tissue_mm2", "expected"]].round(6).to_dict("records")
-    return {
-        "model": slides[0].stated["model"],
-        "searched_with": slides[0].stated["searched_with"],
-        "deltas": _deltas(slides[0].stated),
-        "slides": [one.name for one in slides],
-        "area_mm2": float(sum(one.tissue.area_mm2 for one in slides)),
-        "radius_um": counting.radius_um,
-        "sample": asdict(config),
-        "strata": design_table(stratum, inclusion, asked.to_numpy(bool)),
-        "squares": rows,
-    }
 
 
 # ---- fitting ----

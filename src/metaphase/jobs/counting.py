@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,10 @@ def read_cases(
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
             mpp = opened.mpp
-    results = _own_results(detections)
-    mpp = _scale(mpp, results)
+    summaries = {file: summary_beside(file) for path in detections for file in _files_of(path)}
+    results = {file: one for file, one in summaries.items() if "name" in one and "mpp" in one}
+    stated = {float(one["mpp"]) for one in results.values()}
+    mpp = stated.pop() if mpp is None and len(stated) == 1 else mpp
     scale = mpp if cohort is None else cohort.mpp_by_name()
     parts = [
         _mitoses(read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None))
@@ -182,30 +184,14 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     if others.any() and others.all():
         raise TableError(text, path=points.source, next_step=advice)
     warnings = (*points.warnings, *((ResultWarning("other-labels", text, advice),) if others.any() else ()))
-    return replace(points.with_table(points.table[_may_count(points.table)]), warnings=warnings)
-
-
-def _may_count(table: pd.DataFrame) -> pd.Series[bool]:
-    """Mitoses, and what people rejected, for that tells about the rest."""
-    rejected = as_text(table[REVIEWED]) != "" if REVIEWED in table.columns else False
-    return (table["label"] == MITOSIS) | ((table["label"] == LOOKALIKE) & rejected)
+    reviewed = as_text(points.table[REVIEWED]) != "" if REVIEWED in points.table.columns else False
+    rejected = (labels == LOOKALIKE) & reviewed  # these tell about the rest
+    return replace(points.with_table(points.table[(labels == MITOSIS) | rejected]), warnings=warnings)
 
 
 def _files_of(path: Path) -> list[Path]:
     """The files to count: of the results of a slide, all that was found; else as they come."""
     return [found for one in result_folders(path) if (found := one / CANDIDATES).is_file()] or [path]
-
-
-def _own_results(detections: Sequence[Path]) -> dict[Path, dict[str, Any]]:
-    """What `metaphase detect` said of those files that are its own."""
-    summaries = {file: summary_beside(file) for path in detections for file in _files_of(path)}
-    return {file: summary for file, summary in summaries.items() if "name" in summary and "mpp" in summary}
-
-
-def _scale(mpp: float | None, results: Mapping[Path, Mapping[str, Any]]) -> float | None:
-    """The resolution given, else the one that all results agree on."""
-    stated = {float(summary["mpp"]) for summary in results.values()}
-    return stated.pop() if mpp is None and len(stated) == 1 else mpp
 
 
 def _lined_up(
@@ -256,23 +242,13 @@ def count_cohort(
 
     With `tissue`, that of slides at hand is found first. A `site` gives calibrated counts beside them.
     """
-
     settings = [counted_at(point, config or CountConfig()) for point in points]
 
-    def counted(case: CountedCase, mask: TissueMask | None) -> Iterator[SlideCount]:
-        for one in settings:
-            count = count_slide(
-                case.points,
-                mpp=case.mpp,
-                tissue=mask,
-                area_mm2=case.area_mm2,
-                config=one,
-                site=None if site is None else site.calibration(case.name),
-            )
-            yield replace(count, warnings=unique((*count_warnings(count), *case.warnings)))
-
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
-        return list(counted(case, _mask_of(case) if tissue else None))
+        about: dict[str, Any] = {"mpp": case.mpp, "tissue": _mask_of(case) if tissue else None}
+        about |= {"area_mm2": case.area_mm2, "site": None if site is None else site.calibration(case.name)}
+        counts = [count_slide(case.points, **about, config=one) for one in settings]
+        return [replace(count, warnings=unique((*count_warnings(count), *case.warnings))) for count in counts]
 
     return run_batch({case.name: case for case in cases}, work, None, watch)
 

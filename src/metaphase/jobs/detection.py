@@ -30,12 +30,11 @@ from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import Ingredients, account_of
 from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
-from metaphase.base.tables import Remark, named, read_table, write_table
+from metaphase.base.tables import named, read_table, write_table
 from metaphase.counting.calibration import atypical_share
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings
 from metaphase.counting.sites import SiteProfile, save_profile
 from metaphase.counting.specimen import CountConfig, specimen
-from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import UsedPoints
 from metaphase.detections.table import (
@@ -45,7 +44,6 @@ from metaphase.detections.table import (
     DETECTIONS,
     LISTED,
     OPERATING_POINTS,
-    DetectionSet,
 )
 from metaphase.images.inspection import (
     DAMAGED,
@@ -58,7 +56,6 @@ from metaphase.images.inspection import (
 from metaphase.images.tissue.finding import TissueMask, load_tissue, save_tissue
 from metaphase.jobs.cohort import OTHERWISE, CohortSlide, write_cohort
 from metaphase.jobs.counting import counted_at
-from metaphase.jobs.journal import read_probabilities
 from metaphase.jobs.results import (
     CANDIDATES,
     COUNT,
@@ -78,8 +75,9 @@ from metaphase.jobs.results import (
     review_in_force,
     tissue_files,
     write_summary,
+    write_tables,
 )
-from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch
+from metaphase.jobs.searching import DetectionConfig, SlideSearched, TileSearch, read_probabilities
 from metaphase.jobs.slide_review import apply_review
 from metaphase.jobs.stages import Facts, Report, Stage, States, kept_facts, run_stages, settled, stage_states
 from metaphase.networks.cards import current_versions
@@ -222,10 +220,6 @@ class _SlideJob:
     def counting(self) -> CountConfig:
         return counted_at(self.points.count, self.config.counting)
 
-    @property
-    def tissue_files(self) -> tuple[str, str]:
-        return tissue_files(self.slide.name)
-
     def run(self, progress: Progress | None) -> SlideOutcome:
         """Do what is left."""
 
@@ -266,7 +260,7 @@ class _SlideJob:
                   SlideArchived(stated)),
         ] if DICOM_FORMAT in config.written else []  # fmt: skip
         return [
-            Stage("search", "detections on the tissue", (), (SEARCH, *self.tissue_files, *maps),
+            Stage("search", "detections on the tissue", (), (SEARCH, *tissue_files(name), *maps),
                   lambda report: self._search(searched, report), searched, sealed=True),
             Stage("count", "mitotic count and grade", ("search",), (COUNT, *sites), self._count, counted,
                   sealed=True),
@@ -331,8 +325,7 @@ class _SlideJob:
         return {"count": count.count, "grade": count.grade}
 
     def _export(self, _report: Report) -> Facts:
-        facts, name = self._facts(), self.slide.name
-        table = self._detections()
+        facts, table = self._facts(), self._detections()
         table[LISTED] = table["probability"] >= self.points.mitoses.delta
         table[COUNTED] = table["probability"] >= self.points.count.delta
         if self.config.site is not None:
@@ -340,19 +333,18 @@ class _SlideJob:
             table[CHANCE] = calibration.chance(
                 specimen(table, facts["mpp"], self._tissue, None, self.counting)
             )
-        table.attrs[OPERATING_POINTS] = Remark(self.stated)
-        listed = table[table["probability"] >= self.points.lowest].reset_index(drop=True)
-        listed.attrs = table.attrs
-        write_table(self.folder / CANDIDATES, table)
-        write_table(self.folder / DETECTIONS, listed)
-        detections = DetectionSet(listed, (name,), name)
-        sizes = {name: (facts["width"], facts["height"])}
-        for form in self._formats():
-            target = self.folder / file_of(form)
-            write_detections(
-                detections, target, form, mpp=facts["mpp"], sizes=sizes, sources={name: self.slide.slide.path}
-            )
-        return {"detections": len(listed), "candidates": len(table)}
+        listed = write_tables(
+            self.folder,
+            self.slide.name,
+            table,
+            table["probability"] >= self.points.lowest,
+            self.stated,
+            formats=self._formats(),
+            mpp=facts["mpp"],
+            size_px=(facts["width"], facts["height"]),
+            slide=self.slide.slide.path,
+        )
+        return {"detections": listed, "candidates": len(table)}
 
     def _report(self, _report: Report) -> Facts:
         facts, count = self._facts(), self._slide_count
@@ -439,7 +431,7 @@ class _SlideJob:
     @property
     def _tissue(self) -> TissueMask:
         """Once the search is done."""
-        return load_tissue(self.folder / self.tissue_files[0])
+        return load_tissue(self.folder / tissue_files(self.slide.name)[0])
 
     def _slide_warnings(self, facts: Facts) -> ResultWarnings:
         """What the slide itself, its stain and its focus say against the result, given this model."""

@@ -14,15 +14,20 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
+from uuid import NAMESPACE_URL, uuid5
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.errors import UsageError
-from metaphase.base.files import explained
+from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.sharing.batch import (
     BatchWatch,
@@ -36,6 +41,7 @@ from metaphase.base.sharing.batch import (
 from metaphase.base.tables import (
     as_text,
     case_folder,
+    named,
     phh3_mpp,
     read_manifest,
     read_table,
@@ -45,10 +51,15 @@ from metaphase.base.tables import (
 from metaphase.detections.files import known_formats, read_detections
 from metaphase.detections.table import DetectionSet
 from metaphase.jobs.stages import Facts
+from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.labels.phh3.candidates import BrownConfig
 from metaphase.labels.phh3.cases import read_mitoses, search_case
-from metaphase.labels.phh3.survey import BrownConfig
 from metaphase.labels.reference import (
+    ACCEPT,
     DECISION_COLUMNS,
+    PLACES,
+    REJECT,
     Applied,
     PlacedPoints,
     ReferenceConfig,
@@ -60,9 +71,10 @@ from metaphase.labels.reference import (
     place_points,
     read_decisions,
     read_reference,
+    rows_of,
     write_reference,
 )
-from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, save_registration_picture
+from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, draw_registration
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import save_transform
 from metaphase.slides.opening import SlideSource, open_slide
@@ -166,15 +178,20 @@ def build_cohort(
     `points` is a folder or table with the mitoses of each case (see `read_points`). The tables are of all
     cases, those that other processes have built in the workspace among them.
     """
-    config, workspace = config or BuildConfig(), Path(workspace)
-    rows = _read_rows(manifest, workspace)
-    outcomes = run_batch(
-        shard_of({str(row["case"]): row for row in _records(rows)}, shard),
-        lambda row, _show: _build_row(row, Path(manifest).parent, workspace, source, config, points),
-        workspace,
-        watch,
-        pool,
-    ).outcomes
+    settings, workspace, folder = config or BuildConfig(), Path(workspace), Path(manifest).parent
+    rows = read_manifest(manifest)
+    for case in rows["case"]:
+        if case_folder(workspace, case).name == REVIEW:
+            raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
+
+    def build(row: Facts, _show: object) -> CaseResult:
+        case = str(row["case"])
+        if missing := _missing(row):
+            return CaseResult(case, "skipped", missing)
+        return build_case(_pair(row, folder, points), case_folder(workspace, case), source, settings)
+
+    cases = shard_of({str(row["case"]): row for row in _records(rows)}, shard)
+    outcomes = run_batch(cases, build, workspace, watch, pool).outcomes
     built = {
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
         for case, outcome in outcomes.items()
@@ -207,36 +224,14 @@ def _missing(row: Facts) -> str:
     return f"the manifest names no {' and no '.join(missing)} slide" if missing else ""
 
 
-def _read_rows(manifest: str | Path, workspace: Path) -> pd.DataFrame:
-    """The manifest, once its cases can name folders."""
-    rows = read_manifest(manifest)
-    for case in rows["case"]:
-        if case_folder(workspace, case).name == REVIEW:
-            raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
-    return rows
-
-
-def _build_row(
-    row: Facts,
-    folder: Path,
-    workspace: Path,
-    source: PointSource,
-    config: BuildConfig,
-    points: str | Path | None,
-) -> CaseResult:
-    case = str(row["case"])
-    target = case_folder(workspace, case)
-    if missing := _missing(row):
-        return CaseResult(case, "skipped", missing)
-    return build_case(_pair(row, folder, points), target, source, config)
-
-
 def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfig) -> CaseResult:
     """The reference standard of one pair, into its folder; what an earlier run finished is kept."""
     with explained(folder / NOTE):
         (folder / NOTE).unlink(missing_ok=True)
     found = source(pair, folder, config)
-    record = _placed_from(pair, found, config)
+    names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
+    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
+    record = PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
     there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
     again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
     if again:
@@ -263,7 +258,7 @@ def _register(
         facts = {"verdict": verdict, "he_mpp": he.mpp}
         with record.noted(folder / PLACED, facts, note=folder / PLACED_NOTE):
             save_transform(folder / TRANSFORM, registration.transform, verdict=verdict)
-            save_registration_picture(folder / PICTURE, registration, placement.points)
+            write_bytes(folder / PICTURE, draw_registration(registration, placement.points))
             write_table(folder / PLACED, placement.table)
 
 
@@ -398,12 +393,6 @@ def _records(table: pd.DataFrame) -> list[Facts]:
     return cast("list[Facts]", table.to_dict("records"))
 
 
-def _placed_from(pair: Pair, found: DetectionSet, config: BuildConfig) -> PointsPlaced:
-    names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
-    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
-    return PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
-
-
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
     """What became of each case, and the manifest of those fit for training, with absolute paths."""
     absolute = {
@@ -416,3 +405,143 @@ def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResu
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
     fit = [one.status == "done" for one in results]
     write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
+
+
+# ---- what there is to review, and what people decided ----
+#
+# The project lies in the folder `review` of the workspace, so that decisions are kept and locked as all
+# answers are (`metaphase.web.labelling`). An item is named after its case and its places in both slides: a
+# point that a new registration has moved is a new item, and nobody's decision is carried to a position they
+# have not seen. Items that are no longer in the table stay in the project and are not shown.
+
+Row = dict[str, Any]
+CLOSE_UM = 64.0
+CLEAR_CONTRAST = 2.0
+"""From this contrast on a figure is plain to see in H&E."""
+SETTINGS_OF_REVIEW = Settings(
+    title="Reference standard",
+    question="Is there a mitosis at the mark in H&E?",
+    answers=(
+        Answer(name=ACCEPT, key="m", label="Mitosis", colour="#e2774a"),
+        Answer(name=REJECT, key="n", label="Not a mitosis", colour="#5f97d3"),
+    ),
+    close_um=CLOSE_UM,
+)
+
+
+@dataclass(frozen=True)
+class Review:
+    """The points of a workspace and the project that keeps the decisions about them."""
+
+    workspace: Path
+    table: pd.DataFrame
+    """Points with a position in H&E, the least sure first, with `item` and its `number`."""
+    pairs: Mapping[str, Pair]
+    project: Project
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Row]:
+        """Rows of the table by the number that the browser knows."""
+        return {int(row["number"]): row for row in _records(self.table)}
+
+    @property
+    def order(self) -> list[int]:
+        """Numbers of the points in the order in which they are shown."""
+        return [int(number) for number in self.table["number"]]
+
+
+def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | None = None) -> Review:
+    """Bring the project of a workspace up to date and open it, for all cases or for some.
+
+    With `most`, only so many of the least sure points are shown.
+    """
+    workspace = Path(workspace)
+    pairs = read_pairs(workspace)
+    table = read_reference(workspace)
+    if unknown := sorted(set(cases) - set(pairs)):
+        raise UsageError(f"there is no case {named(unknown)}", path=workspace, next_step="check --case")
+    table = table[table["x"].notna() & table["y"].notna()]
+    table = table.assign(item=[item_name(row) for row in _records(table)])
+    if table.empty:
+        raise ReferenceStandardError("there is no point to review", path=workspace)
+    project = _updated(workspace / REVIEW, table, pairs)
+    shown = table[table["case"].isin(cases)] if cases else table
+    shown = shown.iloc[np.argsort(sureness(shown), kind="stable")[:most]].reset_index(drop=True)
+    numbers = [project.by_name[name].number for name in shown["item"]]
+    return Review(workspace, shown.assign(number=numbers), pairs, project)
+
+
+def sureness(table: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """How sure all agree about each point, from 0 to 1: its place, its PHH3 network, and the eye in H&E."""
+    visible = (table["contrast"].fillna(0) / CLEAR_CONTRAST).clip(0, 1)
+    return (table["confidence"] * table["probability"] * visible).to_numpy(float)
+
+
+def item_name(row: Row) -> str:
+    """How a point is called; positions to a tenth of a pixel."""
+    return " ".join([str(row["case"]), *(f"{row[name]:.1f}" for name in PLACES)])
+
+
+def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Project:
+    """The project with the items of the table; earlier ones stay."""
+    items = table[["item", "case", *PLACES]].round(dict.fromkeys(PLACES, 1))
+    items = items.assign(
+        slide=[str(pairs[case].he) for case in table["case"]],
+        mpp=pd.Series([pairs[case].he_mpp for case in table["case"]], index=table.index, dtype=float),
+    ).drop_duplicates("item")
+    path = folder / ITEMS
+    if path.is_file():
+        old = read_table(path)
+        gone = old[~old["item"].isin(items["item"])]
+        items = pd.concat([items, gone], ignore_index=True) if len(gone) else items
+    write_table(path, items)
+    settings = json.loads(SETTINGS_OF_REVIEW.model_dump_json())
+    write_text(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+    return load_project(folder)
+
+
+# ---- from the review page's answers to the table of decisions that the reference standard takes ----
+
+
+def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None) -> pd.DataFrame:
+    """Write the decisions of all observers to `decisions.csv` of the workspace, and return them.
+
+    Decisions made `elsewhere` (a CSV) are first taken into the review's own database; taking them twice does
+    no harm.
+    """
+    workspace = Path(workspace)
+    if elsewhere is not None:
+        _take(load_review(workspace), read_decisions(elsewhere), elsewhere)
+    folder = workspace / REVIEW
+    if not (folder / ITEMS).is_file():
+        raise UsageError(
+            "nobody has reviewed anything here",
+            path=workspace,
+            next_step="run metaphase reference review, or give --decisions",
+        )
+    with AnswerStore(load_project(folder)) as store:
+        given = [(one.item, one.answer, one.observer, one.time) for one in store.current()]
+    positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
+    found = pd.DataFrame(given, columns=["item", "decision", "observer", "time"]).join(positions, on="item")
+    decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
+    write_table(workspace / DECISIONS, decisions)
+    return decisions
+
+
+def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
+    """Put decisions into the database; those about points that do not exist are an error."""
+    rows = rows_of(review.table, decisions)
+    if (rows < 0).any():
+        raise UsageError(
+            f"row {int((rows < 0).argmax()) + 1} does not match a point of the reference standard",
+            path=source,
+            next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
+        )
+    items = review.table["item"].to_numpy(object)[rows]
+    entries = []
+    for item, row in zip(items, decisions[["observer", "decision", "time"]].to_numpy(object), strict=True):
+        observer, decision, time = map(str, row)
+        identity = uuid5(NAMESPACE_URL, "\0".join((str(item), observer, decision, time)))  # written once
+        entries.append(Entry(observer, str(item), decision, time=time, uuid=str(identity)))
+    with AnswerStore(review.project) as store:
+        store.record_many(entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -19,17 +19,19 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, parsing, read_json
 from metaphase.base.remote import url_of
 from metaphase.base.tables import (
+    Remark,
     named,
     read_table,
     require_columns,
     table_attributes,
+    write_table,
 )
 from metaphase.counting.calibration import CalibratedCount
 from metaphase.counting.clinical import Count, ShownGrade, counts_in
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections.files import known_formats, result_folders
-from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY
+from metaphase.detections.files import known_formats, result_folders, write_detections
+from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
 from metaphase.images.tissue.finding import TissueMask, load_tissue
 from metaphase.labels.observers.positions import Share
 from metaphase.reports.pages import jpeg_uris, render
@@ -446,11 +448,6 @@ class SlideResult:
         """Probability from which a detection is exported."""
         return min(float(self.points[name]["delta"]) for name in ("mitoses", "count"))
 
-    @property
-    def formats(self) -> list[str]:
-        """Formats in which detections lie in the folder, Parquet apart."""
-        return formats_in(self.folder)
-
 
 def load_result(folder: str | Path) -> SlideResult:
     """Read the folder of one slide."""
@@ -489,6 +486,31 @@ def brief_points(stated: Mapping[str, Any]) -> dict[str, Any]:
     parts = {name: part for name, part in stated.items() if isinstance(part, Mapping)}
     brief = {name: {key: part[key] for key in part if key not in TUNED_ON} for name, part in parts.items()}
     return {**stated, **brief}
+
+
+def write_tables(
+    folder: Path,
+    name: str,
+    table: pd.DataFrame,
+    shown: pd.Series[bool],
+    stated: Mapping[str, Any],
+    *,
+    formats: Sequence[str],
+    mpp: float,
+    size_px: tuple[int, int],
+    slide: Path | None,
+) -> int:
+    """Write all candidates of a slide and those that are `shown`, these in other formats, too; how many."""
+    table.attrs[OPERATING_POINTS] = Remark(stated)
+    listed = table[shown].reset_index(drop=True)
+    listed.attrs = table.attrs
+    write_table(folder / CANDIDATES, table)
+    write_table(folder / DETECTIONS, listed)
+    detections, sources = DetectionSet(listed, (name,), name), {} if slide is None else {name: slide}
+    for form in formats:
+        target = folder / file_of(form)
+        write_detections(detections, target, form, mpp=mpp, sizes={name: size_px}, sources=sources)
+    return len(listed)
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import expit, logit
@@ -24,20 +23,18 @@ from metaphase.base.errors import (
 )
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import fingerprint_of
-from metaphase.base.tables import Remark, named, read_table, write_table
+from metaphase.base.tables import named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_in
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections.files import read_detections, result_folders, write_detections
+from metaphase.detections.files import read_detections, result_folders
 from metaphase.detections.matching import match
 from metaphase.detections.table import (
     COUNTED,
-    DETECTIONS,
     IGNORE,
     LISTED,
     LOOKALIKE,
     MITOSIS,
-    OPERATING_POINTS,
     REVIEWED,
     REVIEWERS,
     SUMMARY,
@@ -53,10 +50,11 @@ from metaphase.jobs.results import (
     REPORT,
     REVIEW,
     SlideResult,
-    file_of,
+    formats_in,
     load_result,
     load_results,
     write_summary,
+    write_tables,
 )
 from metaphase.labels.observers.positions import (
     REVIEW as ANSWERS,
@@ -92,28 +90,16 @@ def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig
     counted = probability >= config.threshold
     near = ~counted & (probability >= NEAR_MISS * config.threshold)
     group = np.select([inside & counted, inside & near], [0, 1], 2)
-    influence = np.where(group == 2, _company(positions, counted, config.radius_um / mpp), 1.0)
-    weight = influence * _warning(probability, config.threshold)
-    return [int(row) for row in np.lexsort((-probability, -weight, group))]
-
-
-def _warning(probability: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.float64]:
-    """1 at the threshold, falling with the odds on either side."""
+    company = np.ones(len(positions))  # counted detections within a hotspot's radius, as a share of the most
+    if counted.any():
+        tree, radius_px = cKDTree(positions[counted]), config.radius_um / mpp
+        near_by = tree.query_ball_point(positions, radius_px, return_length=True).astype(float)
+        company = near_by / max(1.0, near_by.max())
     low, high = 1e-6, 1 - 1e-6
-    away = logit(probability.clip(low, high)) - logit(np.clip(threshold, low, high))
-    return np.asarray(2 * expit(-np.abs(away)))
-
-
-def _company(
-    positions: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], radius_px: float
-) -> npt.NDArray[np.float64]:
-    """Counted detections within a hotspot's radius of each position, as a share of the most."""
-    if not counted.any():
-        return np.ones(len(positions))
-    near = (
-        cKDTree(positions[counted]).query_ball_point(positions, radius_px, return_length=True).astype(float)
-    )
-    return np.asarray(near / max(1.0, near.max()))
+    away = logit(probability.clip(low, high)) - logit(np.clip(config.threshold, low, high))
+    doubt = 2 * expit(-np.abs(away))  # 1 at the threshold, falling with the odds on either side
+    weight = np.where(group == 2, company, 1.0) * doubt
+    return [int(row) for row in np.lexsort((-probability, -weight, group))]
 
 
 # ---- what the count is now ----
@@ -156,8 +142,6 @@ def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot |
 
 # ---- the files of a slide, rewritten from what people said ----
 
-DO_NOT_FIT = "its files contradict each other"
-
 
 def answers_of(result: SlideResult) -> list[Given]:
     """The answers about a slide that stand; none where nobody looked."""
@@ -186,7 +170,8 @@ def apply_review(folder: str | Path) -> SlideResult:
         )
     if not given and REVIEW not in result.summary:
         return result
-    with parsing(result.folder, DO_NOT_FIT, next_step="run metaphase detect again, into the same folder"):
+    again = "run metaphase detect again, into the same folder"
+    with parsing(result.folder, "its files contradict each other", next_step=again):
         reviewed = reviewed_result(result, given)
         count = reviewed_count(result, reviewed)
         warnings = (*_warnings(result, reviewed, count), *_left_out(result))
@@ -280,17 +265,18 @@ def _write_tables(result: SlideResult, reviewed: Reviewed) -> None:
     mitosis = table["label"] == MITOSIS
     for column, point in ((LISTED, "mitoses"), (COUNTED, "count")):
         table[column] = mitosis & (table["probability"] >= result.points[point]["delta"])
-    table.attrs[OPERATING_POINTS] = Remark(result.stated)
-    listed = table[mitosis & (table["probability"] >= result.lowest)].reset_index(drop=True)
-    listed.attrs = table.attrs
-    write_table(result.folder / CANDIDATES, table)
-    write_table(result.folder / DETECTIONS, listed)
-    sizes = {result.name: (int(result.summary["width"]), int(result.summary["height"]))}
-    detections = DetectionSet(listed, (result.name,), result.name)
-    sources = {result.name: result.source.path} if result.formats else {}
-    for form in result.formats:
-        target = result.folder / file_of(form)
-        write_detections(detections, target, form, mpp=result.mpp, sizes=sizes, sources=sources)
+    formats = formats_in(result.folder)
+    write_tables(
+        result.folder,
+        result.name,
+        table,
+        mitosis & (table["probability"] >= result.lowest),
+        result.stated,
+        formats=formats,
+        mpp=result.mpp,
+        size_px=(int(result.summary["width"]), int(result.summary["height"])),
+        slide=result.source.path if formats else None,
+    )
 
 
 def _write_report(
@@ -326,17 +312,14 @@ def _warnings(result: SlideResult, reviewed: Reviewed, count: SlideCount) -> Res
     return unique((*count_warnings(count), *of_slide))
 
 
-PEOPLE = (REVIEW, MACHINE, ANSWERED)
-"""Parts of a summary that only a review has."""
-
-
 def _summary(
     result: SlideResult, reviewed: Reviewed, count: SlideCount, warnings: ResultWarnings
 ) -> dict[str, Any]:
     before = result.summary.get(MACHINE, result.summary)
     machine = {key: before[key] for key in ("detections", "counted", "warnings")}
     if not reviewed.shares:
-        kept = {key: value for key, value in result.summary.items() if key not in PEOPLE}
+        people = (REVIEW, MACHINE, ANSWERED)
+        kept = {key: value for key, value in result.summary.items() if key not in people}
         return kept | dict(result.machine) | machine
     listed = reviewed.mitoses["probability"] >= result.points["mitoses"]["delta"]
     return {

@@ -172,7 +172,8 @@ def _side_by_side(
     with ProcessPoolExecutor(at_once, mp_context=spawn, initializer=end_with_parent) as pool:
         while running or (left and error is None):
             unfinished = {states[number].stage.name for number in (*left, *running.values())}
-            ready = [number for number in left if unfinished.isdisjoint(_awaited(states[number].stage))]
+            awaited = {number: (*states[number].stage.reads, *states[number].stage.after) for number in left}
+            ready = [number for number in left if unfinished.isdisjoint(awaited[number])]
             for number in ready[: at_once - len(running)] if error is None else ():
                 stage, reason = states[number].stage, states[number].reason
                 running[pool.submit(_done, stage, accounts[stage.name], folder, silent)] = number
@@ -196,10 +197,6 @@ def _side_by_side(
         ) from error
     if error is not None:
         raise error
-
-
-def _awaited(stage: Stage) -> tuple[str, ...]:
-    return (*stage.reads, *stage.after)
 
 
 def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:

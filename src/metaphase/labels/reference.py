@@ -24,8 +24,7 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
 from metaphase.detections.table import DetectionSet
 from metaphase.labels.registration.outputs import points_geojson
-from metaphase.labels.registration.pair import Registration, register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
 from metaphase.slides.contract import Slide
@@ -71,29 +70,10 @@ class ReferenceConfig:
 # ---- the reference-standard table ----
 
 COLUMNS = (
-    "case",
-    "x",
-    "y",
-    "accepted",
-    "cause",
-    "reason",
-    "visible",
-    "contrast",
-    "probability",
-    "confidence",
-    "method",
-    "shift_x_um",
-    "shift_y_um",
-    "peak",
-    "peak_ratio",
-    "registration",
-    "x_phh3",
-    "y_phh3",
-    "candidate",
-    "automatic",
-    "observer",
-    "reviewed",
-)
+    "case", "x", "y", "accepted", "cause", "reason", "visible", "contrast", "probability", "confidence",
+    "method", "shift_x_um", "shift_y_um", "peak", "peak_ratio", "registration", "x_phh3", "y_phh3",
+    "candidate", "automatic", "observer", "reviewed",
+)  # fmt: skip
 """Positions are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict
 on the pair; `automatic` is the decision without any observer, `cause` (one of `CAUSES`) and `reason` say what
 speaks against the point, as a word and in words."""
@@ -254,7 +234,8 @@ def contrast(crop: RGB, config: VisibilityConfig | None = None) -> float:
     """Contrast of what lies in the middle of an H&E crop of `config.side_px` pixels at `config.mpp`."""
     config = config or VisibilityConfig()
     spots = cv2.filter2D(nuclear_density(crop, "H&E"), -1, _disc(config.spot_radius_um / config.mpp))
-    distance = _distances(crop.shape[:2]) * config.mpp
+    y, x = (np.arange(side) + 0.5 - side / 2 for side in crop.shape[:2])
+    distance = np.hypot(x[None, :], y[:, None]) * config.mpp
     around = float(np.percentile(spots[distance > config.gap_um], config.dark_percent))
     return float(spots[distance <= config.reach_um].max()) / (around + FLOOR)
 
@@ -282,12 +263,6 @@ def _disc(radius_px: float) -> npt.NDArray[np.float32]:
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     disc = (x**2 + y**2 <= radius_px**2).astype(np.float32)
     return np.asarray(disc / disc.sum(), np.float32)
-
-
-def _distances(shape: tuple[int, int]) -> Floats:
-    """Distance of each pixel's centre from the middle of the picture, in pixels."""
-    y, x = (np.arange(side) + 0.5 - side / 2 for side in shape)
-    return np.asarray(np.hypot(x[None, :], y[:, None]), np.float64)
 
 
 # ---- from a pair of slides and the mitoses of its PHH3 slide to the reference standard of its H&E ----
@@ -332,7 +307,7 @@ def place_points(
         contrast=measure_contrast(he, positions, visibility),
         probability=points.table["probability"].to_numpy(float),
         registration=verdict.status,
-        candidate=_names(points.table),
+        candidate=[str(name) for name in points.table.get("candidate", range(len(found)))],
         problem=problem,
     )
     return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
@@ -349,12 +324,6 @@ def _positions(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.
     inside = ((guess >= 0) & (guess < (he.width, he.height))).all(axis=1)
     positions[rejected & inside] = guess[rejected & inside]
     return positions
-
-
-def _names(points: pd.DataFrame) -> list[str]:
-    """What the source calls each point: its candidate number, or else its row."""
-    names = points["candidate"] if "candidate" in points.columns else range(len(points))
-    return [str(name) for name in names]
 
 
 # ---- people overrule the decision ----
@@ -410,11 +379,6 @@ def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> npt.NDArray[np.int6
             )
             rows[some.index] = np.append(own, -1)[nearest]  # the tree answers its size where nothing is near
     return rows
-
-
-def write_decisions(path: str | Path, decisions: pd.DataFrame) -> None:
-    """Write a table of decisions."""
-    write_table(path, decisions[list(DECISION_COLUMNS)])
 
 
 def read_decisions(path: str | Path) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from pydantic import Field
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
-from metaphase.jobs.reference_review import CLOSE_UM, Review, Row, load_review
+from metaphase.jobs.reference import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
@@ -167,7 +167,7 @@ class ReviewCrops(Crops):
 
     def _matrix(self, case: str) -> npt.NDArray[np.float64]:
         transform: Transform = self._transform(self._review.workspace / Path(case) / TRANSFORM)
-        return transform.matrix
+        return transform.similarity.matrix
 
 
 def turned_crop(

@@ -19,8 +19,6 @@ from metaphase.labels.mining.candidates import (
     find_candidates,
     intensity_limit,
     intensity_sums,
-    load_candidates,
-    save_candidates,
 )
 from metaphase.labels.mining.mining import CandidatesFound, SeenSlide
 from metaphase.slides.backends import ArraySlide
@@ -77,7 +75,6 @@ def test_empty_tissue_has_no_candidates() -> None:
     none = TissueMask(np.zeros((4, 4), np.bool_), 4.0, 0, 0, 16)
     found = find_candidates(slide, none, CONFIG)
     assert len(found.table) == 0
-    assert found.per_mm2 == 0
     assert list(found.table.columns) == ["x", "y", "intensity"]
 
 
@@ -112,23 +109,15 @@ def test_flood_stops_early() -> None:
         find_candidates(slide, everywhere(slide), CandidateConfig(diameter_um=5, max_candidates=5))
 
 
-def test_saved_candidates_come_back(tmp_path: Path) -> None:
-    slide = ArraySlide(noisy_tissue(100, 100), mpp=MPP)
-    found = find_candidates(slide, everywhere(slide), CONFIG)
+def test_what_decides_candidates_is_told(tmp_path: Path) -> None:
     seen = SeenSlide(SlideSource(tmp_path / "absent.tif", MPP), TissueSource(whole=True), "")
     record = CandidatesFound(seen, CONFIG)
-    save_candidates(tmp_path / "a.parquet", found, record, seconds=1.5)
-    again = load_candidates(tmp_path / "a.parquet")
-    assert again.table.equals(found.table)
-    assert (again.tissue_mm2, again.dark_share) == (found.tissue_mm2, found.dark_share)
+    record.write(tmp_path / "a.parquet.json")
     assert record.matches(tmp_path / "a.parquet.json")
     other = CandidatesFound(seen, CandidateConfig())
     assert other.why(tmp_path / "a.parquet.json").startswith("config.diameter_um was 5 and is ")
     more = CandidatesFound(seen, dataclasses.replace(CONFIG, max_candidates=7))
     assert more.matches(tmp_path / "a.parquet.json"), "a limit that only stops a run decides nothing"
-    (tmp_path / "a.parquet.json").unlink()
-    with pytest.raises(CandidateError, match="Find the candidates again"):
-        load_candidates(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(

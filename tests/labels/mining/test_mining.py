@@ -171,7 +171,7 @@ def test_another_resolution_or_mask_is_mined_anew(tmp_path: Path, slides: list[P
     def table(**changes: object) -> pd.DataFrame:
         source = TrainingSlide("s0", slides[0], MITOSES, **{"tissue": path, **changes})  # type: ignore[arg-type]
         other = TrainingSlide("s2", slides[2], MITOSES)
-        return Mining(tmp_path / "mining", [source], [other], CONFIG).candidates(source).table
+        return Mining(tmp_path / "mining", [source], [other], CONFIG).candidates(source)
 
     first = table()
     written = (tmp_path / "mining/candidates/s0.parquet").stat().st_mtime_ns

@@ -14,13 +14,15 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import settings_of
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, separate
-from metaphase.labels.phh3.candidates import COLUMNS, BrownCandidates, find_brown_candidates
-from metaphase.labels.phh3.survey import (
+from metaphase.labels.phh3.candidates import (
+    COLUMNS,
     UNIT,
+    BrownCandidates,
     BrownConfig,
     BrownScale,
     amounts,
     estimate_threshold,
+    find_brown_candidates,
     stained,
     survey_slide,
 )

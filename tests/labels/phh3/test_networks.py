@@ -16,6 +16,7 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import TrainingError
 from metaphase.detections.points import OperatingPoint
 from metaphase.labels.observers.project import Settings, write_project
+from metaphase.labels.phh3.candidates import CLASSES, BrownConfig, Phh3Error
 from metaphase.labels.phh3.cases import MITOSES, read_classified, read_mitoses, search_case
 from metaphase.labels.phh3.networks import (
     LearningConfig,
@@ -28,7 +29,6 @@ from metaphase.labels.phh3.networks import (
     train_classifier,
     write_stores,
 )
-from metaphase.labels.phh3.survey import CLASSES, BrownConfig, Phh3Error
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import PHH3_NETWORKS, ModelCard, NetworkSpec, bundled_model
 from metaphase.networks.checkpoints import load_model, save_model

@@ -11,8 +11,8 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import case_folder
+from metaphase.labels.phh3.candidates import BrownConfig, Phh3Error
 from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, PICTURE, read_candidates, search_case
-from metaphase.labels.phh3.survey import BrownConfig, Phh3Error
 from tests.labels.phh3.slides import BROWN, draw_slide, spread_points, write_slide
 
 CONFIG = BrownConfig(fields=8)
@@ -26,23 +26,23 @@ def picture_size(path: Path) -> tuple[int, int]:
 def test_outputs_and_resumption(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "phh3.tif", draw_slide(900, spread_points(12, 900)))
     first = search_case(slide, tmp_path / "case", CONFIG, threads=1)
-    assert (len(first.table), first.reused, first.warnings) == (12, False, ())
+    assert (first.candidates, first.resumed, first.warnings) == (12, False, ())
+    table = read_candidates(tmp_path / "case")
     assert min(picture_size(first.picture)) > 400
     written = (tmp_path / "case" / CANDIDATES).stat().st_mtime_ns
     again = search_case(slide, tmp_path / "case", CONFIG, threads=1)
-    assert again.reused
+    assert (again.candidates, again.resumed) == (12, True)
     assert (tmp_path / "case" / CANDIDATES).stat().st_mtime_ns == written
-    pd.testing.assert_frame_equal(again.table, first.table)
-    pd.testing.assert_frame_equal(read_candidates(tmp_path / "case"), first.table)
+    pd.testing.assert_frame_equal(read_candidates(tmp_path / "case"), table)
 
 
 @pytest.mark.slow
 def test_other_settings_or_another_slide_are_searched_anew(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "phh3.tif", draw_slide(900, spread_points(12, 900)))
     search_case(slide, tmp_path / "case", CONFIG, threads=1)
-    assert not search_case(slide, tmp_path / "case", BrownConfig(fields=8, join_um=0), threads=1).reused
+    assert not search_case(slide, tmp_path / "case", BrownConfig(fields=8, join_um=0), threads=1).resumed
     write_slide(tmp_path / "phh3.tif", draw_slide(900, spread_points(5, 900)))
-    assert len(search_case(slide, tmp_path / "case", BrownConfig(fields=8, join_um=0), threads=1).table) == 5
+    assert search_case(slide, tmp_path / "case", BrownConfig(fields=8, join_um=0), threads=1).candidates == 5
 
 
 def test_a_run_killed_before_the_record_is_done_again(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_run_killed_before_the_record_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "case" / CANDIDATES_NOTE).unlink()
     with pytest.raises(Phh3Error, match="candidates first"):
         read_candidates(tmp_path / "case")
-    assert not search_case(slide, tmp_path / "case", CONFIG, threads=1).reused
+    assert not search_case(slide, tmp_path / "case", CONFIG, threads=1).resumed
 
 
 def test_an_he_slide_is_refused_with_a_picture(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_blank_slide_is_refused_with_a_picture(tmp_path: Path) -> None:
 def test_no_brown_is_a_warning_and_an_empty_table(tmp_path: Path) -> None:
     slide = write_slide(tmp_path / "phh3.tif", draw_slide(900))
     found = search_case(slide, tmp_path / "case", CONFIG, threads=1)
-    assert len(found.table) == 0
+    assert found.candidates == 0
     assert any("no brown" in warning.text for warning in found.warnings)
     assert len(read_candidates(tmp_path / "case")) == 0
 

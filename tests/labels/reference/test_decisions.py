@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metaphase.base.tables import write_table
 from metaphase.labels.reference import (
     ReferenceStandardError,
     apply_decisions,
     decide,
     read_decisions,
     read_reference,
-    write_decisions,
     write_reference,
 )
 from tests.labels.reference.test_table import MPP, placed
@@ -62,7 +62,7 @@ def test_decisions_about_other_places_do_nothing(table: pd.DataFrame) -> None:
 
 def test_files_keep_everything(table: pd.DataFrame, tmp_path: Path) -> None:
     given = pd.DataFrame([decision(0, "reject", case="01"), decision(1, "accept")])
-    write_decisions(tmp_path / "d.csv", given)
+    write_table(tmp_path / "d.csv", given)
     pd.testing.assert_frame_equal(read_decisions(tmp_path / "d.csv"), given[list(given)], check_dtype=False)
     done = apply_decisions(table, given).table
     write_reference(tmp_path, done, shapes=True)

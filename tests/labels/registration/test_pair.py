@@ -14,8 +14,14 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.labels.registration import outputs
 from metaphase.labels.registration.outputs import Annotations, draw_registration, register_to_folder
-from metaphase.labels.registration.pair import Registration, Verdict, gather_evidence, judge, register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import (
+    Registration,
+    Verdict,
+    gather_evidence,
+    judge,
+    register_pair,
+    register_points,
+)
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import tissue_positions
 from metaphase.slides.backends import ArraySlide

@@ -1,5 +1,5 @@
 """A laboratory's workflow: from a folder of slide pairs to a packaged model.
 
 `folder` is the layout and `lab.toml`, `pairing` makes the manifest, `steps` lists what there is to do and by
-whom (made of `parts`; those on PHH3 slides are in `rounds`), `running` goes on and tells where it stands.
+whom (made of `parts`), `running` goes on and tells where it stands.
 """

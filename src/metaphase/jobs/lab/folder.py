@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -127,12 +126,47 @@ port = 8500
 # ---- where everything lies ----
 
 
+class _Inside:
+    """A path by its name within the folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, lab: Lab, _kind: type[Lab]) -> Path:
+        return lab.root / self._name
+
+
 @dataclass(frozen=True)
 class Lab:
     """The folder of a laboratory."""
 
     root: Path
     device: str | None = None
+
+    manifest = _Inside("manifest.csv")
+    """The pairs: case, he, phh3, laboratory, split, patient."""
+    slides = _Inside("slides.csv")
+    """What became of every slide that was found."""
+    registration = _Inside("registration")
+    """A folder a pair: how its slides fit."""
+    cases = _Inside("cases")
+    """A folder a case: candidates, mitoses of PHH3, reference standard."""
+    detector = _Inside("detector")
+    """The workspace of `metaphase run`."""
+    results = _Inside("results")
+    """What the model finds on the test slides."""
+    evaluation = _Inside("evaluation")
+    """How good that is."""
+    site = _Inside("site.json")
+    """The laboratory's profile made of the calibration."""
+    page = _Inside("index.html")
+    """Where it stands, as a page."""
+    lock = _Inside(".running")
+    """Held while somebody goes on here."""
+    progress = _Inside(".progress.json")
+    """How far the step is that somebody goes on with."""
+    rates = _Inside(".rates.json")
+    """Patches a second that machines were measured to train with, by machine, device and network."""
 
     @cached_property
     def settings(self) -> LabSettings:
@@ -143,26 +177,6 @@ class Lab:
             refuse_unknown(values.get("run", {}), RUN_TABLES, "[run]")
             return settings_of(LabSettings, values)
 
-    @property
-    def manifest(self) -> Path:
-        """The pairs: case, he, phh3, laboratory, split, patient."""
-        return self.root / "manifest.csv"
-
-    @property
-    def slides(self) -> Path:
-        """What became of every slide that was found."""
-        return self.root / "slides.csv"
-
-    @property
-    def registration(self) -> Path:
-        """A folder a pair: how its slides fit."""
-        return self.root / "registration"
-
-    @property
-    def cases(self) -> Path:
-        """A folder a case: candidates, mitoses of PHH3, reference standard."""
-        return self.root / "cases"
-
     def round(self, number: int) -> Path:
         """The labelling project of a round."""
         return self.root / f"round{number}"
@@ -172,24 +186,9 @@ class Lab:
         return self.root / name
 
     @property
-    def detector(self) -> Path:
-        """The workspace of `metaphase run`."""
-        return self.root / "detector"
-
-    @property
     def model(self) -> Path:
         """The packaged model."""
         return self.root / "model" / f"{self.settings.name}.safetensors"
-
-    @property
-    def results(self) -> Path:
-        """What the model finds on the test slides."""
-        return self.root / "results"
-
-    @property
-    def evaluation(self) -> Path:
-        """How good that is."""
-        return self.root / "evaluation"
 
     @property
     def calibration(self) -> Path:
@@ -197,35 +196,10 @@ class Lab:
         card = self.model.with_suffix(".json")
         return self.root / "calibration" / (parse_card(card).weights_sha256[:8] if card.is_file() else "none")
 
-    @property
-    def site(self) -> Path:
-        """The laboratory's profile made of it."""
-        return self.root / "site.json"
-
-    @property
-    def page(self) -> Path:
-        """Where it stands, as a page."""
-        return self.root / "index.html"
-
-    @property
-    def lock(self) -> Path:
-        """Held while somebody goes on here."""
-        return self.root / ".running"
-
-    @property
-    def progress(self) -> Path:
-        """How far the step is that somebody goes on with."""
-        return self.root / ".progress.json"
-
-    @property
-    def rates(self) -> Path:
-        """Patches a second that machines were measured to train with, by machine, device and network."""
-        return self.root / ".rates.json"
-
     @cached_property
     def areas_mm2(self) -> dict[str, float]:
         """Area of the H&E slides by split; of those that cannot be opened, 0."""
-        areas: dict[str, float] = {}
+        areas = dict.fromkeys(("train", "validation", "test"), 0.0)
         for row in read_manifest(self.manifest).to_dict("records"):
             with (
                 suppress(MetaphaseError),
@@ -234,10 +208,6 @@ class Lab:
                 area = he.width * he.height * he.mpp**2 / 1e6
                 areas[str(row["split"])] = areas.get(str(row["split"]), 0.0) + area
         return areas
-
-    def area_mm2(self, split: str) -> float:
-        """Of the H&E slides of a split."""
-        return self.areas_mm2.get(split, 0.0)
 
     @property
     def specs(self) -> tuple[NetworkSpec, ...]:
@@ -252,7 +222,8 @@ class Lab:
     @property
     def run_config(self) -> RunConfig:
         """Settings of `metaphase run` for this laboratory."""
-        tables = _merged(_run_defaults(self.settings.start), self.settings.run)
+        defaults, changes = _run_defaults(self.settings.start), self.settings.run
+        tables: dict[str, Any] = {name: values | changes.get(name, {}) for name, values in defaults.items()}
         tables["card"] = {"name": self.settings.name}
         tables["cohort"] = {"manifest": str((self.cases / "manifest.csv").resolve())}
         table = str((self.cases / "reference.parquet").resolve())
@@ -274,12 +245,10 @@ def find_lab(folder: Path | None = None, device: str | None = None) -> Lab:
     )
 
 
-def write_settings(root: Path, name: str, slides: Path, start: str) -> Path:
+def write_settings(root: Path, name: str, slides: Path, start: str) -> None:
     """Write `lab.toml` unless there is one."""
-    path = root / SETTINGS
-    if not path.exists():
-        write_text(path, settings_text(name, slides, start))
-    return path
+    if not (root / SETTINGS).exists():
+        write_text(root / SETTINGS, settings_text(name, slides, start))
 
 
 OWN_TRAINING: dict[str, Any] = {
@@ -308,8 +277,3 @@ def _run_defaults(start: str) -> dict[str, Any]:
         "dense": {"start": start, "student_steps": OWN_STEPS, "trust": FOLLOWED},
         "test": {"suppress_um": points.suppress_um, "smooth_um": points.smooth_um},
     }
-
-
-def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    names = dict.fromkeys((*tables, *changes))
-    return {name: dict(tables.get(name, {})) | dict(changes.get(name, {})) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -28,6 +28,7 @@ STAIN_WORDS: dict[str, Role] = {
     **dict.fromkeys(("he", "h&e", "hne", "hande", "hes", "hematoxylin", "haematoxylin", "eosin"), "he"),
     **dict.fromkeys(("phh3", "pph3", "ph3", "ihc", "dab"), "phh3"),
 }  # fmt: skip
+ROLES: dict[str, Role] = {"H&E": "he", "DAB": "phh3"}
 CALLED = {"he": "H&E", "phh3": "PHH3"}
 SURE = 0.9
 """A stain that is so sure overrules the name."""
@@ -111,7 +112,8 @@ def named_role(path: Path, folder: Path) -> tuple[str, Role]:
     >>> named_role(Path("s/p1/HE.tif"), Path("s")), named_role(Path("s/PHH3/p1_a.svs"), Path("s"))
     (('p1', 'he'), ('p1_a', 'phh3'))
     """
-    kept, role = [], cast_role("")
+    kept: list[str] = []
+    role: Role = ""
     for part in path.relative_to(folder).with_suffix("").parts:
         words = re.split(r"([\s_.\-]+)", part)
         roles = [STAIN_WORDS.get(word.lower(), "") for word in words]
@@ -119,11 +121,6 @@ def named_role(path: Path, folder: Path) -> tuple[str, Role]:
         left = "".join(word for word, one in zip(words, roles, strict=True) if not one)
         kept.append(re.sub(r"[\s_.\-]+", lambda gap: gap[0][0], left).strip(" _.-"))
     return "/".join(part for part in kept if part), role
-
-
-def cast_role(name: str) -> Role:
-    """A role by its name."""
-    return "he" if name == "he" else "phh3" if name == "phh3" else ""
 
 
 def look_at(path: Path, folder: Path) -> Seen:
@@ -139,10 +136,10 @@ def look_at(path: Path, folder: Path) -> Seen:
                 slide.read_level(level, Box(size.width - side, size.height - side, side, side))
     except MetaphaseError as error:
         return Seen(path, key, role, problem=error.problem)
-    looks = {"H&E": "he", "DAB": "phh3"}.get(stain.name, "") if stain.confidence >= SURE else ""
+    looks = ROLES.get(stain.name, "") if stain.confidence >= SURE else ""
     if not looks and not role:
         return Seen(path, key, role, problem=f"neither name nor colours show the stain ({stain.name})")
-    return Seen(path, key, role, cast_role(looks))
+    return Seen(path, key, role, looks)
 
 
 # ---- pairing ----
@@ -165,9 +162,16 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     problems = {one.path: one.problem for one in seen if one.problem}
     usable = [one for one in seen if not one.problem]
     proposed, rest = propose(usable)
-    pairs, loose = _registered(lab, proposed, report)
-    reasons = {one.path: why for found, why in loose for one in (found.he, found.phh3)}
-    rest += [one for found, _ in loose for one in (found.he, found.phh3)]
+    pairs, reasons = list[Found](), dict[Path, str]()
+    for number, pair in enumerate(proposed):
+        report(f"registering {pair.case}", number, len(proposed))
+        verdict, why = _verdict(lab, pair)
+        if verdict == "reliable":
+            pairs.append(pair)
+        else:
+            because = f"{pair.he.path.name} and {pair.phh3.path.name}: {why}"
+            reasons |= dict.fromkeys((pair.he.path, pair.phh3.path), because)
+            rest += [pair.he, pair.phh3]
     by_content, rest = _by_content(lab, rest, report)
     left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
     return Paired(
@@ -211,21 +215,6 @@ def _swapped(he: Seen, phh3: Seen) -> str:
     return "; ".join(f"{one.path.name} looks like {CALLED[one.role]} and is used as such" for one in odd)
 
 
-def _registered(
-    lab: Lab, proposed: Sequence[Found], report: Report
-) -> tuple[list[Found], list[tuple[Found, str]]]:
-    """Pairs that registration confirms, and the others with the reason."""
-    good, bad = [], []
-    for number, one in enumerate(proposed):
-        report(f"registering {one.case}", number, len(proposed))
-        verdict, why = _verdict(lab, one)
-        if verdict == "reliable":
-            good.append(one)
-        else:
-            bad.append((one, f"{one.he.path.name} and {one.phh3.path.name}: {why}"))
-    return good, bad
-
-
 def _verdict(lab: Lab, pair: Found) -> tuple[str, str]:
     try:
         summary, _ = register_slides(
@@ -240,7 +229,8 @@ def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found]
     """Pair what names left over, by looking which tissue corresponds."""
     he, phh3 = ([one for one in rest if one.role == role] for role in ("he", "phh3"))
     tries = [each for each in product(he, phh3) if each[0].key.lower() != each[1].key.lower()]
-    tries += [each for each in product(he, phh3) if each not in tries and _crowded(each, rest)]
+    often = Counter(one.key.lower() for one in rest)  # of more than two, none was tried by name
+    tries += [each for each in product(he, phh3) if each not in tries and often[each[0].key.lower()] > 2]
     found: list[Found] = []
     taken: set[Path] = set()
     for number, (one, other) in enumerate(tries[:MOST_TRIES]):
@@ -249,7 +239,9 @@ def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found]
         report(f"comparing {one.path.name} with {other.path.name}", number, len(tries))
         if not _same(one, other):
             continue
-        pair = Found(one.key.replace("/", "-"), one, other, _found_line(one, other))
+        text = f"paired by content, not by name: {one.path.name} shows the tissue of {other.path.name}"
+        note = "; ".join(filter(None, (text, _swapped(one, other))))
+        pair = Found(one.key.replace("/", "-"), one, other, note)
         verdict, _ = _verdict(lab, pair)
         if verdict == "reliable":
             found.append(pair)
@@ -257,19 +249,9 @@ def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found]
     return found, [one for one in rest if one.path not in taken]
 
 
-def _crowded(pair: tuple[Seen, Seen], rest: Sequence[Seen]) -> bool:
-    """Whether more than two slides share the name, so that it was not tried yet."""
-    return sum(one.key.lower() == pair[0].key.lower() for one in rest) > 2
-
-
 def _same(he: Seen, phh3: Seen) -> bool:
     with SlideSource(he.path).open() as first, SlideSource(phh3.path).open() as second:
         return same_tissue(first, second)
-
-
-def _found_line(he: Seen, phh3: Seen) -> str:
-    text = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
-    return "; ".join(filter(None, (text, _swapped(he, phh3))))
 
 
 def _alone(one: Seen, slides: Sequence[Seen]) -> str:

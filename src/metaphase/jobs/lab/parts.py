@@ -23,8 +23,7 @@ from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_n
 from metaphase.jobs.calibration import DETECTIONS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
-from metaphase.jobs.reference import REVIEW
-from metaphase.jobs.reference_review import load_review
+from metaphase.jobs.reference import REVIEW, load_review
 from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
@@ -37,8 +36,8 @@ from metaphase.labels.observers.project import (
     read_items,
 )
 from metaphase.labels.observers.store import AnswerStore, Given
+from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
-from metaphase.labels.phh3.survey import Phh3Error
 from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides.opening import SlideSource

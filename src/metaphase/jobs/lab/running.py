@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,11 +27,9 @@ from metaphase.jobs.lab.pairing import (
     write_slides,
 )
 from metaphase.jobs.lab.parts import CUT_SHARE, Asked, Pacer, Step, StepProgress, measure_rate
-from metaphase.jobs.lab.rounds import network_spec
-from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, steps_of
+from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
 from metaphase.jobs.stages import (
     Report,
-    Stage,
     StageState,
     kept_facts,
     run_stages,
@@ -101,29 +99,20 @@ def _plain_name(name: str) -> str:
 # ---- going on ----
 
 
-@dataclass(frozen=True)
-class Stopped:
-    """Why it stopped: people are asked, or all is done."""
-
-    asked: Asked | None
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left."""
-        return self.asked is None
-
-
 def go_on(
     lab: Lab, *, report: Report = silent, say: Describe | None = None, watch: Watch | None = None
-) -> Stopped:
-    """Do all that a machine can do, up to where somebody has to answer; `watch` hears how far steps are."""
+) -> Asked | None:
+    """Do all that a machine can do, up to where somebody has to answer: what is asked, or None at the end.
+
+    `watch` hears how far steps are.
+    """
     seen: set[str] = set()
     while True:
         steps = steps_of(lab)
         number, _ = _first_open(lab, steps)
         if number is None:
             show(lab, steps)
-            return Stopped(None)
+            return None
         with _Going(lab, steps, number, report, watch) as going:
             prepare = steps[number].prepare
             if prepare is not None:
@@ -133,9 +122,15 @@ def go_on(
                 if waiting:
                     lab.progress.unlink(missing_ok=True)
                     show(lab, steps)
-                    return Stopped(waiting[0])
+                    return waiting[0]
             stages = [each.stage for each in steps[: number + 1]]
-            _refuse_again(stages, seen)
+            if (key := stage_key(stages)) in seen:  # it would be so for ever
+                check = "check that nothing else changes or removes the files of this folder"
+                raise OutputError(
+                    f"step {stages[-1].name} ran, but its result does not hold",
+                    next_step=f"{check}, and run it again",
+                )
+            seen.add(key)
             done = run_stages(stages, lab.root, report=going)
         if say is not None:
             say(done[-1])
@@ -149,17 +144,6 @@ def measure_machine(lab: Lab, say: Callable[[str], None] = lambda _: None) -> No
     for names, specs in ((("cnn1", "cnn2"), (network_spec(lab),)), (("detector",), lab.specs)):
         if left.intersection(names):
             measure_rate(lab, specs, say)
-
-
-def _refuse_again(stages: Sequence[Stage], seen: set[str]) -> None:
-    """Stop where a step that was done of the same things is to be done again: it would be so for ever."""
-    key = stage_key(stages)
-    if key in seen:
-        raise OutputError(
-            f"step {stages[-1].name} ran, but its result does not hold",
-            next_step="check that nothing else changes or removes the files of this folder, and run it again",
-        )
-    seen.add(key)
 
 
 class _Going:
@@ -193,15 +177,10 @@ class _Going:
             write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
         if time.monotonic() - self._shown >= SHOWN_EVERY_S:
             self._shown = time.monotonic()
-            rows = [_at_work(row, progress) for row in self._page.rows]
+            left = "" if progress.seconds_left is None else f"about {brief_time(progress.seconds_left)} left"
+            at_work = {"status": "running", "time": left, "what": f"{what}: {share:.0%}"}
+            rows = [replace(row, **at_work) if row.name == progress.step else row for row in self._page.rows]
             write_lab_page(self._lab.page, replace(self._page, rows=rows, refresh_s=SHOWN_EVERY_S))
-
-
-def _at_work(row: LabRow, progress: StepProgress) -> LabRow:
-    if row.name != progress.step:
-        return row
-    left = "" if progress.seconds_left is None else f"about {brief_time(progress.seconds_left)} left"
-    return replace(row, status="running", time=left, what=f"{progress.what}: {progress.share:.0%}")
 
 
 @contextmanager
@@ -321,11 +300,10 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
     slides = read_table(lab.slides)
     odd = slides[as_text(slides["what"]) != ""]
     notes = [(Path(row["slide"]).name, row["what"]) for row in odd.to_dict("records")]
-    rounds = [
-        Round(page.what, page.items, page.answered, page.divided, _points(page))
-        for one in standing
-        for page in one.step.pages
-    ]
+    rounds = []
+    for page in (page for one in standing for page in one.step.pages):
+        curve = [astuple(point) for point in page.curve.points] if page.curve is not None else []
+        rounds.append(Round(page.what, page.items, page.answered, page.divided, curve))
     ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
     lines, warnings = last_words(lab) if ready else ([], ())
     return LabPage(
@@ -344,12 +322,6 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         rounds=rounds,
         model=lines,
         warnings=[str(warning) for warning in warnings],
-    )
-
-
-def _points(page: Asked) -> list[tuple[int, float, float, float]]:
-    return (
-        [] if page.curve is None else [(one.labels, one.f1, one.low, one.high) for one in page.curve.points]
     )
 
 

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import RGB, Box
@@ -31,10 +30,7 @@ from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSour
 from metaphase.labels.mining.candidates import (
     CandidateConfig,
     CandidateError,
-    Candidates,
     find_candidates,
-    load_candidates,
-    save_candidates,
 )
 from metaphase.labels.mining.sets import (
     LabelConfig,
@@ -50,13 +46,15 @@ from metaphase.networks.training.data import REPEAT
 from metaphase.networks.training.patches import (
     RECORD,
     SUMMARY,
-    Judge,
     add_answers,
     remove_stores,
     write_store,
 )
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import SlideSource
+
+if TYPE_CHECKING:
+    from metaphase.networks.judging import NetworkJudge
 
 # ---- the slides that networks learn from ----
 
@@ -210,29 +208,6 @@ class MiningConfig:
     """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
 
 
-class PositionJudge(Protocol):
-    """Says how probable a mitosis is at given positions."""
-
-    @property
-    def identity(self) -> str:
-        """Changes when its answers may change."""
-
-    def __call__(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-        """Probabilities (n,) at level-0 points (n, 2)."""
-
-
-class PatchJudge(Protocol):
-    """Says how probable a mitosis is in given patches."""
-
-    @property
-    def identity(self) -> str:
-        """Changes when its answers may change."""
-
-    @property
-    def judge(self) -> Judge:
-        """Probabilities (n,) of patches (n, side, side, 3)."""
-
-
 @dataclass(frozen=True)
 class Mining:
     """The slides, the settings and the folder of one chain.
@@ -268,7 +243,7 @@ class Mining:
         """Labelled candidates of the validation slides."""
         return self._labelled("candidates for validation", self.validation)
 
-    def candidates(self, source: TrainingSlide) -> Candidates:
+    def candidates(self, source: TrainingSlide) -> pd.DataFrame:
         """Candidates of a slide, found now or by an earlier run."""
         path = self.folder / "candidates" / f"{source.name}.parquet"
         record = CandidatesFound(self._seen(source), self.config.candidates)
@@ -278,8 +253,10 @@ class Mining:
                 threads = self.threads or max(1, available_cores() // _slides_at_once())
                 found = find_candidates(slide, self.tissue(source), self.config.candidates, threads=threads)
             seconds = round(time.perf_counter() - started, 2)
-            save_candidates(path, found, record, seconds=seconds)
-        return load_candidates(path)
+            facts = {"tissue_mm2": found.tissue_mm2, "dark_share": found.dark_share, "seconds": seconds}
+            with record.noted(path, facts):
+                write_table(path, found.table)
+        return read_table(path)
 
     def tissue(self, source: TrainingSlide) -> TissueMask:
         """Tissue of a slide: the given mask, or one found now or by an earlier run."""
@@ -313,7 +290,7 @@ class Mining:
         drawn = validation_set(self.labelled_validation, self.config.sets)
         return self._stores("validation", self.validation, drawn)
 
-    def judged(self, judge: PositionJudge) -> Tables:
+    def judged(self, judge: NetworkJudge) -> Tables:
         """Labelled candidates of the training slides with the `probability` that `judge` gives each."""
         tables = {}
         for number, source in enumerate(self.train):
@@ -322,7 +299,7 @@ class Mining:
         self._report("probabilities", len(self.train), len(self.train))
         return tables
 
-    def hard_stores(self, judge: PositionJudge) -> list[str]:
+    def hard_stores(self, judge: NetworkJudge) -> list[str]:
         """Stores to train CNN4 and CNN5 on: all positives, and the negatives of all difficult sets.
 
         How often a patch belongs to difficult set i says the index column `hard_column(i)`.
@@ -333,7 +310,7 @@ class Mining:
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
     def add_soft_targets(
-        self, stores: Sequence[str | Path], judge: PatchJudge, column: str = SOFT_TARGET
+        self, stores: Sequence[str | Path], judge: NetworkJudge, column: str = SOFT_TARGET
     ) -> None:
         """Add to each store what an ensemble says about its patches, unturned and in their own stain."""
         record = SoftTargetsAdded(column, judge.identity)
@@ -346,17 +323,23 @@ class Mining:
         def label(source: TrainingSlide) -> pd.DataFrame:
             candidates = self.candidates(source)
             with opened(source) as slide:
-                return label_candidates(candidates.table, source.reference, slide, self.config.labels)
+                return label_candidates(candidates, source.reference, slide, self.config.labels)
 
         return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
 
-    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: PositionJudge) -> pd.DataFrame:
+    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: NetworkJudge) -> pd.DataFrame:
         path = self.folder / "probabilities" / f"{source.name}.parquet"
         record = CandidatesJudged(self._seen(source), table, judge.identity)
         if not record.is_done(path):
             with opened(source, self._transform(source)) as slide:
                 answers = judge(slide, table[["x", "y"]].to_numpy(np.float64))
-            _check_probabilities(answers, table, source)
+            if answers.shape != (len(table),) or not ((answers >= 0) & (answers <= 1)).all():
+                odd = f"{answers.shape} answers, or some that are not probabilities"
+                raise CandidateError(
+                    f"{len(table):,} candidates got {odd}",
+                    path=source.path,
+                    next_step="check the network that was asked",
+                )
             with record.noted(path):
                 write_table(path, table.assign(probability=answers.astype(np.float32)))
         return read_table(path)
@@ -416,14 +399,3 @@ class Mining:
 
 def _slides_at_once() -> int:
     return max(1, min(SLIDES_AT_ONCE, available_cores() // 2))
-
-
-def _check_probabilities(
-    answers: npt.NDArray[np.float32], table: pd.DataFrame, source: TrainingSlide
-) -> None:
-    if answers.shape != (len(table),) or not ((answers >= 0) & (answers <= 1)).all():
-        raise CandidateError(
-            f"{len(table):,} candidates got {answers.shape} answers, or some that are not probabilities",
-            path=source.path,
-            next_step="check the network that was asked",
-        )

@@ -74,10 +74,10 @@ def label_candidates(
     check_reference(reference, slide)
     mitoses, ignored = points_of(reference, MITOSIS), points_of(reference, IGNORE)
     positions = table[["x", "y"]].to_numpy(np.float64)
-    distance_um = _distance(positions, mitoses) * slide.mpp
+    distance_um = _nearest(positions, mitoses)[0] * slide.mpp
     near = distance_um <= config.positive_um
     label = np.where(near, POSITIVE if config.rule == "stated" else IGNORED, NEGATIVE).astype(np.int8)
-    label[(_distance(positions, ignored) * slide.mpp <= config.reach_um) & ~near] = IGNORED
+    label[(_nearest(positions, ignored)[0] * slide.mpp <= config.reach_um) & ~near] = IGNORED
     labelled = table.assign(label=label, distance_um=distance_um.astype(np.float32), source=FROM_CANDIDATE)
     if config.rule == "nearest":
         labelled = _with_own_patches(labelled, mitoses, config.own_um / slide.mpp)
@@ -121,10 +121,6 @@ def _with_own_patches(labelled: pd.DataFrame, mitoses: Points, own_px: float) ->
     own["source"] = FROM_REFERENCE
     parts = [part for part in (labelled.assign(label=label), own) if len(part)]
     return pd.concat(parts, ignore_index=True)[list(labelled.columns)]
-
-
-def _distance(positions: Points, others: Points) -> npt.NDArray[np.float64]:
-    return _nearest(positions, others)[0]
 
 
 def _nearest(positions: Points, others: Points) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -173,13 +173,9 @@ def merge_answers(
 def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
     """Answers by item, in the project's order, and observer, by name; empty text where there is none."""
     names = sorted({one.observer for one in given})
-    sheet = pd.DataFrame("", index=pd.Index(project.by_name, name="item"), columns=names, dtype=object)
-    cells = sheet.to_numpy(dtype=object, copy=True)
-    row = {name: position for position, name in enumerate(sheet.index)}
-    column = {name: position for position, name in enumerate(names)}
-    for one in given:
-        cells[row[one.item], column[one.observer]] = one.answer
-    return pd.DataFrame(cells, index=sheet.index, columns=names, dtype=object)
+    said = {(one.item, one.observer): one.answer for one in given}
+    cells = [[said.get((item, name), "") for name in names] for item in project.by_name]
+    return pd.DataFrame(cells, index=pd.Index(project.by_name, name="item"), columns=names, dtype=object)
 
 
 def divided_items(given: Sequence[Given]) -> set[str]:

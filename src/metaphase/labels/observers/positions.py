@@ -173,19 +173,17 @@ def reviewed_detections(
         figure.given.pop(one.observer, None)
         figure.given[one.observer] = one
     kept = [one for one in figures if not (np.isnan(one.probability) and one.verdict != MITOSIS)]
-    rows = [(*one.position, *_outcome(one), one.verdict, "; ".join(one.given)) for one in kept]
+    rows = []
+    for figure in kept:
+        verdict, machine = figure.verdict, figure.probability
+        label = LOOKALIKE if verdict == NOT else MITOSIS
+        probability = CERTAIN if verdict == MITOSIS else machine
+        rows.append((*figure.position, probability, label, machine, verdict, "; ".join(figure.given)))
     names = ["x", "y", "probability", "label", MACHINE, REVIEWED, REVIEWERS]
     table = pd.DataFrame(rows, columns=names)
     table.insert(0, "slide", slide)
     return Reviewed(table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
                     _shares(figures, threshold))  # fmt: skip
-
-
-def _outcome(figure: _Votes) -> tuple[float, str, float]:
-    """Probability, label, and what the network said."""
-    if figure.verdict == MITOSIS:
-        return CERTAIN, MITOSIS, figure.probability
-    return figure.probability, LOOKALIKE if figure.verdict == NOT else MITOSIS, figure.probability
 
 
 def _placed(

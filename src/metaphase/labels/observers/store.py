@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
@@ -196,9 +195,7 @@ class AnswerLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _observers(self) -> list[str]:
@@ -304,7 +301,12 @@ def _keep_private(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
     if not tables:
-        _create(connection)
+        try:
+            connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError as error:
+            connection.rollback()
+            if "already exists" not in str(error):  # another process was first
+                raise
     (found,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if found != APPLICATION_ID or version > VERSION:
@@ -313,16 +315,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise sqlite3.DatabaseError(state)
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    """Two processes may start at once: the one that comes second finds the tables made."""
-    try:
-        connection.executescript(_SCHEMA)
-    except sqlite3.OperationalError as error:
-        connection.rollback()
-        if "already exists" not in str(error):
-            raise
 
 
 def _explanation(error: Exception, path: Path) -> LabellingError:

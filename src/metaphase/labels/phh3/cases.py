@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,15 +23,17 @@ from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, writ
 from metaphase.detections.table import MITOSIS, detection_set
 from metaphase.images.tissue.finding import draw_overlay
 from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
-from metaphase.labels.phh3.candidates import BrownCandidates, Progress, find_brown_candidates
-from metaphase.labels.phh3.survey import (
+from metaphase.labels.phh3.candidates import (
     UNIT,
+    BrownCandidates,
     BrownConfig,
     BrownScale,
     BrownThreshold,
     Phh3Error,
+    Progress,
     Survey,
     amounts,
+    find_brown_candidates,
     survey_slide,
 )
 from metaphase.slides.contract import Slide
@@ -46,14 +48,7 @@ FARTHEST_DAB = 3.0
 """The histogram ends here; darker pixels are counted in its last bar."""
 
 
-def save_evidence(path: str | Path, slide: Slide, survey: Survey, table: pd.DataFrame | None = None) -> Path:
-    """Write the picture of `draw_evidence` as PNG, whole or not at all."""
-    with atomic_path(path) as temporary:
-        draw_evidence(slide, survey, table).savefig(temporary, dpi=110)
-    return Path(path)
-
-
-def draw_evidence(slide: Slide, survey: Survey, table: pd.DataFrame | None = None) -> Figure:
+def save_evidence(path: Path, slide: Slide, survey: Survey, table: pd.DataFrame | None = None) -> None:
     """The slide, outlined and with its candidates where these are known, beside the histogram of its DAB."""
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(12, 5.5))
@@ -63,7 +58,8 @@ def draw_evidence(slide: Slide, survey: Survey, table: pd.DataFrame | None = Non
         _draw_histogram(histogram, survey)
         sure = f" ({survey.stain.confidence:.0%} sure)" if survey.stain.confidence else ""
         figure.suptitle(f"{slide.name}: the stain looks like {survey.stain.name}{sure}")
-    return figure
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110)
 
 
 def _draw_slide(axes: Axes, slide: Slide, survey: Survey, table: pd.DataFrame | None) -> None:
@@ -119,15 +115,15 @@ class BrownFound(Ingredients, stage="PHH3 candidates"):
 class SearchedCase:
     """What came out for a case."""
 
-    table: pd.DataFrame
+    candidates: int
     picture: Path
     warnings: ResultWarnings
     reason: str
     """Why it was searched; empty where an earlier run had done it."""
 
     @property
-    def reused(self) -> bool:
-        """Whether an earlier run had made it."""
+    def resumed(self) -> bool:
+        """Whether an earlier run had done it."""
         return not self.reason
 
 
@@ -153,7 +149,7 @@ def search_case(
     reason = reason or ("" if (folder / CANDIDATES).is_file() else f"{CANDIDATES} is gone")
     if not reason:
         warnings = read_warnings(facts_of(folder / CANDIDATES_NOTE)["warnings"])
-        return SearchedCase(read_table(folder / CANDIDATES), folder / PICTURE, warnings, "")
+        return SearchedCase(len(read_table(folder / CANDIDATES)), folder / PICTURE, warnings, "")
     with source.open() as slide:
         survey = survey_slide(slide, config, threads or available_cores())
         threshold = _usable_threshold(slide, survey, folder / PICTURE, force=force)
@@ -162,9 +158,17 @@ def search_case(
         )
         save_evidence(folder / PICTURE, slide, survey, found.table)
     warnings = find_warnings(survey, found, folder / PICTURE)
-    with record.noted(folder / CANDIDATES, _facts(survey, found, warnings), note=folder / CANDIDATES_NOTE):
+    facts = {
+        "threshold": asdict(threshold),
+        "stain": asdict(survey.stain),
+        "tissue_mm2": survey.tissue.area_mm2,
+        "candidates": len(found.table),
+        "dropped": {name: getattr(found, name) for name in ("too_small", "too_large", "too_faint")},
+        "warnings": [warning.to_dict() for warning in warnings],
+    }
+    with record.noted(folder / CANDIDATES, facts, note=folder / CANDIDATES_NOTE):
         write_table(folder / CANDIDATES, found.table)
-    return SearchedCase(found.table, folder / PICTURE, warnings, reason)
+    return SearchedCase(len(found.table), folder / PICTURE, warnings, reason)
 
 
 def read_candidates(folder: str | Path) -> pd.DataFrame:
@@ -214,18 +218,6 @@ def _usable_threshold(slide: Slide, survey: Survey, picture: Path, *, force: boo
     return survey.threshold
 
 
-def _facts(survey: Survey, found: BrownCandidates, warnings: ResultWarnings) -> dict[str, Any]:
-    counts = {"too_small": found.too_small, "too_large": found.too_large, "too_faint": found.too_faint}
-    return {
-        "threshold": survey.threshold.to_dict() if survey.threshold else None,
-        "stain": asdict(survey.stain),
-        "tissue_mm2": survey.tissue.area_mm2,
-        "candidates": len(found.table),
-        "dropped": counts,
-        "warnings": [warning.to_dict() for warning in warnings],
-    }
-
-
 # ---- what the networks say about the candidates of a case ----
 
 CLASSIFIED, CLASSIFIED_NOTE, MITOSES = "classified.parquet", "classified.json", "mitoses.parquet"
@@ -239,7 +231,7 @@ class Classified:
 
     table: pd.DataFrame
     keys: dict[str, str]
-    """What decided each network's column; see `classification.CandidatesClassified`."""
+    """What decided each network's column; see `networks.CandidatesClassified`."""
     decisions: dict[str, float]
     """Least probability of a yes, by network."""
 
@@ -256,7 +248,7 @@ def read_classified(folder: str | Path) -> Classified:
     folder = Path(folder)
     if not ((folder / CLASSIFIED_NOTE).is_file() and (folder / CANDIDATES).is_file()):
         raise Phh3Error("was not classified", path=folder, next_step="run metaphase phh3 classify first")
-    if not kept_candidates(folder).matches(folder / CLASSIFIED_NOTE):
+    if not CandidatesKept(FileContent(folder / CANDIDATES)).matches(folder / CLASSIFIED_NOTE):
         raise Phh3Error(
             "the candidates have changed since they were classified",
             path=folder,
@@ -265,21 +257,15 @@ def read_classified(folder: str | Path) -> Classified:
     return Classified(read_table(folder / CLASSIFIED), **facts_of(folder / CLASSIFIED_NOTE))
 
 
-def write_classified(folder: str | Path, case: str, answers: Classified) -> pd.DataFrame | None:
-    """Write the answers and, once CNN2 has spoken, the mitoses; returns these."""
-    folder, mitoses = Path(folder), None
+def write_classified(folder: Path, case: str, answers: Classified) -> None:
+    """Write the answers and, once CNN2 has spoken, the mitoses."""
     facts = {"keys": answers.keys, "decisions": answers.decisions}
-    with kept_candidates(folder).noted(folder / CLASSIFIED, facts, note=folder / CLASSIFIED_NOTE):
+    kept = CandidatesKept(FileContent(folder / CANDIDATES))
+    with kept.noted(folder / CLASSIFIED, facts, note=folder / CLASSIFIED_NOTE):
         write_table(folder / CLASSIFIED, answers.table)
         if "cnn2" in answers.decisions:
             mitoses = mitosis_table(case, answers.table, answers.decisions["cnn2"])
             write_table(folder / MITOSES, mitoses)
-    return mitoses
-
-
-def kept_candidates(folder: Path) -> CandidatesKept:
-    """What the columns of a case's folder belong to."""
-    return CandidatesKept(FileContent(folder / CANDIDATES))
 
 
 def read_mitoses(folder: str | Path) -> pd.DataFrame:
@@ -335,8 +321,12 @@ def draw_sample(pool: pd.DataFrame, config: DrawConfig, decision: float | None =
     count = min(config.count, len(pool))
     near = _nearest_to_line(pool, round(config.active_share * count), decision)
     others = np.setdiff1d(np.arange(len(pool)), near)
-    draw = _draw_per_case if config.per_case else _draw_any
-    random = others[draw(pool["case"].to_numpy()[others], count - len(near), rng)]
+    drawn = rng.permutation(len(others))
+    if config.per_case:  # deal from the cases in turn
+        cases = pool["case"].to_numpy()[others[drawn]]
+        turns = pd.Series(cases).groupby(cases, sort=False).cumcount().to_numpy()
+        drawn = drawn[np.argsort(turns, kind="stable")]
+    random = others[drawn[: count - len(near)]]
     chosen, turn = np.concatenate([random, near]), np.repeat([0, 1], [len(random), len(near)])
     order = rng.permutation(count)
     return pool.iloc[chosen[order]].assign(turn=turn[order]).reset_index(drop=True)
@@ -352,17 +342,6 @@ def _nearest_to_line(pool: pd.DataFrame, count: int, decision: float | None) -> 
         )
     distance = np.abs(pool["probability"].to_numpy() - decision)
     return np.argsort(distance, kind="stable")[:count]
-
-
-def _draw_any(cases: npt.NDArray[np.object_], count: int, rng: np.random.Generator) -> Integers:
-    return rng.permutation(len(cases))[:count]
-
-
-def _draw_per_case(cases: npt.NDArray[np.object_], count: int, rng: np.random.Generator) -> Integers:
-    """Deal from the cases in turn until `count` are drawn."""
-    order = rng.permutation(len(cases))
-    turn = pd.Series(cases[order]).groupby(cases[order], sort=False).cumcount().to_numpy()
-    return order[np.argsort(turn, kind="stable")[:count]]
 
 
 # ---- from the candidates of a cohort to a labelling project ----
@@ -410,7 +389,8 @@ def draw_project(
             next_step="run metaphase phh3 candidates" + (" and classify" if purpose == "cnn2" else ""),
         )
     pool = pd.concat(pools, ignore_index=True)
-    left = _without(pool, exclude)
+    drawn_before = {item for project in exclude for item in read_items(project)["item"]}
+    left = pool[~pool["item"].isin(drawn_before)]
     if len(pool) and not len(left):
         kept = "candidates that CNN1 keeps" if purpose == "cnn2" else "candidates"
         raise Phh3Error(
@@ -447,33 +427,21 @@ def _cohort_pools(
 def _case_pool(folder: Path, purpose: Purpose) -> tuple[pd.DataFrame, float | None]:
     """The candidates of a case that may be drawn, with a network's `probability` and decision: for CNN1 those
     of CNN1 where it has seen the case, for CNN2 those of the newest."""
+    decisions: dict[str, float] = {}
     if purpose == "cnn1":
-        table = read_candidates(folder)
-        try:
+        table, network = read_candidates(folder), "cnn1"
+        with suppress(Phh3Error):
             seen = read_classified(folder)
-        except Phh3Error:
-            return _named(table, folder.name), None
-        return _judged(seen.table, seen, "cnn1", folder.name)
-    seen = read_classified(folder)
-    if "cnn1" not in seen.decisions:
-        raise Phh3Error("was not seen by CNN1", path=folder, next_step="run metaphase phh3 classify --cnn1")
-    kept = seen.table[seen.table["cnn1"] >= seen.decisions["cnn1"]]
-    return _judged(kept, seen, "cnn2" if "cnn2" in seen.decisions else "cnn1", folder.name)
-
-
-def _judged(
-    table: pd.DataFrame, seen: Classified, network: str, case: str
-) -> tuple[pd.DataFrame, float | None]:
-    """Candidates with what a network says of them, where it has seen them."""
-    if network not in seen.decisions:
-        return _named(table, case), None
-    return _named(table.assign(probability=table[network]), case), seen.decisions[network]
-
-
-def _named(table: pd.DataFrame, case: str) -> pd.DataFrame:
-    return table.assign(item=[item_name(case, number) for number in table["candidate"]])
-
-
-def _without(pool: pd.DataFrame, projects: Iterable[str | Path]) -> pd.DataFrame:
-    seen = [read_items(project)["item"] for project in projects]
-    return pool[~pool["item"].isin(pd.concat(seen))] if seen else pool
+            table, decisions = seen.table, seen.decisions
+    else:
+        seen = read_classified(folder)
+        decisions, network = seen.decisions, "cnn2" if "cnn2" in seen.decisions else "cnn1"
+        if "cnn1" not in decisions:
+            raise Phh3Error(
+                "was not seen by CNN1", path=folder, next_step="run metaphase phh3 classify --cnn1"
+            )
+        table = seen.table[seen.table["cnn1"] >= decisions["cnn1"]]
+    if network in decisions:
+        table = table.assign(probability=table[network])
+    named_rows = table.assign(item=[item_name(folder.name, number) for number in table["candidate"]])
+    return named_rows, decisions.get(network)

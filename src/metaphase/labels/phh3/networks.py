@@ -16,6 +16,7 @@ from torch import nn
 from metaphase.base.arrays import RGB, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
+from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
 from metaphase.labels.phh3.cases import (
     CANDIDATES,
     Classified,
@@ -23,7 +24,6 @@ from metaphase.labels.phh3.cases import (
     read_classified,
     write_classified,
 )
-from metaphase.labels.phh3.survey import CLASSES, Phh3Error
 from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model
@@ -121,8 +121,13 @@ def cnn2_rows(
 
 
 def assign_splits(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Every patient as a whole in `train` or `validation`: as the manifest said, or 10 to 8 at random."""
-    patient = patients_of(rows)
+    """Every patient as a whole in `train` or `validation`: as the manifest said, or 10 to 8 at random.
+
+    Where the project does not say whose an item is, the case stands for the patient.
+    """
+    patient = rows["case"]
+    if "patient" in rows:
+        patient = rows["patient"].where(rows["patient"].notna() & (rows["patient"] != ""), rows["case"])
     stated = set(rows["split"].dropna()) if "split" in rows else set()
     if {TRAIN, VALIDATION} <= stated:
         kept = rows["split"].isin((TRAIN, VALIDATION))
@@ -140,13 +145,6 @@ def assign_splits(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     drawn = split_cases(patients, counts=counts, seed=seed)
     owner = {name: split for split, group in drawn.items() for name in group}
     return rows.assign(split=patient.map(owner))
-
-
-def patients_of(rows: pd.DataFrame) -> pd.Series[str]:
-    """The patient of each item; its case, where the project does not say."""
-    if "patient" not in rows:
-        return rows["case"]
-    return rows["patient"].where(rows["patient"].notna() & (rows["patient"] != ""), rows["case"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,18 +166,15 @@ def write_stores(rows: pd.DataFrame, folder: Path) -> dict[str, Path]:
     output = folder / "patches" / made_from.key
     stores = {split: output / split for split in (TRAIN, VALIDATION)}
     for split, store in stores.items():
-        if not (store / "store.json").exists():
-            _write_store(ordered[ordered["split"] == split], slides, store)
+        if (store / "store.json").exists():
+            continue
+        with PatchWriter(store, side_px=SIDE_PX, mpp=WORKING_MPP) as writer:
+            for path, group in ordered[ordered["split"] == split].groupby("slide", sort=False):
+                named = group.assign(source="observers", slide=group["case"])
+                with slides[str(path)].open() as slide:
+                    writer.cut(slide, named[["source", "item", "label", "slide", "x", "y"]])
     made_from.write(output / "patches.json")
     return stores
-
-
-def _write_store(rows: pd.DataFrame, slides: Mapping[str, SlideSource], store: Path) -> None:
-    with PatchWriter(store, side_px=SIDE_PX, mpp=WORKING_MPP) as writer:
-        for path, group in rows.groupby("slide", sort=False):
-            items = group.assign(source="observers", slide=group["case"])
-            with slides[str(path)].open() as slide:
-                writer.cut(slide, items[["source", "item", "label", "slide", "x", "y"]])
 
 
 def _source(path: str, items: pd.DataFrame) -> SlideSource:
@@ -319,15 +314,12 @@ def batched(groups: Iterator[tuple[Integers, RGB]], size: int) -> Iterator[tuple
         rows, patches = [*rows, numbers], [*patches, pixels]
         waiting += len(numbers)
         if waiting >= size:
-            yield from _cut_up(np.concatenate(rows), np.concatenate(patches), size)
+            whole, squares = np.concatenate(rows), np.concatenate(patches)
+            for start in range(0, waiting, size):
+                yield whole[start : start + size], squares[start : start + size]
             rows, patches, waiting = [], [], 0
     if waiting:
         yield np.concatenate(rows), np.concatenate(patches)
-
-
-def _cut_up(rows: Integers, patches: RGB, size: int) -> Iterator[tuple[Integers, RGB]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size], patches[start : start + size]
 
 
 def _kept(folder: Path, table: pd.DataFrame) -> Classified:

@@ -54,14 +54,12 @@ def _local_contrast(window: Image, rows: int, columns: int) -> Image:
     """Standard deviation within every box of `rows` x `columns` that lies inside the window."""
     centred = window - window.mean()
     sums, squares = cv2.integral2(centred, sdepth=cv2.CV_64F, sqdepth=cv2.CV_64F)
-    mean, square = (_boxes(table, rows, columns) / (rows * columns) for table in (sums, squares))
-    return np.asarray(np.sqrt(np.maximum(square - mean**2, 0)), np.float32)
-
-
-def _boxes(table: npt.NDArray[np.float64], rows: int, columns: int) -> npt.NDArray[np.float64]:
-    return np.asarray(
+    boxes = (
         table[rows:, columns:] - table[:-rows, columns:] - table[rows:, :-columns] + table[:-rows, :-columns]
+        for table in (sums, squares)
     )
+    mean, square = (box / (rows * columns) for box in boxes)
+    return np.asarray(np.sqrt(np.maximum(square - mean**2, 0)), np.float32)
 
 
 def find_peak(heat: Image, exclusion_px: float) -> Peak:
@@ -90,13 +88,10 @@ def _subpixel(heat: Image, row: int, column: int) -> tuple[float, float]:
     return float(np.clip(x, -1, 1)), float(np.clip(y, -1, 1))
 
 
-def _paraboloid_fit() -> npt.NDArray[np.float64]:
-    """From 3 x 3 heights to the least-squares 1, x, y, x2, xy, y2."""
-    y, x = (axis.ravel().astype(np.float64) for axis in np.mgrid[-1:2, -1:2])
-    return np.asarray(np.linalg.pinv(np.stack([np.ones(9), x, y, x**2, x * y, y**2], axis=1)), np.float64)
-
-
-_PARABOLOID = _paraboloid_fit()
+_PARABOLOID = np.linalg.pinv(
+    np.array([(1, x, y, x * x, x * y, y * y) for y in (-1, 0, 1) for x in (-1, 0, 1)], np.float64)
+)
+"""From 3 x 3 heights to the least-squares 1, x, y, x2, xy, y2."""
 
 
 class MaskedImage:
@@ -168,12 +163,6 @@ def consensus(
     distance, index = distance.reshape(len(positions), -1), index.reshape(len(positions), -1)
     counted = index != own[:, None]
     counted &= np.cumsum(counted, axis=1) <= neighbours
-    return _opinion(shifts, distance, index, counted)
-
-
-def _opinion(
-    shifts: Points, distance: Floats, index: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
-) -> Consensus:
     votes = np.where(counted[..., None], shifts[index], np.nan)
     counts = counted.sum(axis=1)
     median = np.zeros((len(index), 2))

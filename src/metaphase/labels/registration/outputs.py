@@ -26,8 +26,7 @@ from metaphase.base.tables import TableError, write_table
 from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.table import COLUMNS, DetectionSet
-from metaphase.labels.registration.pair import Registration, register_pair
-from metaphase.labels.registration.points import register_points
+from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, save_transform
 from metaphase.slides.contract import Slide
@@ -42,6 +41,8 @@ ZOOM_PX, ZOOM_SQUARES = 240, 4
 ZOOMS = 3
 ARROWS_SHARE = 0.06
 """Length of the median arrow, as a share of the slide's longer side."""
+Extent = tuple[float, float, float, float]
+"""What a picture covers, in um: left, right, bottom, top."""
 
 
 def draw_registration(registration: Registration, points: pd.DataFrame | None = None) -> bytes:
@@ -49,33 +50,25 @@ def draw_registration(registration: Registration, points: pd.DataFrame | None = 
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(11, 7.6), dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
-        board, arrows, left, *zooms = _panels(figure)
-        picture, extent = _overview(registration)
-        _show(board, _checkered(*picture, SQUARES), extent, "H&E and PHH3 in turn\nafter registration")
-        _draw_arrows(arrows, registration, picture[0], extent)
-        _draw_residuals(figure, left, registration, points, picture[0], extent)
+        grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
+        panels = [figure.add_subplot(grid[row, side : side + 2]) for row in (0, 1) for side in (0, 2, 4)]
+        for axes in panels:
+            axes.set_axis_off()
+        board, arrows, left, *zooms = panels
+        width, height = registration.pair.he.size_um
+        mpp = max(width, height) / OVERVIEW_PX
+        size = max(1, round(width / mpp)), max(1, round(height / mpp))
+        he, phh3 = _both(registration, np.zeros(2), size, mpp)
+        extent = (0.0, width, height, 0.0)
+        _show(board, _checkered(he, phh3, SQUARES), extent, "H&E and PHH3 in turn\nafter registration")
+        _draw_arrows(arrows, registration, he, extent)
+        _draw_residuals(figure, left, registration, points, he, extent)
         for axes, position in zip(zooms, _zoom_positions(registration, points), strict=False):
             _draw_zoom(axes, registration, position)
         figure.suptitle(_title(registration), fontsize=10)
         data = io.BytesIO()
         figure.savefig(data, format="png", metadata={"Software": None})
     return data.getvalue()
-
-
-def save_registration_picture(
-    path: str | Path, registration: Registration, points: pd.DataFrame | None = None
-) -> None:
-    """Write the picture whole or not at all."""
-    write_bytes(path, draw_registration(registration, points))
-
-
-def _panels(figure: Figure) -> list[Axes]:
-    grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
-    positions = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:2], grid[1, 2:4], grid[1, 4:6]]
-    panels = [figure.add_subplot(position) for position in positions]
-    for axes in panels:
-        axes.set_axis_off()
-    return panels
 
 
 def _title(registration: Registration) -> str:
@@ -88,14 +81,6 @@ def _title(registration: Registration) -> str:
         f"rotation {numbers['rotation_deg']:.2f} degrees, scale {numbers['scale']:.4f}; "
         f"{numbers['tiles_agreeing']:.0f} of {numbers['tiles']:.0f} fresh tiles agree"
     )
-
-
-def _overview(registration: Registration) -> tuple[tuple[RGB, RGB], tuple[float, float, float, float]]:
-    """Both slides in the H&E frame, and what they cover in um as (left, right, bottom, top)."""
-    width, height = registration.pair.he.size_um
-    mpp = max(width, height) / OVERVIEW_PX
-    shape = max(1, round(width / mpp)), max(1, round(height / mpp))
-    return _both(registration, np.zeros(2), shape, mpp), (0.0, width, height, 0.0)
 
 
 def _both(registration: Registration, corner: Points, size: tuple[int, int], mpp: float) -> tuple[RGB, RGB]:
@@ -139,7 +124,7 @@ def _checkered(he: RGB, phh3: RGB, squares: int) -> RGB:
     return np.where(((rows + columns) % 2 == 0)[..., None], he, phh3)
 
 
-def _show(axes: Axes, picture: RGB, extent: tuple[float, float, float, float], title: str) -> None:
+def _show(axes: Axes, picture: RGB, extent: Extent, title: str) -> None:
     axes.imshow(picture, extent=extent, interpolation="antialiased")
     axes.set_xlim(extent[0], extent[1])
     axes.set_ylim(extent[2], extent[3])
@@ -150,9 +135,7 @@ def _pale(picture: RGB) -> RGB:
     return np.asarray(255 - (255 - picture.astype(np.float32)) * 0.35, np.uint8)
 
 
-def _draw_arrows(
-    axes: Axes, registration: Registration, he: RGB, extent: tuple[float, float, float, float]
-) -> None:
+def _draw_arrows(axes: Axes, registration: Registration, he: RGB, extent: Extent) -> None:
     """What the local field adds to the global similarity."""
     positions = registration.controls.positions
     transform = registration.transform
@@ -175,7 +158,7 @@ def _draw_residuals(
     registration: Registration,
     points: pd.DataFrame | None,
     he: RGB,
-    extent: tuple[float, float, float, float],
+    extent: Extent,
 ) -> None:
     """What single tiles still miss after the transform; rejected points as crosses."""
     controls = registration.controls
@@ -229,11 +212,11 @@ COLOUR = (200, 0, 0)
 NOT_ACCEPTED = "the registration of the pair is doubtful"
 
 
-def map_geojson(content: Any, transform: Transform, *, to: Frame = "he") -> Any:
+def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source: Path | None = None) -> Any:
     """The same GeoJSON (collection, feature, bare list or shape) in the frame of the other slide.
 
     Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
-    kept, bounding boxes are dropped.
+    kept, bounding boxes are dropped. `source` is the file that errors name.
     """
     corners: list[Position] = []
 
@@ -245,7 +228,7 @@ def map_geojson(content: Any, transform: Transform, *, to: Frame = "he") -> Any:
         _moved(content, collect)
         points = np.array(corners, np.float64).reshape(-1, 2)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TableError(f"is not GeoJSON ({error})", next_step="export it again") from error
+        raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
     there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
     queue = iter(there.tolist())
     return _moved(content, lambda position: [*next(queue), *position[2:]])
@@ -255,26 +238,22 @@ def _moved(node: Any, move: Move) -> Any:
     """A copy of any part of a GeoJSON document with its positions moved, in a fixed order."""
     if isinstance(node, list):
         return [_moved(item, move) for item in node]
-    if "features" in node:
-        return _without_box(node) | {"features": _moved(node["features"], move)}
-    if "geometries" in node:
-        return _without_box(node) | {"geometries": _moved(node["geometries"], move)}
+    unboxed = {name: value for name, value in node.items() if name != "bbox"}
+    for name in ("features", "geometries"):
+        if name in node:
+            return unboxed | {name: _moved(node[name], move)}
     if "coordinates" in node:
-        return _without_box(node) | {"coordinates": _positions(node["coordinates"], move)}
+        return unboxed | {"coordinates": _positions(node["coordinates"], move)}
     shapes = {name: _moved(node[name], move) for name in SHAPES if node.get(name) is not None}
     if not shapes and "geometry" not in node:
         raise ValueError(f"an object of type {node.get('type')!r} without a shape")
-    return _without_box(node) | shapes
+    return unboxed | shapes
 
 
 def _positions(node: Any, move: Move) -> Any:
     if node and not isinstance(node[0], list):
         return move(node)
     return [_positions(item, move) for item in node]
-
-
-def _without_box(node: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in node.items() if name != "bbox"}
 
 
 def points_geojson(points: pd.DataFrame) -> dict[str, Any]:
@@ -340,11 +319,15 @@ def register_to_folder(
     table = None if given is None else mapped_points(registration, given, Path(he.name).stem, trusted=trusted)
     save_transform(folder / TRANSFORM, registration.transform, verdict=asdict(verdict))
     if table is not None:
-        _write_points(folder, table)
+        *tables, points_shapes = OF_POINTS
+        for name in tables:
+            write_table(folder / name, table)
+        write_text(folder / points_shapes, json.dumps(points_geojson(table)))
     if annotations is not None and trusted:
         to: Frame = "he" if annotations.drawn_on == "phh3" else "phh3"
-        _write_annotations(folder, shapes, registration, to, annotations.path)
-    save_registration_picture(folder / PICTURE, registration, table)
+        moved = map_geojson(shapes, registration.transform, to=to, source=annotations.path)
+        write_text(folder / OF_ANNOTATIONS, json.dumps(moved))
+    write_bytes(folder / PICTURE, draw_registration(registration, table))
     summary = summarised(registration, table) | {"accept_doubtful": accept_doubtful}
     write_text(folder / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary
@@ -407,20 +390,3 @@ def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
             next_step="give a file with the points of the PHH3 slide alone",
         )
     return replace(found.with_table(found.table[named]), slides=(stem,))
-
-
-def _write_points(folder: Path, table: pd.DataFrame) -> None:
-    *tables, shapes = OF_POINTS
-    for name in tables:
-        write_table(folder / name, table)
-    write_text(folder / shapes, json.dumps(points_geojson(table)))
-
-
-def _write_annotations(
-    folder: Path, shapes: Any, registration: Registration, to: Frame, source: Path
-) -> None:
-    try:
-        moved = map_geojson(shapes, registration.transform, to=to)
-    except TableError as error:
-        raise TableError(error.problem, path=source, next_step=error.next_step) from error
-    write_text(folder / OF_ANNOTATIONS, json.dumps(moved))

@@ -285,17 +285,6 @@ BLUR_PX = 1.2
 """Heat maps are smoothed by this much before averaging, since the steps are not finer."""
 
 
-@dataclass(frozen=True)
-class Vote:
-    """The best rotation and scale about `centre_um`, with the peak of the averaged heat map."""
-
-    centre_um: Points
-    rotation_rad: float
-    scale: float
-    shift_um: Points
-    height: float
-
-
 def align(
     pair: SlidePair, start: Similarity, start_mpp: float, mpp: float, config: RegistrationConfig
 ) -> Similarity | None:
@@ -310,8 +299,8 @@ def align(
         if not len(positions):
             return None
         maps = np.stack(list(heat_maps(pair, similarity, positions, shape)))
-        vote = averaged_peak(maps, positions, level, UNCERTAIN_PX * before)
-        similarity = _updated(similarity, maps, positions, vote, level)
+        step = averaged_peak(maps, positions, level, UNCERTAIN_PX * before)
+        similarity = _updated(similarity, maps, positions, step, level)
     return similarity
 
 
@@ -321,7 +310,9 @@ def tile_px_for(pair: SlidePair, mpp: float, tile_px: int) -> int:
     return int(min(tile_px, max(16, shortest_um / 2 / mpp)))
 
 
-def averaged_peak(maps: npt.NDArray[np.float32], positions_um: Points, mpp: float, reach_um: float) -> Vote:
+def averaged_peak(
+    maps: npt.NDArray[np.float32], positions_um: Points, mpp: float, reach_um: float
+) -> Similarity:
     """The shift, rotation and scale that make the average of the heat maps (n, side, side) highest.
 
     Rotations and scales are tried as far as they move the outermost tile by `reach_um`.
@@ -341,7 +332,7 @@ def averaged_peak(maps: npt.NDArray[np.float32], positions_um: Points, mpp: floa
     near = step * np.array([-1.0, 0.0, 1.0]) if most else np.zeros(1)
     turn, growth = max(product(turn + near, growth + near), key=height)
     peak = find_peak(_averaged(smooth, _moved(arms, turn, growth) / mpp), 0)
-    return Vote(centre, float(turn), 1 + float(growth), np.array([peak.x, peak.y]) * mpp, peak.height)
+    return about(centre, 1 + float(growth), float(turn), np.array([peak.x, peak.y]) * mpp)
 
 
 MAX_CHANGE = 0.06
@@ -370,10 +361,9 @@ def _overlap(offset: int, side: int) -> tuple[slice, slice]:
 
 
 def _updated(
-    similarity: Similarity, maps: npt.NDArray[np.float32], positions_um: Points, vote: Vote, mpp: float
+    similarity: Similarity, maps: npt.NDArray[np.float32], positions_um: Points, step: Similarity, mpp: float
 ) -> Similarity:
-    """Join the vote to the similarity, then fit it to the tiles' own peaks near the voted one."""
-    step = about(vote.centre_um, vote.scale, vote.rotation_rad, vote.shift_um)
+    """Join the voted step to the similarity, then fit it to the tiles' own peaks near the voted one."""
     expected = step.apply(positions_um) - positions_um
     shifts, heights = own_peaks(maps, expected / mpp)
     if len(positions_um) < MIN_TILES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import cv2
@@ -198,22 +198,6 @@ def heat_maps(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: Ti
     yield from ordered_map(compare, positions_um, threads=threads, ahead=2 * threads)
 
 
-def shuffled_heat_maps(
-    pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape, rounds: int
-) -> Iterator[Image]:
-    """Tiles correlated with windows of other positions: heat maps where nothing corresponds."""
-    threads = available_cores()
-    read = partial(_both, pair, mapping, shape)
-    pairs = list(ordered_map(read, positions_um, threads=threads, ahead=2 * threads))
-    for step in range(1, min(rounds, len(pairs) - 1) + 1):
-        for index, (template, _) in enumerate(pairs):
-            yield correlate(template, pairs[(index + step) % len(pairs)][1])
-
-
-def _both(pair: SlidePair, mapping: Mapping, shape: TileShape, position: Points) -> tuple[Image, Image]:
-    return read_template(pair, position, shape), read_window(pair, mapping, position, shape)
-
-
 def tissue_positions(
     pair: SlidePair,
     mapping: Mapping,
@@ -348,6 +332,16 @@ SMALLEST_SPREAD = 0.01
 
 
 def measure_null(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Null:
-    """Heights of peaks between tiles and windows of different positions."""
-    maps = shuffled_heat_maps(pair, mapping, positions_um[:NULL_TILES], shape, NULL_ROUNDS)
-    return Null(np.array([heat.max() for heat in maps], float))
+    """Heights of peaks between tiles and windows of different positions, where nothing corresponds."""
+
+    def read(position: Points) -> tuple[Image, Image]:
+        return read_template(pair, position, shape), read_window(pair, mapping, position, shape)
+
+    threads = available_cores()
+    pairs = list(ordered_map(read, positions_um[:NULL_TILES], threads=threads, ahead=2 * threads))
+    heights = [
+        correlate(template, pairs[(index + step) % len(pairs)][1]).max()
+        for step in range(1, min(NULL_ROUNDS, len(pairs) - 1) + 1)
+        for index, (template, _) in enumerate(pairs)
+    ]
+    return Null(np.array(heights, float))

@@ -51,7 +51,8 @@ class LocalField:
     def at(self, points_um: Points) -> Points:
         """Displacements (n, 2) at points (n, 2)."""
         rows, columns, _ = self.coefficients.shape
-        basis = _basis(self._cell_units(points_um), rows, columns)
+        units = (np.asarray(points_um, np.float64) - (self.x_um, self.y_um)) / self.spacing_um
+        basis = _basis(np.clip(units, 0, (columns - 3, rows - 3)), rows, columns)
         return np.asarray(basis @ self.coefficients.reshape(-1, 2), np.float64)
 
     @property
@@ -60,11 +61,6 @@ class LocalField:
         steps = [np.diff(self.coefficients, axis=axis) for axis in (0, 1)]
         down, across = (float(np.linalg.norm(step, axis=2).max(initial=0)) for step in steps)
         return math.hypot(down, across) / self.spacing_um
-
-    def _cell_units(self, points_um: Points) -> Points:
-        rows, columns, _ = self.coefficients.shape
-        units = (np.asarray(points_um, np.float64) - (self.x_um, self.y_um)) / self.spacing_um
-        return np.clip(units, 0, (columns - 3, rows - 3))
 
 
 def fit_field(
@@ -175,7 +171,10 @@ class Transform:
 
     def __post_init__(self) -> None:
         numbers = (self.he_mpp, self.phh3_mpp, self.similarity.scale)
-        if not all(math.isfinite(v) and v > 0 for v in numbers) or not np.isfinite(self.matrix).all():
+        if (
+            not all(math.isfinite(v) and v > 0 for v in numbers)
+            or not np.isfinite(self.similarity.matrix).all()
+        ):
             raise TransformError(
                 f"resolutions and scale are {numbers}", next_step="give finite numbers above 0"
             )
@@ -184,11 +183,6 @@ class Transform:
                 f"the local field changes by {self.field.stretch:.2g} per unit of length, so it may fold",
                 next_step="register the pair again",
             )
-
-    @property
-    def matrix(self) -> Points:
-        """The linear part (2, 2) of the similarity."""
-        return self.similarity.matrix
 
     def apply(self, points: npt.ArrayLike) -> Points:
         """H&E micrometres (n, 2) of PHH3 micrometres (n, 2)."""
