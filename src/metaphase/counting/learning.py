@@ -51,31 +51,6 @@ LABORATORY = BINS + KNOTS - 1 + len(USUAL) + len(SPREADS) + 1
 """Numbers that describe a laboratory."""
 
 
-@dataclass(frozen=True)
-class _Priors:
-    """What turns standard normal numbers into log densities over the bins."""
-
-    others: Floats
-    others_mean: Floats
-    ratio: Floats
-    ratio_mean: Floats
-
-
-def _priors(floor: float) -> _Priors:
-    knots = np.linspace(floor, TOP, KNOTS)
-    hats = np.stack([np.interp(middles_of(floor), knots, one) for one in np.eye(KNOTS)], axis=1)
-    gap = knots[1] - knots[0]
-    rises = np.tri(KNOTS, KNOTS - 1, -1) * gap
-    walk = np.tri(KNOTS - 1) * RATIO_STEP
-    walk[:, 0] = RATIO_SD
-    ratio = hats @ rises
-    falls = np.tri(BINS, BINS - 1, -1) * (TOP - floor) / BINS
-    steps = np.tri(BINS - 1) * OTHERS_STEP
-    steps[:, 0] = OTHERS_SD
-    others = np.column_stack([falls @ steps, np.eye(BINS)[0]])
-    return _Priors(others, OTHERS_SLOPE * falls.sum(axis=1), ratio @ walk, RATIO_SLOPE * ratio.sum(axis=1))
-
-
 # ---- the posterior, and its draws ----
 
 CHAINS, WARM_UP, KEPT, LEAPS = 10, 50, 400, 8
@@ -100,19 +75,32 @@ class Posterior:
         self.cells, self.floor, self.reviewer = cells, floor, reviewer
         self.seen, self.known = seen, known
         self.slides = len(cells.number)
-        self.priors = _priors(floor)
+        knots = np.linspace(floor, TOP, KNOTS)
+        hats = np.stack([np.interp(middles_of(floor), knots, one) for one in np.eye(KNOTS)], axis=1)
+        ratio = hats @ (np.tri(KNOTS, KNOTS - 1, -1) * (knots[1] - knots[0]))
+        walk = np.tri(KNOTS - 1) * RATIO_STEP
+        walk[:, 0] = RATIO_SD
+        falls = np.tri(BINS, BINS - 1, -1) * (TOP - floor) / BINS
+        steps = np.tri(BINS - 1) * OTHERS_STEP
+        steps[:, 0] = OTHERS_SD
+        # What turns standard normal numbers into log densities over the bins.
+        self.others, self.others_mean = (
+            np.column_stack([falls @ steps, np.eye(BINS)[0]]),
+            OTHERS_SLOPE * falls.sum(axis=1),
+        )
+        self.ratio, self.ratio_mean = ratio @ walk, RATIO_SLOPE * ratio.sum(axis=1)
         self.size = LABORATORY + self.slides * OWN
         self._cells = cells
 
     def laboratory(self, numbers: Floats) -> Laboratory:
         """What rows of numbers (draws, size) stand for."""
         parts = self._parts(numbers)
-        others = self.priors.others_mean + parts["others"] @ self.priors.others.T
+        others = self.others_mean + parts["others"] @ self.others.T
         level = USUAL_PRIORS[:, 0] + USUAL_PRIORS[:, 1] * parts["usual"]
         return Laboratory(
             self.floor,
             others,
-            others + self.priors.ratio_mean + parts["ratio"] @ self.priors.ratio.T,
+            others + self.ratio_mean + parts["ratio"] @ self.ratio.T,
             level[:, 0],
             level[:, 1],
             SPREAD_PRIORS[:, 0] * np.exp(SPREAD_PRIORS[:, 1] * np.clip(parts["spreads"], -5, 5)),
@@ -164,8 +152,8 @@ class Posterior:
         around = (by_share * cells.around).reshape(rows, -1).sum(axis=1)
         spreads = (by_own * self.own(numbers)).sum(axis=1) @ np.eye(len(SPREADS))[KINDS]
         slope = np.concatenate([
-            (of_mitoses + of_others) @ self.priors.others,
-            of_mitoses @ self.priors.ratio,
+            (of_mitoses + of_others) @ self.others,
+            of_mitoses @ self.ratio,
             np.column_stack([by_share.reshape(rows, -1).sum(axis=1), around]) * USUAL_PRIORS[:, 1],
             spreads * lab.spreads * SPREAD_PRIORS[:, 1],
             (by_missed * lab.missed * MISSED[1])[:, None],

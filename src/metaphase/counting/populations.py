@@ -182,8 +182,7 @@ class Laboratory:
 
     def take(self, chosen: Any) -> Laboratory:
         """Some of the draws."""
-        drawn = {name: getattr(self, name)[chosen] for name in DRAWN}
-        return Laboratory(self.floor, **drawn)
+        return Laboratory(self.floor, **{name: getattr(self, name)[chosen] for name in DRAWN})
 
     def mean(self) -> Laboratory:
         """Of all draws, as one."""
