@@ -2,7 +2,6 @@
 
 A pixel P in [0, 1] has the stain amounts S = -log(P + epsilon) M^-1, where each row of M is the
 optical density of one stain per channel, divided by its length (Ruifrok and Johnston 2001).
-`metaphase.images.stain.augmentation` holds the torch twin of `separate`.
 """
 
 from __future__ import annotations
@@ -226,7 +225,9 @@ def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | N
     stained = density[(density > MIN_DENSITY).all(axis=1)].astype(np.float64)
     if len(stained) < MIN_PIXELS:
         return None
-    plane = _principal_plane(stained)
+    _, vectors = np.linalg.eigh(np.cov(stained.T))
+    plane = vectors[:, [2, 1]]  # in which density varies most, the first pointing to denser
+    plane = plane * np.where(plane.sum(axis=0) < 0, -1, 1)
     angles = np.arctan2(*(stained @ plane).T[::-1])
     low, high = np.percentile(angles, [EXTREME_PERCENT, 100 - EXTREME_PERCENT])
     if np.degrees(high - low) < MIN_ANGLE_DEGREES:
@@ -234,10 +235,3 @@ def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | N
     extremes = [plane @ np.array([np.cos(angle), np.sin(angle)]) for angle in (low, high)]
     eosin, haematoxylin = sorted(extremes, key=lambda vector: float(vector[0]))
     return StainMatrix.of(haematoxylin.tolist(), eosin.tolist(), names=HE_RESIDUAL.names)
-
-
-def _principal_plane(density: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The two directions (3, 2) in which density varies most, the first pointing to denser."""
-    _, vectors = np.linalg.eigh(np.cov(density.T))
-    plane = vectors[:, [2, 1]]
-    return plane * np.where(plane.sum(axis=0) < 0, -1, 1)
