@@ -52,7 +52,9 @@ def match(
     pairs = pairs_within(detections, truths, radius)
     if method == "greedy":
         return _greedy(pairs, probability, len(truths))
-    return _optimal(pairs, probability, len(truths))
+    counted = np.zeros(len(probability), bool)
+    counted[list(_largest_matching(pairs, probability))] = True
+    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), len(truths))
 
 
 def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
@@ -73,13 +75,6 @@ def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int
             matched[detection] = truth
             free[truth] = False
     return matched
-
-
-def _optimal(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
-    """The largest matching, of the most probable detections, with the least total distance among those."""
-    counted = np.zeros(len(probability), bool)
-    counted[list(_largest_matching(pairs, probability))] = True
-    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), truth_count)
 
 
 def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
@@ -137,19 +132,15 @@ def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Int
     component = connected_components(graph, directed=False)[1][pairs.detection]
     order = np.argsort(component, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-        _assign(pairs.chosen(part), matched)
+        here = pairs.chosen(part)
+        rows, row = np.unique(here.detection, return_inverse=True)
+        columns, column = np.unique(here.truth, return_inverse=True)
+        forbidden = 1.0 + 2 * (here.distance.max() + 1) * len(rows)
+        cost = np.full((len(rows), len(columns)), forbidden)
+        cost[row, column] = here.distance
+        chosen_rows, chosen_columns = linear_sum_assignment(cost)
+        matched[rows[chosen_rows]] = columns[chosen_columns]
     return matched
-
-
-def _assign(pairs: Pairs, matched: Integers) -> None:
-    """Least total distance within one component, whose detections can all be matched."""
-    rows, row = np.unique(pairs.detection, return_inverse=True)
-    columns, column = np.unique(pairs.truth, return_inverse=True)
-    forbidden = 1.0 + 2 * (pairs.distance.max() + 1) * len(rows)
-    cost = np.full((len(rows), len(columns)), forbidden)
-    cost[row, column] = pairs.distance
-    chosen_rows, chosen_columns = linear_sum_assignment(cost)
-    matched[rows[chosen_rows]] = columns[chosen_columns]
 
 
 # ---- one detection for one thing: touching points joined, double detections suppressed ----

@@ -77,7 +77,13 @@ class _Slide:
 
 def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]:
     """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
-    slides = _fullest(comparison)
+    truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
+    slides = [
+        _Slide(field, truth[field.case][0], predictions[field.case][0])
+        for field in comparison.cohort.fields()
+        if field.case in truth and field.case in predictions
+    ]
+    slides = sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
     total = sum(len(slide.truths) for slide in slides)
     plain = sum(slide.hits(slide.detections, radius_um) for slide in slides)
     needed = max(MIN_HITS, CLEARLY * plain, ENOUGH * total)
@@ -93,41 +99,22 @@ def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]
     return _outside(comparison)
 
 
-def _fullest(comparison: Comparison) -> list[_Slide]:
-    truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
-    slides = [
-        _Slide(field, truth[field.case][0], predictions[field.case][0])
-        for field in comparison.cohort.fields()
-        if field.case in truth and field.case in predictions
-    ]
-    return sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
-
-
 def _guesses(slides: list[_Slide], radius_um: float) -> Iterator[tuple[str, str, list[Points]]]:
     """What the coordinates might be, what to do then, and where the detections would lie."""
     yield "x and y are swapped", "exchange x and y", [slide.detections[:, ::-1] for slide in slides]
-    units = {
-        "they are micrometres": (
-            "divide x and y by the slide's um/px",
-            [1 / slide.field.mpp for slide in slides],
-        ),
-        "they are millimetres": (
-            "multiply x and y by 1000 and divide by the slide's um/px",
-            [1000 / slide.field.mpp for slide in slides],
-        ),
-        f"they are pixels at {WORKING_MPP} um/px": (
+    for guess, remedy, size_um in (
+        ("they are micrometres", "divide x and y by the slide's um/px", 1),
+        ("they are millimetres", "multiply x and y by 1000 and divide by the slide's um/px", 1000),
+        (
+            f"they are pixels at {WORKING_MPP} um/px",
             f"multiply x and y by {WORKING_MPP} and divide by the slide's um/px",
-            [WORKING_MPP / slide.field.mpp for slide in slides],
+            WORKING_MPP,
         ),
-    } | {
-        f"they are pixels of a level {level} times coarser": (
-            f"multiply x and y by {level}",
-            [float(level)] * len(slides),
-        )
-        for level in LEVELS
-    }
-    for guess, (remedy, scales) in units.items():
-        yield guess, remedy, [slide.detections * scale for slide, scale in zip(slides, scales, strict=True)]
+    ):
+        yield guess, remedy, [slide.detections * (size_um / slide.field.mpp) for slide in slides]
+    for level in LEVELS:
+        guess = f"they are pixels of a level {level} times coarser"
+        yield guess, f"multiply x and y by {level}", [slide.detections * float(level) for slide in slides]
     yield (
         "they are all shifted alike within each slide",
         "check the origin: OpenSlide counts from the canvas, other tools from the filled part of the scan",
@@ -230,7 +217,9 @@ def evaluate_mitoses(
     comparison, marked = load_marked(
         truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
     )
-    for tuned in _points_of(card, predictions):
+    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
+    given = [] if card is None else [load_point(card, "mitoses")]
+    for tuned in (*given, *(one[1] for one in stated if one is not None)):
         refuse_reuse(tuned, comparison.cohort)
     point = _point(card, predictions, matching)
     if point is not None:
@@ -355,10 +344,3 @@ def _point(
         return load_point(card, "mitoses")
     stated = stated_point(detection_files(Path(predictions)), "mitoses")
     return None if stated is None else stated[1]
-
-
-def _points_of(card: str | Path | None, predictions: str | Path) -> list[OperatingPoint]:
-    """The points for single mitoses that belong to the predictions: the card's, and those of each table."""
-    given = [] if card is None else [load_point(card, "mitoses")]
-    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
-    return [*given, *(one[1] for one in stated if one is not None)]

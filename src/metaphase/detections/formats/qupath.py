@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import shapely
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -166,7 +165,10 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     table = detections.table
     (slide,) = detections.slides
     mpp = resolution_of(context.mpp, slide)
-    circles = _circles(table[["x", "y"]].to_numpy(), MARKER_UM / mpp if mpp else MARKER_PX)
+    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)  # anticlockwise, as GeoJSON wants it
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * (MARKER_UM / mpp if mpp else MARKER_PX) / 2
+    centres = table[["x", "y"]].to_numpy().round(PLACE_DECIMALS)
+    circles = (centres[:, None] + ring.round(PLACE_DECIMALS)).round(PLACE_DECIMALS).tolist()
     rows = zip(identities(table), circles, _properties(table), strict=True)
     found = [
         {
@@ -178,15 +180,6 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         for identity, circle, properties in rows
     ]
     save_json(path, {"type": "FeatureCollection", "features": found})
-
-
-def _circles(centres: npt.NDArray[np.float64], width: float) -> list[list[list[float]]]:
-    """Closed rings around the centres, anticlockwise as GeoJSON wants them."""
-    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)
-    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
-    corners = centres.round(PLACE_DECIMALS)[:, None] + ring.round(PLACE_DECIMALS)
-    rings: list[list[list[float]]] = corners.round(PLACE_DECIMALS).tolist()
-    return rings
 
 
 def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -205,14 +198,10 @@ def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
     """Each row's values that are there: JSON has neither NaN nor infinity."""
-    columns = [_present(table[name]) for name in names]
-    for values in zip(*columns, strict=True) if names else repeat((), len(table)):
-        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def _present(column: pd.Series[Any]) -> list[Any]:
-    kept = column.notna() & ~column.isin([math.inf, -math.inf])
-    return [value if there else None for value, there in zip(column.tolist(), kept.tolist(), strict=True)]
+    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool).tolist()
+    columns = [table[name].tolist() for name in names]
+    for values, kept in zip(zip(*columns, strict=True) if names else repeat(()), there, strict=False):
+        yield {name: value for name, value, found in zip(names, values, kept, strict=True) if found}
 
 
 def _is_geojson(content: Any) -> bool:

@@ -42,16 +42,6 @@ class Dataset:
     warnings: ResultWarnings = ()
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """How one data set is read."""
-
-    name: str
-    layout: str
-    """The files it looks for, for messages and `--help`."""
-    read: Callable[[Path], Dataset]
-
-
 @dataclass
 class Collector:
     """Gathers images and points while an adapter walks its folder."""
@@ -156,27 +146,17 @@ def read_points_csv(
 # ---- data sets kept as SlideRunner databases: CCMCT, CMC, and anybody's own ----
 
 
-def read_ccmct(folder: Path) -> Dataset:
-    """Canine cutaneous mast cell tumour: one SQLite database and the slides."""
-    return _read(folder, Collector("ccmct/"), tumour="canine cutaneous mast cell tumour")
-
-
-def read_cmc(folder: Path) -> Dataset:
-    """Canine mammary carcinoma: one SQLite database and the slides."""
-    return _read(folder, Collector("cmc/"), tumour="canine mammary carcinoma")
-
-
-def read_sliderunner(folder: Path) -> Dataset:
-    """Any SlideRunner database and the slides; cases are named after it and their files."""
-    return _read(folder, Collector(f"{only_database(folder).stem}/"))
-
-
-def _read(folder: Path, collector: Collector, **facts: str) -> Dataset:
+def read_sliderunner(folder: Path, prefix: str = "", **facts: str) -> Dataset:
+    """Any SlideRunner database and the slides; without a prefix, cases are named after it and their files."""
     path = only_database(folder)
+    collector = Collector(prefix or f"{path.stem}/")
     slides = listed_slides(path)
     stems = slides["slide"].map(without_suffix)
     names = dict(zip(slides["slide"], slides["slide"] if stems.duplicated().any() else stems, strict=True))
-    images = _images_by_end(beside(folder))
+    images: dict[str, list[Path]] = defaultdict(list)  # under each end of their paths, without suffix
+    for found in images_below(beside(folder)).values():
+        for end in tails(without_suffix(found.resolve().as_posix())):
+            images[end].append(found)
     doubtful = []
     for row in slides.to_dict("records"):
         slide = row["slide"]
@@ -231,15 +211,6 @@ def only_database(folder: Path) -> Path:
 def beside(folder: Path) -> Path:
     """Where the slides of a database lie: in the folder that was named, or beside the file that was."""
     return folder.parent if folder.is_file() else folder
-
-
-def _images_by_end(folder: Path) -> dict[str, list[Path]]:
-    """Every image below a folder under each end of its path, without suffix."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    for path in images_below(folder).values():
-        for end in tails(without_suffix(path.resolve().as_posix())):
-            found[end].append(path)
-    return found
 
 
 def _nearest(candidates: list[Path], wanted: list[str]) -> Path | None:

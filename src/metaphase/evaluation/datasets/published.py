@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ def _note_files(collector: Collector, folder: Path) -> None:
         region = _REGION.search(path.with_suffix("").as_posix())
         if not region:
             continue
-        name, label = "/".join(region.groups()), _label_of(path)
+        name = "/".join(region.groups())
+        label = LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
         other = seen.setdefault((name, label), path)
         if other is not path:
             raise TableError(
@@ -161,10 +162,6 @@ def _note_region(collector: Collector, name: str, path: Path | None, **facts: An
     collector.image(name, path, patient=case, **facts)
 
 
-def _label_of(path: Path) -> str:
-    return LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
-
-
 def _centre(case: int) -> tuple[str, str]:
     """Cases 1 to 23 are those of AMIDA13, the others come from two more hospitals."""
     if case not in PAPER_CASES:
@@ -214,29 +211,20 @@ def read_slides(folder: Path) -> Dataset:
 # ---- MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, or one database ----
 
 
-@dataclass(frozen=True)
-class _Domain:
-    """Images of consecutive numbers from one laboratory and scanner."""
-
-    last: int
-    tumour: str
-    scanner: str
-    centre: str
-
-
 _DOMAINS = (
-    _Domain(50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
-    _Domain(100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
-    _Domain(150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
-    _Domain(200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
-    _Domain(244, "canine lung cancer", "3D Histech", "VMU Vienna"),
-    _Domain(299, "canine lymphoma", "3D Histech", "VMU Vienna"),
-    _Domain(349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
-    _Domain(404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
-    _Domain(489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
-    _Domain(504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
-    _Domain(553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
+    (50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
+    (100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
+    (150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
+    (200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
+    (244, "canine lung cancer", "3D Histech", "VMU Vienna"),
+    (299, "canine lymphoma", "3D Histech", "VMU Vienna"),
+    (349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
+    (404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
+    (489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
+    (504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
+    (553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
 )
+"""Images of consecutive numbers: the last, tumour, scanner and laboratory."""
 UNLABELLED = range(151, 201)
 """Images published without labels: they are not images without mitoses."""
 
@@ -296,13 +284,13 @@ def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str
     number = int(stem) if stem.isdigit() else 0
     if number in UNLABELLED:
         return None
-    domain = next((domain for domain in _DOMAINS if 0 < number <= domain.last), None)
+    domain = next((domain for domain in _DOMAINS if 0 < number <= domain[0]), (0, "", "", ""))
     collector.image(
         stem,
         images.get(stem),
-        laboratory=domain.centre if domain else "",
-        scanner=domain.scanner if domain else "",
-        tumour=image.get("tumor_type") or (domain.tumour if domain else ""),
+        laboratory=domain[3],
+        scanner=domain[2],
+        tumour=image.get("tumor_type") or domain[1],
         width=image.get("width"),
         height=image.get("height"),
     )
@@ -377,7 +365,9 @@ def read_atypia14(folder: Path) -> Dataset:
         if path.parent.name.lower() == "x40":
             collector.image(path.stem, path, **_icpr_facts(path.stem))
     for path in sorted(folder.rglob("*_mitosis.csv")):
-        stem, label = _atypia_label(path.stem)
+        stem = path.stem.removesuffix("_mitosis")
+        label = LOOKALIKE if stem.endswith("_not") else MITOSIS
+        stem = stem.removesuffix("_not")
         collector.image(stem, None, **_icpr_facts(stem))
         for x, y, *confidence in number_rows(path):
             collector.point(stem, x, y, label, confidence=confidence[0] if confidence else None)
@@ -398,7 +388,20 @@ def read_brecahad(folder: Path) -> Dataset:
         case = _BRECAHAD_NAME.match(path.stem)
         facts = {"tumour": TUMOUR, "laboratory": "Calgary", "width": size["width"], "height": size["height"]}
         collector.image(path.stem, images[path.stem], patient=case.group(1) if case else None, **facts)
-        _note_shares(collector, path, size)
+        try:
+            for name, positions in load_json(path).items():
+                label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
+                for position in positions:
+                    x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
+                    if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
+                        raise ValueError(f"{x}, {y} are not shares of the image")
+                    collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+            raise TableError(
+                f"is not of BreCaHAD's form ({error})",
+                path=path,
+                next_step="compare it with the published file",
+            ) from error
     return collector.dataset(folder)
 
 
@@ -432,24 +435,3 @@ def _icpr_facts(stem: str) -> dict[str, Any]:
         if name.group(1)[0] in _ICPR_SCANNERS:
             facts["scanner"], facts["mpp"] = _ICPR_SCANNERS[name.group(1)[0]]
     return facts
-
-
-def _atypia_label(stem: str) -> tuple[str, str]:
-    if stem.endswith("_not_mitosis"):
-        return stem.removesuffix("_not_mitosis"), LOOKALIKE
-    return stem.removesuffix("_mitosis"), MITOSIS
-
-
-def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> None:
-    try:
-        for name, positions in load_json(path).items():
-            label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
-            for position in positions:
-                x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
-                if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
-                    raise ValueError(f"{x}, {y} are not shares of the image")
-                collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
-    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-        raise TableError(
-            f"is not of BreCaHAD's form ({error})", path=path, next_step="compare it with the published file"
-        ) from error
