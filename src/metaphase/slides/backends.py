@@ -41,7 +41,16 @@ def choose_resolution(
     believed = stated if stated and all(_believable(value) for value in stated) else None
     own = sum(believed) / 2 if believed else None
     if flag is None:
-        return (Resolution(own, "metadata") if own else None), _warnings(stated)
+        warnings: ResultWarnings = ()
+        if stated is None:
+            warnings = (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
+        elif believed is None:
+            text = f"the file states {stated[0]:.4g} x {stated[1]:.4g} um/px, which no bright-field scan has"
+            warnings = (ResultWarning("odd-mpp", text, GIVE_MPP),)
+        elif abs(stated[0] / stated[1] - 1) > SQUARE_TOLERANCE:
+            text = f"pixels are not square ({stated[0]:.4g} x {stated[1]:.4g} um)"
+            warnings = (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
+        return (Resolution(own, "metadata") if own else None), warnings
     check_flag(flag, path)
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
@@ -125,19 +134,6 @@ def ome_mpp(xml: str) -> tuple[float, float] | None:
 def _believable(mpp: float) -> bool:
     low, high = BELIEVABLE_MPP
     return math.isfinite(mpp) and low <= mpp <= high
-
-
-def _warnings(stated: tuple[float, float] | None) -> ResultWarnings:
-    if stated is None:
-        return (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
-    x, y = stated
-    if not (_believable(x) and _believable(y)):
-        text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
-        return (ResultWarning("odd-mpp", text, GIVE_MPP),)
-    if abs(x / y - 1) > SQUARE_TOLERANCE:
-        text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
-        return (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
-    return ()
 
 
 # ---- slides of every vendor that OpenSlide 4 knows ----

@@ -48,10 +48,11 @@ COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
 """A single tile or strip above this would fill the memory; such files are refused."""
 ASPECT_TOLERANCE = 0.05
-
-
 HEADER_BYTES = 8
 MOST_DIRECTORIES = 4096
+MOST_PX_OF_LITTLE = 100_000_000
+MOST_PX_A_BYTE = 50_000
+"""An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
 
 
 @dataclass(frozen=True)
@@ -126,24 +127,13 @@ def open_layout(path: Path) -> TiffLayout:
                 path=path,
                 next_step=again,
             )
-        _check_amount(pages[0], size, path)
+        width, height = pages[0].imagewidth, pages[0].imagelength
+        if width * height > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
+            raise SlideError(
+                f"states {width:,} x {height:,} pixels in {size:,} bytes", path=path, next_step=RAISE_LIMITS
+            )
         on_failure.pop_all()
     return layout
-
-
-MOST_PX_OF_LITTLE = 100_000_000
-MOST_PX_A_BYTE = 50_000
-"""An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
-
-
-def _check_amount(page: TiffPage, size: int, path: Path) -> None:
-    promised = page.imagewidth * page.imagelength
-    if promised > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
-        raise SlideError(
-            f"states {page.imagewidth:,} x {page.imagelength:,} pixels in {size:,} bytes",
-            path=path,
-            next_step=RAISE_LIMITS,
-        )
 
 
 def _check_page(page: TiffPage) -> None:
