@@ -7,7 +7,7 @@ haematoxylin, eosin, DAB and black pigment that it brings along; nuclei have the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cv2
@@ -106,39 +106,31 @@ _SIDE = 52
 _FOCUS_LEVELS = (1.0, 0.8, 0.6, 0.4, 0.2)
 
 
-@dataclass(frozen=True)
-class NucleusLibrary:
-    """Pictures (side, side, 3) of one case by cell type: for each plane of focus its variants."""
-
-    tumour: tuple[tuple[Floats32, ...], ...]
-    fibroblast: tuple[tuple[Floats32, ...], ...]
-    lymphocyte: tuple[tuple[Floats32, ...], ...]
+NucleusLibrary = dict[Kind, list[list[Floats32]]]
+"""Pictures (side, side, 3) of one case by cell type: for each plane of focus its variants."""
 
 
 def nucleus_library(seed: int, tumour: Tumour) -> NucleusLibrary:
-    """Draw the libraries of a case."""
-    return NucleusLibrary(
-        tumour=_planes([tumour_nucleus(generator(seed, 1, i), tumour) for i in range(128)]),
-        fibroblast=_planes([fibroblast_nucleus(generator(seed, 2, i)) for i in range(24)]),
-        lymphocyte=_planes([lymphocyte_nucleus(generator(seed, 3, i)) for i in range(24)]),
-    )
+    """Draw the libraries of a case; above or below the plane of focus, nuclei are softer and fainter."""
+    drawn = {
+        Kind.TUMOUR: [tumour_nucleus(generator(seed, 1, i), tumour) for i in range(128)],
+        Kind.FIBROBLAST: [fibroblast_nucleus(generator(seed, 2, i)) for i in range(24)],
+        Kind.LYMPHOCYTE: [lymphocyte_nucleus(generator(seed, 3, i)) for i in range(24)],
+    }
+    library: NucleusLibrary = {}
+    for kind, pictures in drawn.items():
+        sharp = [np.ascontiguousarray(picture[..., :3]) for picture in pictures]
+        library[kind] = [sharp] + [
+            [blurred(one, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus) for one in sharp]
+            for focus in _FOCUS_LEVELS[1:]
+        ]
+    return library
 
 
-def picked(variants: tuple[tuple[Floats32, ...], ...], seed: int, focus: float) -> Floats32:
+def picked(variants: list[list[Floats32]], seed: int, focus: float) -> Floats32:
     """The picture that stands for a cell: any variant, in the plane of focus nearest to `focus`."""
     plane_index = int(np.argmin([abs(focus - level) for level in _FOCUS_LEVELS]))
     return variants[plane_index][seed % len(variants[plane_index])]
-
-
-def _planes(sharp: list[Floats32]) -> tuple[tuple[Floats32, ...], ...]:
-    return tuple(tuple(_defocused(picture[..., :3], focus) for picture in sharp) for focus in _FOCUS_LEVELS)
-
-
-def _defocused(sprite: Floats32, focus: float) -> Floats32:
-    """The same nucleus above or below the plane of focus: softer and fainter."""
-    if focus == 1:
-        return np.ascontiguousarray(sprite)
-    return blurred(sprite, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus)
 
 
 def tumour_nucleus(rng: np.random.Generator, tumour: Tumour) -> Floats32:
@@ -225,6 +217,7 @@ def _assembled(depth: Floats32, chromatin: Array, eosin: float) -> Floats32:
 
 _FINE = 2
 """Arms are drawn this many times finer than the slide."""
+Pair = tuple[float, float]
 Arms = Floats
 """Chromosome arms (n, 5): centre x, centre y, heading in radians, length, thickness; in pixels."""
 
@@ -240,16 +233,11 @@ def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius:
     for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, 0.45), (BLACK, 0.09)):
         sprite[..., channel] = sprite[..., channel] * (1 - shown) + value * chromatin
     sprite[..., COVER] = np.maximum(sprite[..., COVER], shown)
-    sprite[..., DAB] = _antibody(rng, chromatin, kind)
-    return sprite
-
-
-def _antibody(rng: np.random.Generator, chromatin: Floats32, kind: Kind) -> Floats32:
-    """DAB lies on the chromatin and bleeds a little; prophases are granular and weaker."""
+    # DAB lies on the chromatin and bleeds a little; prophases are granular and weaker.
     spread = blurred(chromatin, rng.uniform(1.0, 2.0))
-    strength = rng.uniform(0.9, 1.3) if kind == Kind.PROPHASE else rng.uniform(1.0, 1.8)
-    bleeding = 0.12 * blurred(spread, 5.0)
-    return np.asarray(strength * np.clip(1.25 * spread, 0, 1.2) + bleeding, np.float32)
+    brown = rng.uniform(0.9, 1.3) if kind == Kind.PROPHASE else rng.uniform(1.0, 1.8)
+    sprite[..., DAB] = brown * np.clip(1.25 * spread, 0, 1.2) + 0.12 * blurred(spread, 5.0)
+    return sprite
 
 
 def _cell_body(rng: np.random.Generator, side: int, radius: float, kind: Kind) -> Floats32:
@@ -347,18 +335,11 @@ def _metaphase_polar(rng: np.random.Generator, radius: float, atypical: bool) ->
     return np.vstack([arms, _strays(rng, radius * 1.3, 4 if atypical else 0)])
 
 
-def _anaphase(rng: np.random.Generator, radius: float, atypical: bool) -> Arms:
-    gap, length = radius * rng.uniform(0.65, 1.35), radius * rng.uniform(1.2, 1.8)
-    return _separated(rng, gap, length, radius * rng.uniform(0.38, 0.6), atypical)
-
-
-def _telophase(rng: np.random.Generator, radius: float, atypical: bool) -> Arms:
-    gap, length = radius * rng.uniform(1.7, 2.4), radius * rng.uniform(0.85, 1.25)
-    return _separated(rng, gap, length, radius * rng.uniform(0.45, 0.7), atypical)
-
-
-def _separated(rng: np.random.Generator, gap: float, length: float, width: float, atypical: bool) -> Arms:
-    """Two plates `gap` apart, arms trailing towards the middle; bridges and laggards when atypical."""
+def _separated(
+    rng: np.random.Generator, radius: float, atypical: bool, *, gaps: Pair, lengths: Pair, widths: Pair
+) -> Arms:
+    """Two plates apart, arms trailing towards the middle; bridges and laggards when atypical."""
+    gap, length, width = (radius * rng.uniform(*limits) for limits in (gaps, lengths, widths))
     groups = []
     for side in (-1, 1):
         size = 1 if not atypical else rng.uniform(0.7, 1.2)
@@ -392,6 +373,6 @@ _SHAPES: dict[Kind, Callable[[np.random.Generator, float, bool], Arms]] = {
     Kind.PROMETAPHASE: _prometaphase,
     Kind.METAPHASE_SIDE: _metaphase_side,
     Kind.METAPHASE_POLAR: _metaphase_polar,
-    Kind.ANAPHASE: _anaphase,
-    Kind.TELOPHASE: _telophase,
+    Kind.ANAPHASE: partial(_separated, gaps=(0.65, 1.35), lengths=(1.2, 1.8), widths=(0.38, 0.6)),
+    Kind.TELOPHASE: partial(_separated, gaps=(1.7, 2.4), lengths=(0.85, 1.25), widths=(0.45, 0.7)),
 }

@@ -172,33 +172,10 @@ class Draw:
     """(n,)"""
     noise_sigma: Tensor
     """(n,)"""
-    nodes: Tensor | None = None
+    nodes: Tensor | None
     """(n, 2, k, k) standard normal, from which the elastic field is made; None without one."""
-    noise: Tensor | None = None
+    noise: Tensor | None
     """(n, 3, size, size) standard normal, channels-last in memory; None without noise."""
-
-
-def draw_numbers(count: int, config: AugmentationConfig, generator: Generator) -> Draw:
-    """All but the elastic nodes and the noise, for `count` patches, on the generator's device."""
-    unit = torch.rand((count, 17), generator=generator, device=generator.device)
-    angle = _within(unit[:, 0], config.rotation_degrees)
-    if config.quarter_turns:
-        angle = (angle / 90).round() * 90
-    steps = 2 * config.translation_px + 1
-    flip = torch.where(unit[:, 1:3] < 0.5, -1.0, 1.0) if config.mirror else torch.ones_like(unit[:, 1:3])
-    return Draw(
-        angle=angle * (math.pi / 180),
-        flip=flip,
-        scale=_within(unit[:, 3], config.scale),
-        shift_px=(unit[:, 4:6] * steps).floor().clamp(max=steps - 1) - config.translation_px,
-        stain_factor=_within(unit[:, 6:9], config.stain_factor),
-        stain_bias=_within(unit[:, 9:12], config.stain_bias),
-        colour=_within(unit[:, 12], config.colour),
-        contrast=_within(unit[:, 13], config.contrast),
-        brightness=_within(unit[:, 14], config.brightness),
-        blur_sigma_px=_within(unit[:, 15], config.blur_sigma_px),
-        noise_sigma=_within(unit[:, 16], config.noise_sigma),
-    )
 
 
 def _within(unit: Tensor, limits: Range) -> Tensor:
@@ -398,15 +375,34 @@ class Augmentation(nn.Module):
         """Random numbers for `count` patches; moves the recipe to the generator's device."""
         if self.pixels.device.type != generator.device.type:
             self.to(generator.device)
-        numbers = draw_numbers(count, self.config, generator)
-        nodes = noise = None
+        config, nodes, noise = self.config, None, None
+        unit = torch.rand((count, 17), generator=generator, device=generator.device)
+        angle = _within(unit[:, 0], config.rotation_degrees)
+        if config.quarter_turns:
+            angle = (angle / 90).round() * 90
+        steps = 2 * config.translation_px + 1
+        flip = torch.where(unit[:, 1:3] < 0.5, -1.0, 1.0) if config.mirror else torch.ones_like(unit[:, 1:3])
         if "E" in self.letters:
             side = self.spread.shape[1]
             nodes = standard_normal((count, 2, side, side), self.quantiles, generator)
         if "G" in self.letters:
-            size = self.config.size_px
+            size = config.size_px
             noise = standard_normal((count, size, size, 3), self.quantiles, generator).permute(0, 3, 1, 2)
-        return replace(numbers, nodes=nodes, noise=noise)
+        return Draw(
+            angle=angle * (math.pi / 180),
+            flip=flip,
+            scale=_within(unit[:, 3], config.scale),
+            shift_px=(unit[:, 4:6] * steps).floor().clamp(max=steps - 1) - config.translation_px,
+            stain_factor=_within(unit[:, 6:9], config.stain_factor),
+            stain_bias=_within(unit[:, 9:12], config.stain_bias),
+            colour=_within(unit[:, 12], config.colour),
+            contrast=_within(unit[:, 13], config.contrast),
+            brightness=_within(unit[:, 14], config.brightness),
+            blur_sigma_px=_within(unit[:, 15], config.blur_sigma_px),
+            noise_sigma=_within(unit[:, 16], config.noise_sigma),
+            nodes=nodes,
+            noise=noise,
+        )
 
     @torch.no_grad()
     def apply_draw(self, batch: Tensor, drawn: Draw) -> Tensor:

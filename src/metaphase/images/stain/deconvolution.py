@@ -43,7 +43,17 @@ def rgb_unit(image: npt.NDArray[Any]) -> Floats32:
         raise UsageError(
             f"an image of shape {image.shape} has no pixels", next_step="give (height, width, 3)"
         )
-    unit = _unit(image if image.ndim > 2 else image[..., None])
+    image = image if image.ndim > 2 else image[..., None]
+    if image.dtype.kind in "bu":
+        full = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
+        unit = image.astype(np.float32) / np.float32(full)
+    elif image.dtype.kind == "f" and image.min() >= 0 and image.max() <= 1:  # false for NaN
+        unit = image.astype(np.float32)
+    else:
+        raise UsageError(
+            f"cannot tell the range of these {image.dtype} pixels",
+            next_step="give uint8, uint16 or floats in [0, 1] without NaN",
+        )
     channels = unit.shape[-1]
     if channels == 1:
         return np.repeat(unit, 3, axis=-1)
@@ -66,18 +76,6 @@ def rgb_uint8(image: npt.NDArray[Any]) -> RGB:
 def to_uint8(unit: npt.NDArray[Any]) -> RGB:
     """Floats in [0, 1] to the nearest of 256 levels."""
     return (unit * np.float32(WHITE) + np.float32(0.5)).astype(np.uint8)
-
-
-def _unit(image: npt.NDArray[Any]) -> Floats32:
-    if image.dtype.kind in "bu":
-        full = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
-        return image.astype(np.float32) / np.float32(full)
-    if image.dtype.kind == "f" and image.min() >= 0 and image.max() <= 1:  # false for NaN
-        return image.astype(np.float32)
-    raise UsageError(
-        f"cannot tell the range of these {image.dtype} pixels",
-        next_step="give uint8, uint16 or floats in [0, 1] without NaN",
-    )
 
 
 # ---- how much light stained pixels absorb ----

@@ -78,16 +78,11 @@ def odds(logit: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(logit, -50, 50))))[:, None]
 
 
-@dataclass(frozen=True)
-class Stained:
-    """Densities of a sample: of its glass (3,), and of its tissue pixels (n, 3) above the glass."""
+def stained(pixels: RGB) -> tuple[Floats, Floats]:
+    """Densities of a sample of pixels (..., 3): of its glass (3,), and of its tissue (n, 3) above the glass.
 
-    glass: Floats
-    tissue: Floats
-
-
-def stained(pixels: RGB) -> Stained:
-    """Split a sample of pixels (..., 3) into glass and tissue, or say that there is too little tissue."""
+    Too little tissue is an error.
+    """
     density = to_density(pixels.reshape(-1, 3).astype(np.float32))
     bright = density[density.mean(axis=1) < GLASS_DENSITY]
     glass = np.median(bright, axis=0) if len(bright) >= MIN_TISSUE_PIXELS else np.zeros(3, np.float32)
@@ -104,7 +99,7 @@ def stained(pixels: RGB) -> Stained:
             "all stained pixels have the same colour",
             next_step="check that this is a scan of stained tissue",
         )
-    return Stained(glass, tissue)
+    return glass, tissue
 
 
 # ---- what every method of standardisation offers ----
@@ -150,8 +145,8 @@ class MacenkoColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue among `pixels`."""
-        sample = stained(pixels)
-        density = sample.tissue + sample.glass
+        glass, tissue = stained(pixels)
+        density = tissue + glass
         matrix = stains_of_density(density) or HE_RESIDUAL
         amounts = density @ matrix.inverse
         strength = np.maximum(np.percentile(amounts[:, :2], STRONG_PERCENT, axis=0), MIN_STRENGTH)
@@ -191,10 +186,10 @@ class ReinhardColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue among `pixels`."""
-        sample = stained(pixels)
-        lab = _to_lab(from_density(sample.tissue + sample.glass))
+        glass, tissue = stained(pixels)
+        lab = _to_lab(from_density(tissue + glass))
         deviation = np.maximum(lab.std(axis=0), MIN_DEVIATION)
-        return cls(vector(sample.glass), vector(lab.mean(axis=0)), vector(deviation))
+        return cls(vector(glass), vector(lab.mean(axis=0)), vector(deviation))
 
     def towards(self, template: Self, colours: Floats) -> Floats:
         """Shift and stretch each axis of CIELAB; glass, which would be tinted, becomes the template's."""
@@ -293,7 +288,8 @@ class StainClass:
         """Give features (n, 3) the chroma and the density that the template's class has."""
         covariance, wanted = np.array(self.covariance), np.array(template.covariance)
         root, inverse = _power(covariance, 0.5), _power(covariance, -0.5)
-        stretch = _limited(inverse @ _power(root @ wanted @ root, 0.5) @ inverse)  # with the least movement
+        least = inverse @ _power(root @ wanted @ root, 0.5) @ inverse  # movement
+        stretch = _spectral(least, lambda values: np.clip(values, 1 / MAX_STRETCH, MAX_STRETCH))
         chroma = (features[:, :2] - self.mean) @ stretch + template.mean
         density, own, other = features[:, 2], self.quantiles, template.quantiles
         between = np.interp(density, own, other)  # in proportion below the first and beyond the last
@@ -313,9 +309,8 @@ class HsdColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue and the glass among `pixels`."""
-        sample = stained(pixels)
-        features = _features(sample.tissue)
-        red = sample.tissue[:, 0]
+        glass, tissue = stained(pixels)
+        features, red = _features(tissue), tissue[:, 0]
         step = BLACK_DENSITY / 255
         levels = np.clip(red / step, 0, 255).astype(np.uint8)
         otsu, _ = cv2.threshold(levels[None], 0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
@@ -327,7 +322,7 @@ class HsdColours(SlideColours):
             )
         share = float(np.clip(blue.mean(), 0.05, 0.95))
         return cls(
-            vector(sample.glass),
+            vector(glass),
             StainClass.of(features[blue], share),
             StainClass.of(features[~blue], 1 - share),
         )
@@ -367,11 +362,11 @@ def _from_features(features: Floats) -> Floats:
     return np.column_stack([mean * (x + 1), mean * (2 - x + slope) / 2, mean * (2 - x - slope) / 2])
 
 
+def _spectral(matrix: Floats, change: Callable[[Floats], Floats]) -> Floats:
+    """A symmetric matrix with its eigenvalues changed."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * change(values)) @ vectors.T)
+
+
 def _power(matrix: Floats, exponent: float) -> Floats:
-    values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.maximum(values, 1e-9) ** exponent) @ vectors.T)
-
-
-def _limited(matrix: Floats) -> Floats:
-    values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.clip(values, 1 / MAX_STRETCH, MAX_STRETCH)) @ vectors.T)
+    return _spectral(matrix, lambda values: np.maximum(values, 1e-9) ** exponent)

@@ -146,7 +146,21 @@ class TissueMask:
 
     def to_geojson(self, tolerance_px: float = 1.0) -> str:
         """A GeoJSON FeatureCollection for QuPath: one annotation of class Tissue for each piece."""
-        features = [_feature(polygon) for polygon in self.polygons(tolerance_px)]
+        features = []
+        for polygon in self.polygons(tolerance_px):
+            rounded = shapely.transform(polygon, lambda corners: corners.round(2))
+            geometry = json.loads(shapely.to_geojson(rounded))
+            features.append(
+                {
+                    "type": "Feature",
+                    "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
+                    "geometry": geometry,
+                    "properties": {
+                        "objectType": "annotation",
+                        "classification": {"name": CLASS_NAME, "color": list(CLASS_COLOUR)},
+                    },
+                }
+            )
         return json.dumps({"type": "FeatureCollection", "features": features})
 
     def to_png(self) -> bytes:
@@ -171,19 +185,6 @@ def load_tissue(path: str | Path) -> TissueMask:
         position = parse_json(image.info[PNG_KEY])
         numbers = {name: finite(position[name]) for name in ("mpp", "x", "y", "scale")}
         return TissueMask(np.asarray(image) > 0, **numbers)
-
-
-def _feature(polygon: shapely.Polygon) -> dict[str, object]:
-    geometry = json.loads(shapely.to_geojson(shapely.transform(polygon, lambda corners: corners.round(2))))
-    return {
-        "type": "Feature",
-        "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
-        "geometry": geometry,
-        "properties": {
-            "objectType": "annotation",
-            "classification": {"name": CLASS_NAME, "color": list(CLASS_COLOUR)},
-        },
-    }
 
 
 # ---- a picture of the slide with its tissue outlined ----
@@ -379,7 +380,17 @@ class TissueSource:
         """The tissue of a slide; a slide without any is a `SlideError`."""
         if self.whole:
             return whole_slide(slide)
-        tissue = _own_mask(self.mask, slide) if self.mask is not None else find_tissue(slide, self.config)
+        tissue = find_tissue(slide, self.config) if self.mask is None else load_tissue(self.mask)
+        rows, columns = tissue.mask.shape
+        right, bottom = tissue.x + columns * tissue.scale, tissue.y + rows * tissue.scale
+        beyond = max(-tissue.x, -tissue.y, right - slide.width, bottom - slide.height)
+        if self.mask is not None and beyond > MASK_TOLERANCE_PX * tissue.scale:
+            raise SlideError(
+                f"is the mask of another slide: it covers pixels ({tissue.x:g}, {tissue.y:g}) to ({right:g}, "
+                f"{bottom:g}), and {slide.name} has {slide.width} x {slide.height}",
+                path=self.mask,
+                next_step="make the mask of this slide with metaphase tissue",
+            )
         if tissue.is_empty:
             raise SlideError(
                 "no tissue was found",
@@ -388,22 +399,6 @@ class TissueSource:
                 "column tissue) searches everything",
             )
         return tissue
-
-
-def _own_mask(path: Path, slide: Slide) -> TissueMask:
-    """The mask in a file; one that reaches beyond this slide was made of another, and is refused."""
-    tissue = load_tissue(path)
-    rows, columns = tissue.mask.shape
-    right, bottom = tissue.x + columns * tissue.scale, tissue.y + rows * tissue.scale
-    beyond = max(-tissue.x, -tissue.y, right - slide.width, bottom - slide.height)
-    if beyond > MASK_TOLERANCE_PX * tissue.scale:
-        raise SlideError(
-            f"is the mask of another slide: it covers pixels ({tissue.x:g}, {tissue.y:g}) to ({right:g}, "
-            f"{bottom:g}), and {slide.name} has {slide.width} x {slide.height}",
-            path=path,
-            next_step="make the mask of this slide with metaphase tissue",
-        )
-    return tissue
 
 
 def whole_slide(slide: Slide) -> TissueMask:
