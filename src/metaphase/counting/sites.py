@@ -27,8 +27,15 @@ from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
 from metaphase.counting.calibration import SiteCalibration
-from metaphase.counting.learning import Learned, Posterior, learn
-from metaphase.counting.populations import Laboratory, ReviewerError, bin_of, cells_of
+from metaphase.counting.populations import (
+    Laboratory,
+    Learned,
+    Posterior,
+    ReviewerError,
+    bin_of,
+    cells_of,
+    learn,
+)
 from metaphase.detections.points import OperatingPoint, UsedPoints
 
 # ---- what is asked about ----

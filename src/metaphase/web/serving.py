@@ -232,20 +232,13 @@ def bare_app(*folders: str) -> FastAPI:
     It serves the files of these folders of `static`, read once, by their names; `page.html` is the page.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.exception_handler(MetaphaseError)(_failed)
 
     @app.exception_handler(RequestValidationError)
     def invalid(_request: Request, error: RequestValidationError) -> Response:
         """Say which field is wrong, without echoing what was sent."""
         fields = [".".join(map(str, one["loc"])) for one in error.errors()]
         return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
-
-    @app.exception_handler(MetaphaseError)
-    def failed(_request: Request, error: MetaphaseError) -> Response:
-        """A name that is none is the observer's to mend; all else the operator's: the browser tries again."""
-        if isinstance(error, UsageError):
-            return JSONResponse({"detail": str(error)}, 422)
-        _log.error("answers cannot be saved: %s", error)
-        return JSONResponse({"detail": "the server cannot save at the moment"}, 503)
 
     def asset(content: bytes, kind: str) -> Callable[[], Response]:
         return lambda: Response(content, media_type=kind, headers={"cache-control": "no-cache"})
@@ -264,6 +257,14 @@ def picture(content: bytes | None, ending: str = "jpg") -> Response:
         raise HTTPException(404, "unavailable")
     kind = "image/png" if ending == "png" else "image/jpeg"
     return Response(content, media_type=kind, headers={"cache-control": KEEP_PICTURES})
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """A name that is none is the observer's to mend; all else the operator's, and the browser tries again."""
+    if isinstance(error, UsageError):
+        return JSONResponse({"detail": str(error)}, 422)
+    _log.error("answers cannot be saved: %s", error)
+    return JSONResponse({"detail": "the server cannot save at the moment"}, 503)
 
 
 # ---- what a browser and the server say to each other, as JSON, on any page ----

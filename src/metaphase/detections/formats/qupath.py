@@ -166,7 +166,8 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     (slide,) = detections.slides
     mpp = resolution_of(context.mpp, slide)
     angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)  # anticlockwise, as GeoJSON wants it
-    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * (MARKER_UM / mpp if mpp else MARKER_PX) / 2
+    width = MARKER_UM / mpp if mpp else MARKER_PX
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
     centres = table[["x", "y"]].to_numpy().round(PLACE_DECIMALS)
     circles = (centres[:, None] + ring.round(PLACE_DECIMALS)).round(PLACE_DECIMALS).tolist()
     rows = zip(identities(table), circles, _properties(table), strict=True)

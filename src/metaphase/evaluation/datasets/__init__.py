@@ -16,8 +16,8 @@ from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
 from metaphase.detections.table import detection_set
 from metaphase.evaluation.comparison import fill_geometry
-from metaphase.evaluation.datasets.contract import Dataset, read_sliderunner
 from metaphase.evaluation.datasets.published import (
+    Dataset,
     read_alternative,
     read_atypia14,
     read_auxiliary,
@@ -27,6 +27,7 @@ from metaphase.evaluation.datasets.published import (
     read_midog,
     read_paper_auxiliary,
     read_points,
+    read_sliderunner,
     read_slides,
 )
 from metaphase.version import __version__

@@ -14,7 +14,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
-from metaphase.images.stain.pictures import write_picture
+from metaphase.images.stain.standardisation import write_picture
 from metaphase.slides.contract import WORKING_MPP, Slide
 
 GAP_PX = 4

@@ -9,6 +9,7 @@ from the map itself by less than a grey level nearly everywhere (see docs/stain.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,12 +22,20 @@ from typing import Any, Self
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from pydantic import TypeAdapter
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
+from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.images.stain.deconvolution import TooLittleTissueError, rgb_uint8
+from metaphase.images.stain.deconvolution import (
+    HE_RESIDUAL,
+    StainMatrix,
+    TooLittleTissueError,
+    rgb_uint8,
+    stain_pictures,
+)
 from metaphase.images.stain.methods import (
     GLASS_DENSITY,
     Floats,
@@ -39,7 +48,6 @@ from metaphase.images.stain.methods import (
     to_density,
     write_plain,
 )
-from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
 from metaphase.slides.contract import Slide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -251,6 +259,59 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
         fields.append(field.reshape(-1, 3))
     glass = overview[density.mean(axis=-1) < GLASS_DENSITY]
     return np.concatenate([*fields, glass])
+
+
+# ---- pictures: a view of any slide, and files ----
+
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+JPEG_QUALITY = 95
+MOST_PX = 100_000_000
+"""Pixels of a picture of a region."""
+
+
+def view(slide: Slide, region: Box | None = None, *, max_side: int = 2048) -> RGB:
+    """A region at level 0, or the whole slide reduced to at most `max_side` pixels."""
+    if region is not None:
+        if region.area > MOST_PX:
+            raise UsageError(
+                f"a region of {region.width} x {region.height} px is not a picture",
+                path=slide.info.path,
+                next_step=f"give one of up to {MOST_PX / 1e6:g} million pixels",
+            )
+        return slide.read_level(0, region)
+    if max(slide.bounds.width, slide.bounds.height) <= max_side:
+        return slide.read_level(0, slide.bounds)
+    return slide.thumbnail(max_side)
+
+
+def write_picture(path: str | Path, rgb: RGB) -> None:
+    """Write uint8 (h, w, 3) as PNG or JPEG, as the name says."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in PICTURE_SUFFIXES:
+        raise UsageError(
+            f"{path}: there is no picture format {suffix!r}",
+            next_step=f"choose from {', '.join(PICTURE_SUFFIXES)}",
+        )
+    buffer = io.BytesIO()
+    form = "PNG" if suffix == ".png" else "JPEG"
+    Image.fromarray(rgb).save(buffer, format=form, quality=JPEG_QUALITY)
+    write_bytes(path, buffer.getvalue())
+
+
+def write_stain_pictures(
+    slide: Slide,
+    folder: str | Path,
+    matrix: StainMatrix = HE_RESIDUAL,
+    *,
+    region: Box | None = None,
+) -> list[Path]:
+    """Write one PNG a stain, `<slide>-<stain>.png`, and return their paths."""
+    paths = []
+    for name, picture in stain_pictures(view(slide, region), matrix).items():
+        path = Path(folder) / f"{Path(slide.name).stem}-{name}.png"
+        write_picture(path, picture)
+        paths.append(path)
+    return paths
 
 
 # ---- standardise files ----
