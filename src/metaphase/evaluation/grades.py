@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -313,9 +313,8 @@ def evaluate_grade(
         pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
     for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
         refuse_other_grades(values, name, str(truth if name == "true" else predictions))
-    return _summarise(
-        pairs, "quadratic kappa", by, bootstrap, _settings(truth, predictions, split, bootstrap, point)
-    )
+    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    return _summarise(pairs, "quadratic kappa", by, bootstrap, point, sources)
 
 
 def evaluate_proliferation(
@@ -340,13 +339,22 @@ def evaluate_proliferation(
     pairs = load_pairs(
         truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing, point=point
     )
-    settings = _settings(truth, predictions, split, bootstrap, point)
-    return _summarise(pairs, "Spearman", by, bootstrap, settings)
+    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    return _summarise(pairs, "Spearman", by, bootstrap, point, sources)
 
 
 def _summarise(
-    pairs: ScorePairs, metric: str, by: Sequence[str], bootstrap: BootstrapConfig, settings: dict[str, Any]
+    pairs: ScorePairs,
+    metric: str,
+    by: Sequence[str],
+    bootstrap: BootstrapConfig,
+    point: OperatingPoint | None,
+    sources: dict[str, Any],
 ) -> AgreementResult:
+    used: dict[str, Any] = {"operating_point": None}
+    if point is not None:
+        used = {"operating_point": f"count, {point.source or 'of the card'}"}
+        used |= {f"point_{name}": value for name, value in point.numbers.items()}
     everyone = np.ones(len(pairs.truth), bool)
     graded = metric == "quadratic kappa"
     groups: dict[str, dict[str, tuple[int, Estimate]]] = {}
@@ -364,7 +372,7 @@ def _summarise(
             {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
         ),
         confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
-        settings=settings,
+        settings=used | sources | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
         warnings=(*pairs.warnings, *_warnings(pairs, graded)),
     )
 
@@ -399,24 +407,3 @@ def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
     if few := few_patients(pairs.patients):
         warnings.append(few)
     return warnings
-
-
-def _settings(
-    truth: str | Path,
-    predictions: str | Path,
-    split: str | None,
-    bootstrap: BootstrapConfig,
-    point: OperatingPoint | None,
-) -> dict[str, Any]:
-    used: dict[str, Any] = {"operating_point": None}
-    if point is not None:
-        used = {"operating_point": f"count, {point.source or 'of the card'}"}
-        used |= {f"point_{name}": value for name, value in point.numbers.items()}
-    return used | {
-        "truth": str(truth),
-        "predictions": str(predictions),
-        "split": split,
-        "bootstrap_samples": bootstrap.samples,
-        "bootstrap_confidence": bootstrap.confidence,
-        "bootstrap_seed": bootstrap.seed,
-    }

@@ -16,7 +16,7 @@ from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.comparison import Cohort, Comparison, Field, compare, load_truth
+from metaphase.evaluation.comparison import Comparison, Field, compare, load_truth
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,
@@ -227,7 +227,31 @@ def evaluate_mitoses(
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
     sources["operating_point"] = None if point is None else f"mitoses, {point.source or 'of the card'}"
     settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
-    return summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
+    threshold = 0.0 if matching.threshold is None else matching.threshold
+    groups: dict[str, dict[str, DetectionMetrics]] = {}
+    for column in by:
+        values = group_values(comparison.cohort.manifest, column, comparison.cohort.source)
+        groups[column] = {
+            group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
+            for group in sorted(set(values), key=natural)
+        }
+    few, times = thinned(curve(marked), CURVE_POINTS), draws(marked.patients, bootstrap)
+    low, high = np.zeros((2, 0))
+    if len(times) and len(few.threshold):
+        tail = (1 - bootstrap.confidence) / 2
+        drawn = np.nan_to_num(drawn_rates(marked, few.threshold, times)["f1"])
+        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    return MitosisResult(
+        overall=detection_metrics(marked, threshold, bootstrap),
+        groups=groups,
+        slides=pd.DataFrame(slide_rows(marked, threshold)),
+        curve=few,
+        f1_band=(low, high),
+        area_mm2=float(marked.area_mm2.sum()),
+        threshold=threshold,
+        settings=settings,
+        warnings=(*comparison.warnings, *_warnings(marked)),
+    )
 
 
 def load_marked(
@@ -254,40 +278,6 @@ def load_marked(
     return comparison, mark(comparison, merged([drawn, discs]), matching)
 
 
-def summarise(
-    marked: Marked,
-    comparison: Comparison,
-    by: Sequence[str],
-    threshold: float | None,
-    bootstrap: BootstrapConfig,
-    settings: dict[str, Any],
-) -> MitosisResult:
-    """All results of marked detections; without a threshold all detections count."""
-    threshold = 0.0 if threshold is None else threshold
-    few = thinned(curve(marked), CURVE_POINTS)
-    return MitosisResult(
-        overall=detection_metrics(marked, threshold, bootstrap),
-        groups={name: _grouped(marked, comparison.cohort, name, threshold, bootstrap) for name in by},
-        slides=pd.DataFrame(slide_rows(marked, threshold)),
-        curve=few,
-        f1_band=_band(marked, few, bootstrap),
-        area_mm2=float(marked.area_mm2.sum()),
-        threshold=threshold,
-        settings=settings,
-        warnings=(*comparison.warnings, *_warnings(marked)),
-    )
-
-
-def _grouped(
-    marked: Marked, cohort: Cohort, column: str, threshold: float, bootstrap: BootstrapConfig
-) -> dict[str, DetectionMetrics]:
-    values = group_values(cohort.manifest, column, cohort.source)
-    return {
-        group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
-        for group in sorted(set(values), key=natural)
-    }
-
-
 def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray[Any, np.dtype[np.object_]]:
     """The group of each slide; a column that is absent, empty or all different is an error."""
     column = column if column in manifest else FORMER_COLUMNS.get(column, column)
@@ -304,16 +294,6 @@ def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray
             f"column {column} has {len(set(values))} values", path=source, next_step="choose one with fewer"
         )
     return values
-
-
-def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Floats, Floats]:
-    times = draws(marked.patients, bootstrap)
-    if not len(times) or not len(curve.threshold):
-        return np.zeros(0), np.zeros(0)
-    drawn = drawn_rates(marked, curve.threshold, times)["f1"]
-    tail = (1 - bootstrap.confidence) / 2
-    low, high = np.quantile(np.nan_to_num(drawn), [tail, 1 - tail], axis=0)
-    return low, high
 
 
 def _warnings(marked: Marked) -> list[ResultWarning]:

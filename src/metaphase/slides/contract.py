@@ -58,10 +58,12 @@ class SlideInfo:
     """What a slide file says about itself."""
 
     levels: tuple[Level, ...]
+    """The pyramid, finest level first."""
     resolution: Resolution | None
     vendor: str
     backend: str
     bounds: Box
+    """The part of level 0 that the scanner filled."""
     objective_power: float | None = None
     path: Path | None = None
     warnings: ResultWarnings = ()
@@ -108,6 +110,8 @@ class Slide(ABC):
 
     def __init__(self, info: SlideInfo) -> None:
         self.info = info
+        self.levels, self.bounds = info.levels, info.bounds
+        self.width, self.height = info.levels[0].width, info.levels[0].height
 
     @abstractmethod
     def _decode(self, level: int, box: Box) -> RGB:
@@ -152,26 +156,6 @@ class Slide(ABC):
 
     def close(self) -> None:  # noqa: B027 -- slides in memory have nothing to close
         """Release the file; reading afterwards is an error."""
-
-    @property
-    def width(self) -> int:
-        """Level-0 width in pixels."""
-        return self.info.levels[0].width
-
-    @property
-    def height(self) -> int:
-        """Level-0 height in pixels."""
-        return self.info.levels[0].height
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The pyramid, finest level first."""
-        return self.info.levels
-
-    @property
-    def bounds(self) -> Box:
-        """The part of level 0 that the scanner filled."""
-        return self.info.bounds
 
     @property
     def name(self) -> str:

@@ -262,7 +262,7 @@ def _stated(path: Path, _size: int, _changed_ns: int, _tag: str) -> tuple[float 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
     layout = open_layout(path)
     with ExitStack() as on_failure:
-        on_failure.callback(layout.close)
+        on_failure.callback(layout.file.close)
         full = layout.pages[0]
         if may_fall_back and vendor and full.compression not in DECODABLE:
             return OpenSlideSlide(path, mpp)
@@ -317,7 +317,7 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
             raise SlideError("is not a TIFF", path=path, next_step=locally)
     layout = open_layout(path)
     with ExitStack() as on_failure:
-        on_failure.callback(layout.close)
+        on_failure.callback(layout.file.close)
         full = layout.pages[0]
         others = [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]
         problem = not_bright_field(full)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNIT, TiffFile, TiffPage
@@ -90,8 +90,7 @@ class Chunks:
         return Box(column * self.width, row * self.height, self.width, self.height)
 
 
-@dataclass(frozen=True)
-class TiffLayout:
+class TiffLayout(NamedTuple):
     """An open TIFF file and what was found in it."""
 
     file: BinaryIO
@@ -99,10 +98,6 @@ class TiffLayout:
     """The full image and its reduced copies, finest first."""
     mpp: tuple[float, float] | None
     """(x, y) micrometres per pixel as the file states them."""
-
-    def close(self) -> None:
-        """Release the file."""
-        self.file.close()
 
 
 def open_layout(path: Path) -> TiffLayout:
@@ -237,14 +232,14 @@ class TiffSlide(Slide):
     def __init__(self, layout: TiffLayout, info: SlideInfo) -> None:
         super().__init__(info)
         self._levels = tuple(Chunks.of(page) for page in layout.pages)
-        self._layout = layout
+        self._file = layout.file
         self._lock = threading.Lock()
         self._threads = available_cores()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:
         indices = self._levels[level].covering(box)
-        file = self._layout.file
+        file = self._file
         if isinstance(file, RemoteFile):
             page = self._levels[level].page
             file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
@@ -315,7 +310,7 @@ class TiffSlide(Slide):
         return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
 
     def _bytes(self, offset: int, size: int) -> bytes:
-        handle = self._layout.file
+        handle = self._file
         if isinstance(handle, RemoteFile):
             return handle.at(offset, size)
         if hasattr(os, "pread"):
@@ -327,4 +322,4 @@ class TiffSlide(Slide):
     def close(self) -> None:
         """Release the file and the decoding threads."""
         self._pool.shutdown(cancel_futures=True)
-        self._layout.close()
+        self._file.close()

@@ -92,29 +92,28 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
+    """Features with the shape of plain numbers that they state; true and false would pass for 1 and 0."""
+    shapes = []
     try:
-        return [
-            (feature, _valid(feature["geometry"])) for feature in found if feature["geometry"] is not None
-        ]
+        for feature in found:
+            if (stated := feature["geometry"]) is not None:
+                geometry = shape(stated)
+                if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
+                    raise ValueError("a corner that is not a number")
+                if geometry.is_empty or not np.isfinite(geometry.bounds).all():
+                    raise ValueError("an empty shape")
+                shapes.append((feature, geometry))
     except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
         raise TableError(
             f"holds a feature that is not GeoJSON ({error})", path=path, next_step="export it again"
         ) from error
+    return shapes
 
 
 def _kind(feature: dict[str, Any]) -> str | None:
     """What QuPath calls the object; its first versions said it in other positions."""
     properties = feature.get("properties") or {}
     return properties.get("objectType") or properties.get("object_type") or feature.get("id")
-
-
-def _class_name(properties: dict[str, Any]) -> str | None:
-    """The class of a QuPath object as QuPath shows it, or None where it has none."""
-    classification = properties.get("classification")
-    if isinstance(classification, dict):
-        names = classification.get("names") or [classification.get("name")]
-        return ": ".join(str(name) for name in names if name) or None
-    return str(classification) if classification else None
 
 
 def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -139,19 +138,13 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
         raise TableError(
             f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
         ) from error
-    label = _class_name(properties) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
+    stated_class = properties.get("classification")
+    if isinstance(stated_class, dict):
+        names = stated_class.get("names") or [stated_class.get("name")]
+        stated_class = ": ".join(str(name) for name in names if name)
+    label = str(stated_class or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
     probability = stated_probability(lowered.get(stated or ""), path)
     return {"probability": probability, "label": label} | extra
-
-
-def _valid(stated: dict[str, Any]) -> BaseGeometry:
-    """The shape of plain numbers that a feature states; true and false would pass for 1 and 0."""
-    geometry = shape(stated)
-    if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
-        raise ValueError("a corner that is not a number")
-    if geometry.is_empty or not np.isfinite(geometry.bounds).all():
-        raise ValueError("an empty shape")
-    return geometry
 
 
 def _are_numbers(values: Any) -> bool:
