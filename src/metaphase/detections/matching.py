@@ -102,22 +102,16 @@ def _augment(
             if truth in reached_from:
                 continue
             reached_from[truth] = detection
-            if truth not in holder_of:
-                _shift_along(truth, start, reached_from, truth_of, holder_of)
-                return
-            queue.append(holder_of[truth])
-
-
-def _shift_along(
-    truth: int, start: int, reached_from: dict[int, int], truth_of: dict[int, int], holder_of: dict[int, int]
-) -> None:
-    """Walk back from the free `truth` to `start`; each detection on the way takes the next truth."""
-    detection = NOBODY
-    while detection != start:
-        detection = reached_from[truth]
-        left_behind = truth_of.get(detection, NOBODY)
-        truth_of[detection], holder_of[truth] = truth, detection
-        truth = left_behind
+            if truth in holder_of:
+                queue.append(holder_of[truth])
+                continue
+            detection = NOBODY
+            while detection != start:  # back from the free truth, each detection takes the next one
+                detection = reached_from[truth]
+                left_behind = truth_of.get(detection, NOBODY)
+                truth_of[detection], holder_of[truth] = truth, detection
+                truth = left_behind
+            return
 
 
 def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Integers:
@@ -192,40 +186,21 @@ def suppress(x: Floats, y: Floats, score: Floats, distance: float) -> Integers:
     alive = np.argsort(cells, kind="stable")  # cell by cell, the best first
     kept = np.zeros(len(order), bool)
     while len(alive):
-        winners = _winners(cells, alive, shifts)
+        occupied, first = np.unique(cells[alive], return_index=True)
+        best = alive[first]
+        wins = np.ones(len(best), bool)  # those that come before every point of the cells in reach
+        for shift in shifts:
+            position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
+            wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
+        winners = best[wins]  # a cell holds at most one: its diagonal is the distance
         kept[winners] = True
-        alive = _survivors(px, py, cells, alive, winners, shifts, distance)
+        occupied, clear = cells[winners], np.ones(len(alive), bool)
+        for shift in shifts:
+            wanted = cells[alive] + shift
+            position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
+            found = np.flatnonzero((occupied[position] == wanted) & clear)
+            point, near = alive[found], winners[position[found]]
+            square = (px[point] - px[near]) ** 2 + (py[point] - py[near]) ** 2
+            clear[found] = (square >= distance**2) & (point != near)
+        alive = alive[clear]
     return order[np.flatnonzero(kept)]
-
-
-def _winners(cells: Integers, alive: Integers, shifts: list[int]) -> Integers:
-    """Of the points alive (cell by cell), those that come before every point of the cells in reach."""
-    occupied, first = np.unique(cells[alive], return_index=True)
-    best = alive[first]
-    wins = np.ones(len(best), bool)
-    for shift in shifts:
-        position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
-        wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
-    return best[wins]
-
-
-def _survivors(
-    x: Floats,
-    y: Floats,
-    cells: Integers,
-    alive: Integers,
-    winners: Integers,
-    shifts: list[int],
-    distance: float,
-) -> Integers:
-    """Points that no winner takes away. A cell holds at most one winner: its diagonal is the distance."""
-    occupied, home = cells[winners], cells[alive]
-    clear = np.ones(len(alive), bool)
-    for shift in shifts:
-        wanted = home + shift
-        position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
-        found = np.flatnonzero((occupied[position] == wanted) & clear)
-        point, near = alive[found], winners[position[found]]
-        square = (x[point] - x[near]) ** 2 + (y[point] - y[near]) ** 2
-        clear[found] = (square >= distance**2) & (point != near)
-    return alive[clear]

@@ -75,17 +75,16 @@ class Ground:
         self._apply_fat(maps, box, fields)
         return maps
 
-    def grain(self, box: Box) -> Floats32:
-        """Factor on haematoxylin: the fine unevenness that chromatin and cytoplasm share."""
-        return np.asarray(np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3), np.float32)
+    def uneven(self, maps: Floats32, box: Box, edge: Floats32) -> Floats32:
+        """Concentrations up to the tissue's edge, by the section's thickness and how evenly it took stain.
 
-    def thickness(self, box: Box) -> Floats32:
-        """Factor on all stain from the section's uneven thickness."""
-        return np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
-
-    def fading(self, box: Box) -> Floats32:
-        """Factor on eosin, which was washed out here more than there."""
-        return np.asarray(np.exp(0.08 * self._fading.smoothly_over(box)), np.float32)
+        Chromatin and cytoplasm share a fine grain; eosin was washed out here more than there.
+        """
+        thickness = np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
+        maps *= np.asarray(edge * thickness, np.float32)
+        maps[0] *= np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3)
+        maps[1] *= np.exp(0.08 * self._fading.smoothly_over(box))
+        return maps
 
     def _stroma(self, box: Box, fields: Fields) -> tuple[Floats32, Floats32]:
         """Wavy collagen: a noise picture looked up along and across the fibres, at two scales."""
@@ -303,11 +302,7 @@ class CaseRenderer:
         maps = self.ground.painted(box, fields)
         for thing in self.visible(box, stain):
             paste(maps, box, self.sprite(thing, stain), thing.x, thing.y)
-        edge = np.clip(fields.tissue * 30 + 0.5, 0, 1) * self.ground.thickness(box)
-        maps *= np.asarray(edge, np.float32)
-        maps[0] *= self.ground.grain(box)
-        maps[1] *= self.ground.fading(box)
-        return maps
+        return self.ground.uneven(maps, box, np.clip(fields.tissue * 30 + 0.5, 0, 1))
 
     def visible(self, box: Box, stain: Frame) -> Iterator[Thing]:
         """The objects that show in `box` of the tissue, in painting order."""

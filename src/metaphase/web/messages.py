@@ -239,35 +239,35 @@ def _shown(count: Count) -> dict[str, Any]:
 
 def slide_view(slide: ViewedSlide) -> SlideView:
     """A slide and what the networks found."""
-    base: dict[str, Any] = {
-        "key": slide.key,
-        "name": slide.name,
-        "width": slide.width,
-        "height": slide.height,
-        "mpp": slide.mpp,
-        "tiles": f"/tile/{slide.key}/{slide.version}",
-        "tile_px": TILE_PX,
-        "levels": levels_of(slide.width, slide.height),
-        "layers": tuple(
+    found: dict[str, Any] = {}
+    if slide.result is not None:
+        table = slide.result.candidates
+        found = {
+            "x": tuple(round(value, 1) for value in table["x"].tolist()),
+            "y": tuple(round(value, 1) for value in table["y"].tolist()),
+            "probability": tuple(table["probability"].tolist()),
+            "order": tuple(slide.order),
+            "threshold": slide.result.counting.threshold,
+            "lowest": float(table["probability"].min()) if len(table) else 0.0,
+            "outline": _outline(slide),
+        }
+    return SlideView(
+        key=slide.key,
+        name=slide.name,
+        width=slide.width,
+        height=slide.height,
+        mpp=slide.mpp,
+        tiles=f"/tile/{slide.key}/{slide.version}",
+        tile_px=TILE_PX,
+        levels=levels_of(slide.width, slide.height),
+        layers=tuple(
             LayerView(name=name, title=one.title, ending=one.ending,
                       tiles=f"/layer/{slide.key}/{name}/{one.version}")
             for name, one in slide.layers.items()
         ),
-        "counted": slide.result is not None,
-    }  # fmt: skip
-    if slide.result is None:
-        return SlideView(**base)
-    table = slide.result.candidates
-    return SlideView(
-        **base,
-        x=tuple(round(value, 1) for value in table["x"].tolist()),
-        y=tuple(round(value, 1) for value in table["y"].tolist()),
-        probability=tuple(table["probability"].tolist()),
-        order=tuple(slide.order),
-        threshold=slide.result.counting.threshold,
-        lowest=float(table["probability"].min()) if len(table) else 0.0,
-        outline=_outline(slide),
-    )
+        counted=slide.result is not None,
+        **found,
+    )  # fmt: skip
 
 
 def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:

@@ -44,6 +44,7 @@ def rgb_unit(image: npt.NDArray[Any]) -> Floats32:
             f"an image of shape {image.shape} has no pixels", next_step="give (height, width, 3)"
         )
     image = image if image.ndim > 2 else image[..., None]
+    unit: Floats32
     if image.dtype.kind in "bu":
         full = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
         unit = image.astype(np.float32) / np.float32(full)

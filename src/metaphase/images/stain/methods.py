@@ -197,7 +197,7 @@ class ReinhardColours(SlideColours):
         lab = (_to_lab(colours) - self.mean) * scale + template.mean
         density = to_density(colours) - np.array(self.glass, dtype=np.float32)
         weight = tissue_weight(density)
-        rgb = cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0]
+        rgb = np.asarray(cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0], np.float32)
         return weight * np.clip(rgb * 255, 0, 255) + (1 - weight) * from_density(density + template.glass)
 
 
