@@ -243,7 +243,10 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
     inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)
     whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
     return Marked(
-        *(column[order] for column in columns),
+        probability=columns[0][order],
+        found=columns[1][order],
+        distance_um=columns[2][order],
+        slide=columns[3][order],
         truths=np.array(truths, np.int64),
         area_mm2=np.where(whole, inner, manifest["area_mm2"].to_numpy(float)),
         cases=tuple(manifest["case"]),

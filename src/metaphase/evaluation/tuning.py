@@ -157,12 +157,12 @@ def tune_count(
         here = table["threshold"].isna() | is_same_threshold(table["threshold"], delta)
         (column,) = _complete_counts(table[here].assign(threshold=delta), cohort, counts).values()
         theta1, theta2, kappa = thetas_for_kappa(column, cohort.manifest["grade"].to_numpy(np.int64))
-        here, before = _chosen_on(cohort), known or OperatingPoint(name="count", delta=delta)
+        chosen, before = _chosen_on(cohort), known or OperatingPoint(name="count", delta=delta)
         joint = {
-            name: tuple(dict.fromkeys((*getattr(before, name), *here[name])))
+            name: tuple(dict.fromkeys((*getattr(before, name), *chosen[name])))
             for name in ("cases", "patients", "laboratories")
         }
-        source = "; ".join(dict.fromkeys(filter(None, (before.source, here["source"]))))
+        source = "; ".join(dict.fromkeys(filter(None, (before.source, chosen["source"]))))
         own = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": source}
         known = OperatingPoint.model_validate(dict(before) | joint | own)
     if known is None:

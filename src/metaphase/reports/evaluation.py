@@ -134,13 +134,8 @@ def write_mitosis_report(result: MitosisResult, folder: Path) -> None:
             for column, members in result.groups.items()
         },
     }
-    write_report(folder, mitosis_report(result), data, record)
-
-
-def mitosis_report(result: MitosisResult) -> Report:
-    """The report as data."""
     overall = result.overall
-    return Report(
+    report = Report(
         title="Mitosis detection: agreement with the truth",
         summary=(
             f"{overall.true} of {overall.truths} mitoses found and {overall.false} false positives in "
@@ -158,6 +153,7 @@ def mitosis_report(result: MitosisResult) -> Report:
         settings=result.settings,
         warnings=result.warnings,
     )
+    write_report(folder, report, data, record)
 
 
 def _figures(result: MitosisResult) -> list[Figure]:
@@ -230,18 +226,13 @@ def write_agreement_report(result: AgreementResult, folder: Path) -> None:
         "confusion": result.confusion,
     }
     data = {"metrics": result.table(), "cases": result.cases}
-    write_report(folder, agreement_report(result), data, record)
-
-
-def agreement_report(result: AgreementResult) -> Report:
-    """The report as data."""
     what = "Tumour grade" if result.confusion is not None else "Proliferation score"
     everyone = ("all", str(len(result.cases)), text(result.overall))
     tables = [TextTable("All cases", ("", "cases", result.metric), (everyone,))]
     for column, members in result.groups.items():
         rows = tuple((name, str(count), text(value)) for name, (count, value) in members.items())
         tables.append(TextTable(f"By {column}", (column, "cases", result.metric), rows))
-    return Report(
+    report = Report(
         title=f"{what}: agreement with the truth",
         summary=f"{result.metric} of {several(len(result.cases), 'case')}: {text(result.overall)}.",
         headline={result.metric: result.overall},
@@ -250,6 +241,7 @@ def agreement_report(result: AgreementResult) -> Report:
         settings=result.settings,
         warnings=result.warnings,
     )
+    write_report(folder, report, data, record)
 
 
 def _agreement_figures(result: AgreementResult) -> list[Figure]:

@@ -18,8 +18,8 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, is_file, library, parsing, raised
 from metaphase.base.remote import url_of
-from metaphase.slides.backends import OpenSlideSlide, choose_resolution
-from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.backends import OpenSlideSlide, slide_info
+from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb
 from metaphase.slides.damage import check_jpeg
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
@@ -177,17 +177,8 @@ class DicomSlide(Slide):
             )
         spacing = pyramid.mpp
         stated = (float(spacing.width), float(spacing.height))
-        resolution, warnings = choose_resolution(stated, mpp, path)
         sizes = [(level.size.width, level.size.height) for level in pyramid.levels]
-        return SlideInfo(
-            levels=make_levels(sizes),
-            resolution=resolution,
-            vendor="dicom",
-            backend="dicom",
-            bounds=Box(0, 0, *sizes[0]),
-            path=path,
-            warnings=warnings,
-        )
+        return slide_info(path, "dicom", sizes, stated, mpp)
 
     @cached_property
     def _frames(self) -> _JpegFrames:

@@ -14,24 +14,11 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, library, parsing, raised
 from metaphase.slides.archive import is_remote, open_remote
-from metaphase.slides.backends import choose_resolution, micrometres
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.backends import micrometres, slide_info
+from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, as_rgb
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
 OR_CONVERT = ", or convert the slide to OME-TIFF"
-
-
-def _info(path: Path, name: str, sizes: list[tuple[int, int]], stated: Any, mpp: float | None) -> SlideInfo:
-    resolution, warnings = choose_resolution(stated, mpp, path)
-    return SlideInfo(
-        levels=make_levels(sizes),
-        resolution=resolution,
-        vendor=name,
-        backend=name,
-        bounds=Box(0, 0, *sizes[0]),
-        path=path,
-        warnings=warnings,
-    )
 
 
 # ---- Zeiss CZI ----
@@ -59,7 +46,7 @@ class CziSlide(Slide):
         self._corner, self._lock = (area.x, area.y), threading.Lock()
         steps = [step for step in COARSE if min(area.w, area.h) // step >= LEAST_SIDE_PX]
         sizes = [(area.w, area.h), *((area.w // step, area.h // step) for step in steps)]
-        super().__init__(_info(path, "czi", sizes, stated, mpp))
+        super().__init__(slide_info(path, "czi", sizes, stated, mpp))
 
     def _decode(self, level: int, box: Box) -> RGB:
         step = round(self.levels[level].downsample)
@@ -121,7 +108,7 @@ class OmeZarrSlide(Slide):
             if kind != np.uint8 or samples not in (1, 3, 4):
                 self.close()
                 raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
-        super().__init__(_info(path, "ome-zarr", sizes, stated, mpp))
+        super().__init__(slide_info(path, "ome-zarr", sizes, stated, mpp))
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}

@@ -33,11 +33,11 @@ from metaphase.slides.backends import (
     Properties,
     aperio_properties,
     check_flag,
-    choose_resolution,
     objective_power,
     openslide_mpp,
+    slide_info,
 )
-from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
@@ -290,21 +290,14 @@ def _tiff_slide(
     stated: tuple[float, float] | None,
     mpp: float | None,
 ) -> Slide:
-    full = layout.pages[0]
-    resolution, found = choose_resolution(stated, mpp, path)
-    info = SlideInfo(
-        levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
-        resolution=resolution,
-        vendor=vendor,
-        backend="tiff",
-        bounds=Box(0, 0, full.imagewidth, full.imagelength),
-        objective_power=objective_power(properties),
-        path=path,
-        warnings=found,
-        properties=properties,
-        decoding="associated alpha" if is_premultiplied(full) else "",
-    )
-    return TiffSlide(layout, info)
+    sizes = [(page.imagewidth, page.imagelength) for page in layout.pages]
+    more = {
+        "vendor": vendor,
+        "objective_power": objective_power(properties),
+        "properties": properties,
+        "decoding": "associated alpha" if is_premultiplied(layout.pages[0]) else "",
+    }
+    return TiffSlide(layout, slide_info(path, "tiff", sizes, stated, mpp, **more))
 
 
 def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:

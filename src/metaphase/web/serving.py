@@ -140,10 +140,10 @@ def listening(host: str, port: int) -> socket.socket:
             listener.listen(BACKLOG)  # whoever comes before we serve waits
             on_failure.pop_all()
     except OSError as error:
-        address = "" if host == LOOPBACK else "--host an address of this machine and "
+        other = "" if host == LOOPBACK else "--host an address of this machine and "
         raise MetaphaseError(
             f"cannot listen on {host}, port {port} ({error.strerror or error})",
-            next_step=f"give {address}--port a number from 1024 on",
+            next_step=f"give {other}--port a number from 1024 on",
         ) from error
     return listener
 

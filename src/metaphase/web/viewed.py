@@ -278,9 +278,11 @@ class Phh3Layer(Layer):
         wide, tall = (np.ceil((there.max(axis=(0, 1)) - low) / step) + 2).astype(int).tolist()
         pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
         at = ((there - low) / step - 0.5).astype(np.float32)
-        across = (np.arange(width, dtype=np.float32) + 0.5) / width * (len(columns) - 1)
-        down = (np.arange(height, dtype=np.float32) + 0.5) / height * (len(rows) - 1)
-        across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(across, down))
+        middles = (
+            (np.arange(side, dtype=np.float32) + 0.5) / side * (len(axis) - 1)
+            for side, axis in ((width, columns), (height, rows))
+        )
+        across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(*middles))
         where = cv2.remap(at, across, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
         warped = cv2.remap(
             pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255)

@@ -198,7 +198,8 @@ class ReinhardColours(SlideColours):
         density = to_density(colours) - np.array(self.glass, dtype=np.float32)
         weight = tissue_weight(density)
         rgb = np.asarray(cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0], np.float32)
-        return weight * np.clip(rgb * 255, 0, 255) + (1 - weight) * from_density(density + template.glass)
+        tissue: Floats = weight * np.clip(rgb * 255, 0, 255)
+        return tissue + (1 - weight) * from_density(density + template.glass)
 
 
 def _to_lab(colours: Floats) -> Floats:

@@ -148,13 +148,11 @@ class Template:
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
 
-        def parsed(data: dict[str, Any]) -> Self:
+        def parsed(data: dict[str, Any]) -> dict[str, SlideColours]:
             stated = data["colours"]
-            return cls(
-                {name: TypeAdapter(one).validate_python(stated[name]) for name, one in METHODS.items()}
-            )
+            return {name: TypeAdapter(one).validate_python(stated[name]) for name, one in METHODS.items()}
 
-        return read_plain(path, TEMPLATE_FORMAT, parsed)
+        return cls(read_plain(path, TEMPLATE_FORMAT, parsed))
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
@@ -200,11 +198,11 @@ class StainTransform:
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
 
-        def parsed(data: dict[str, Any]) -> Self:
+        def parsed(data: dict[str, Any]) -> list[SlideColours]:
             colours: TypeAdapter[SlideColours] = TypeAdapter(METHODS[data["method"]])
-            return cls(*(colours.validate_python(data[name]) for name in ("source", "template")))
+            return [colours.validate_python(data[name]) for name in ("source", "template")]
 
-        return read_plain(path, TRANSFORM_FORMAT, parsed)
+        return cls(*read_plain(path, TRANSFORM_FORMAT, parsed))
 
 
 # ---- a fair sample of a slide's pixels ----
