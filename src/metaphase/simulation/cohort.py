@@ -199,32 +199,27 @@ def simulate_cohort(
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
     left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames), replace)]
-    report = _Reporter(progress, len(cases) * len(frames) * config.width * config.height)
-    report.add("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
+    finished, total = 0, len(cases) * len(frames) * config.width * config.height
+
+    def report(what: str, pixels: int) -> None:
+        nonlocal finished
+        finished += pixels
+        if progress is not None:
+            progress(what, finished, total)
+
+    report("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
     with rendering_processes(config.workers if left else 1) as executor:
         if executor is not None and len(left) >= config.workers:
             jobs = [executor.submit(_write_alone, out / case.name, case, frames) for case in left]
             for job, case in zip(jobs, left, strict=True):
                 job.result()
-                report.add(case.name, len(frames) * case.width * case.height)
+                report(case.name, len(frames) * case.width * case.height)
         else:
             for case in left:
                 _write_case(out / case.name, case, frames, executor, report)
     manifest = pd.DataFrame([_row(out, case, frames) for case in cases])
     write_table(out / "manifest.csv", manifest)
     return manifest
-
-
-class _Reporter:
-    """Counts finished pixels and passes them on."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def add(self, what: str, pixels: int) -> None:
-        self.done += pixels
-        if self.progress is not None:
-            self.progress(what, self.done, self.total)
 
 
 def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
@@ -268,7 +263,7 @@ def _is_complete(folder: Path, made_from: CaseSimulated, replace: bool) -> bool:
 
 def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
     """A whole case in one process, one thread."""
-    _write_case(folder, case, frames, None, _Reporter(None, 0), threads=1)
+    _write_case(folder, case, frames, None, lambda *_: None, threads=1)
 
 
 def _write_case(
@@ -276,7 +271,7 @@ def _write_case(
     case: Case,
     frames: tuple[Frame, ...],
     executor: Executor | None,
-    report: _Reporter,
+    report: Callable[[str, int], None],
     threads: int | None = None,
 ) -> None:
     with explained(folder):
@@ -311,7 +306,9 @@ def _write_case(
             temporary.rename(folder)
 
 
-def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporter) -> Iterator[RGB]:
+def _tiles(
+    case: Case, frame: Frame, executor: Executor | None, report: Callable[[str, int], None]
+) -> Iterator[RGB]:
     """Level-0 tiles in row-major order."""
     blocks = (
         Box(x, y, min(BLOCK_WIDTH, case.width - x), min(BLOCK_HEIGHT, case.height - y))
@@ -321,7 +318,7 @@ def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporte
     for pixels in rendered_in_order(executor, partial(_rendered, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
-        report.add(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
+        report(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
 
 
 def _rendered(case: Case, frame: Frame, block: Box) -> RGB:

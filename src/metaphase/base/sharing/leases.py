@@ -206,30 +206,24 @@ def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]
     `lapsed` is the content of a lease that the caller has seen unchanged for its holder's `lapse_s`: it is
     taken over.
     """
-    got = _claim(path, lapsed)
-    if isinstance(got, Holder):
-        yield got
-        return
-    got.beating.start()
-    try:
-        yield got
-    finally:
-        got.release()
-
-
-def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
     for _ in range(TRIES):
         lease = Lease(path, uuid4().hex)
         if _created(path, lease.content()):
-            return lease
+            break
         there = _read(path)
-        if there is None:
-            continue
-        if there.content != lapsed:
-            return there
-        with _alone(path.parent):
-            _set_aside(path, there)
-    raise OutputError("cannot be locked", path=path, next_step="check who else works in the folder")
+        if there is not None and there.content != lapsed:
+            yield there
+            return
+        if there is not None:
+            with _alone(path.parent):
+                _set_aside(path, there)
+    else:
+        raise OutputError("cannot be locked", path=path, next_step="check who else works in the folder")
+    lease.beating.start()
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def _read(path: Path) -> Holder | None:

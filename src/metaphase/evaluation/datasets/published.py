@@ -200,14 +200,18 @@ def only_database(folder: Path) -> Path:
 
     The published variants (MEL, HEAEL, ODAEL) differ in their labels, so that one must be chosen.
     """
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
+    return _only(folder, found, "databases", "name the database itself")
+
+
+def _only(folder: Path, found: list[Path], what: str, advice: str) -> Path:
+    """The file that was given, or the only one that was found in the folder."""
     if folder.is_file():
         return folder
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
     if len(found) != 1:
+        names = f": {named(path.name for path in found)}" if found else ""
         raise TableError(
-            f"holds {len(found)} databases" + (f": {named(path.name for path in found)}" if found else ""),
-            path=folder,
-            next_step="name the database itself instead of its folder",
+            f"holds {len(found)} {what}{names}", path=folder, next_step=f"{advice} instead of its folder"
         )
     return found[0]
 
@@ -437,8 +441,9 @@ UNLABELLED = range(151, 201)
 
 def read_midog(folder: Path) -> Dataset:
     """`MIDOG*.json` or a SlideRunner database (or the file itself), and the images it names."""
-    path = _source(folder)
-    images = images_by_stem(folder if folder.is_dir() else folder.parent)
+    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
+    path = _only(folder, found, "files MIDOG*.json or MIDOG*.sqlite", "name the file itself")
+    images = images_by_stem(beside(folder))
     collector = Collector("midog/")
     if path.suffix.lower() in SLIDERUNNER.suffixes:
         slides = listed_slides(path).rename(columns={"filename": "file_name"}).to_dict("records")
@@ -446,11 +451,22 @@ def read_midog(folder: Path) -> Dataset:
         labelled = {slide: name for slide, name in names.items() if name is not None}
         skipped = note_points(collector, path, labelled)
         return _finished(collector, path, len(names) - len(labelled), skipped)
-    content = load_json(path)
+    content, skipped = load_json(path), 0
     try:
         names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
         classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
-        skipped = _note_annotations(collector, content["annotations"], names, classes, path)
+        for annotation in content["annotations"]:
+            x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
+            if x2 <= x1 or y2 <= y1:
+                raise TableError(
+                    f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
+                    path=path,
+                    next_step="read it as COCO instead (x, y, width, height)",
+                )
+            if (name := names[annotation["image_id"]]) is None:
+                skipped += 1
+            else:
+                collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
     except (KeyError, TypeError, ValueError) as error:
         raise TableError(
             f"is not of MIDOG's form ({error!r})",
@@ -470,21 +486,6 @@ def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -
     return collector.dataset(path)
 
 
-def _source(folder: Path) -> Path:
-    """The file given, or the only MIDOG*.json of the folder, or else its only MIDOG*.sqlite."""
-    if folder.is_file():
-        return folder
-    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
-    if len(found) != 1:
-        raise TableError(
-            f"holds {len(found)} files MIDOG*.json or MIDOG*.sqlite"
-            + (f": {named(path.name for path in found)}" if found else ""),
-            path=folder,
-            next_step="name the file itself instead of its folder",
-        )
-    return found[0]
-
-
 def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str, Path]) -> str | None:
     stem = Path(str(image["file_name"])).stem
     number = int(stem) if stem.isdigit() else 0
@@ -501,30 +502,6 @@ def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str
         height=image.get("height"),
     )
     return stem
-
-
-def _note_annotations(
-    collector: Collector,
-    annotations: list[dict[str, Any]],
-    names: dict[Any, str | None],
-    classes: dict[Any, str],
-    path: Path,
-) -> int:
-    skipped = 0
-    for annotation in annotations:
-        name = names[annotation["image_id"]]
-        x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
-        if x2 <= x1 or y2 <= y1:
-            raise TableError(
-                f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
-                path=path,
-                next_step="read it as COCO instead (x, y, width, height)",
-            )
-        if name is None:
-            skipped += 1
-        else:
-            collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
-    return skipped
 
 
 # ---- data sets of separate fields of view ----

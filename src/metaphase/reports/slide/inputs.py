@@ -109,8 +109,19 @@ def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[st
     """All groups of facts that have something to say, by title."""
     measures = result.score.heterogeneity
     spread = ((measure(name), number(value)) for name, value in measures.items() if math.isfinite(value))
+    power = slide.info.objective_power
+    slide_rows = (
+        ("File", slide.name),
+        ("Resolution", mpp_text(slide)),
+        ("Objective", f"{power:g}x" if power else ""),
+        ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
+        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
+        ("Stain", result.stain),
+        ("Scanner or format", slide.info.vendor),
+        ("Read with", slide.info.backend),
+    )
     groups = (
-        ("Slide", _slide_rows(slide, result)),
+        ("Slide", slide_rows),
         ("Count", _count_rows(result, points)),
         ("Spread of the mitoses", spread),
         ("Model", _model_rows(result.card)),
@@ -133,46 +144,26 @@ def mpp_text(slide: Slide) -> str:
     return f"{number(slide.mpp, 4)} µm/px, {MPP_SOURCES.get(source, source)}"
 
 
-def _slide_rows(slide: Slide, result: ReportInput) -> Rows:
-    power = slide.info.objective_power
-    return (
-        ("File", slide.name),
-        ("Resolution", mpp_text(slide)),
-        ("Objective", f"{power:g}x" if power else ""),
-        ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
-        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
-        ("Stain", result.stain),
-        ("Scanner or format", slide.info.vendor),
-        ("Read with", slide.info.backend),
-    )
-
-
 def _count_rows(result: ReportInput, points: Points) -> Rows:
     counted = int(points.counted.sum())
     hotspot = result.score.hotspot
     centre = f"{number(round(hotspot.x))}, {number(round(hotspot.y))} px" if points.in_hotspot.any() else ""
     config, mitoses = result.score.config, result.points.get("mitoses", {})
     listed = int((points.probability >= mitoses["delta"]).sum()) if mitoses else 0
+    point = result.points.get("count", {})
+    recall, false = point.get("recall"), point.get("false_per_mm2")
+    merits = [] if recall is None else [f"found {recall:.0%} of the mitoses"]
+    merits += [] if false is None else [f"made {number(false)} false positives per mm²"]
     return (
         ("Counted from", number(config.threshold)),
-        ("That threshold is", str(result.points.get("count", {}).get("source", ""))),
-        ("There the model", _merit(result.points.get("count", {}))),
+        ("That threshold is", str(point.get("source", ""))),
+        ("There the model", " and ".join(merits)),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
         ("Detections from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),
     )
-
-
-def _merit(point: Mapping[str, Any]) -> str:
-    """What an operating point is known to find and to make up."""
-    recall, false = point.get("recall"), point.get("false_per_mm2")
-    parts = [
-        "" if recall is None else f"found {recall:.0%} of the mitoses",
-        "" if false is None else f"made {number(false)} false positives per mm²",
-    ]
-    return " and ".join(filter(None, parts))
 
 
 def _model_rows(card: Mapping[str, Any]) -> Rows:
