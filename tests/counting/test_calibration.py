@@ -13,13 +13,14 @@ from scipy.special import expit
 from metaphase.base.errors import UsageError
 from metaphase.counting.calibration import SiteCalibration, evidence
 from metaphase.counting.clinical import SlideCount, count_slide
-from metaphase.counting.learning import Posterior, learn
 from metaphase.counting.populations import (
     OWN,
     SPREADS,
     Laboratory,
+    Posterior,
     ReviewerError,
     cells_of,
+    learn,
     log_odds,
     middles_of,
     own_of,

@@ -329,9 +329,9 @@ def test_import_round_trip_scores_perfectly(tmp_path: Path) -> None:
 def test_unknown_names_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Choose one of"):
         read_dataset("tupac17", tmp_path)
-    for adapter in ADAPTERS:
+    for name in ADAPTERS:
         with pytest.raises(TableError):
-            read_dataset(adapter.name, tmp_path)
+            read_dataset(name, tmp_path)
     with pytest.raises(TableError, match="no such folder"):
         read_dataset("midog", tmp_path / "absent")
 

@@ -86,7 +86,7 @@ def experiments(folder: Path) -> str:
 
 
 def evaluated(_folder: Path) -> str:
-    figure = evaluation.Figure(HOSTILE, b"png", HOSTILE)
+    figure = (HOSTILE, b"png", HOSTILE)
     headline = {HOSTILE: Estimate(0.5, 0.4, 0.6)}
     settings = {HOSTILE: HOSTILE}
     return evaluation.page(evaluation.Report(HOSTILE, HOSTILE, headline, TABLES, (figure,), settings, (ODD,)))

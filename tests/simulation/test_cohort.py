@@ -1,7 +1,6 @@
 import dataclasses
 import errno
 import hashlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import openslide
 import pandas as pd
 import pytest
+from pydantic import TypeAdapter
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.simulation import cohort
@@ -85,7 +85,7 @@ def test_truth_files_agree(written):
     table, text = pd.read_parquet(folder / "truth.parquet"), pd.read_csv(folder / "truth.csv")
     assert len(table) == len(text) > 0
     np.testing.assert_allclose(table["x_phh3"], text["x_phh3"])
-    field = Displacement.from_json(json.loads((folder / "displacement.json").read_text()))
+    field = TypeAdapter(Displacement).validate_json((folder / "displacement.json").read_text())
     grid = np.load(folder / "displacement.npz")
     step = int(grid["step_px"])
     node = np.array([[step, 2 * step]], float)

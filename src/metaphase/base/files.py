@@ -27,15 +27,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
             temporary = Path(folder) / target.name
             yield temporary
-            _settle(temporary)
+            if (
+                temporary.is_file()
+            ):  # and on the disk: a power cut after the renaming would else leave it empty
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
             temporary.replace(target)
-
-
-def _settle(path: Path) -> None:
-    """Wait until a file is on the disk: a power cut after the renaming would else leave it empty."""
-    if path.is_file():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -23,6 +23,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -186,7 +187,7 @@ def parse_json(data: bytes | str) -> Any:
     """Parsed JSON, of whose whole numbers all can become floats; whatever is none is a `ValueError`."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        return json.loads(text, parse_int=_whole)
+        return json.loads(text, parse_int=lambda one: int(one) if len(one) <= LONGEST_WHOLE else float(one))
     except RecursionError as error:
         raise ValueError(described(error)) from error
 
@@ -201,10 +202,6 @@ def read_json(
         if not isinstance(values, dict):
             raise TypeError("not a JSON object")
         return values
-
-
-def _whole(text: str) -> int | float:
-    return int(text) if len(text) <= LONGEST_WHOLE else float(text)
 
 
 def finite(value: Any) -> float:
@@ -254,6 +251,19 @@ def readable_name(name: str) -> str:
     ('caf%E9', 'café')
     """
     return re.sub("[\udc80-\udcff]", lambda found: f"%{ord(found[0]) - 0xDC00:02X}", name)
+
+
+def library(
+    module: str, extra: str, what: str = "reading it needs", *, path: Path | None = None, instead: str = "",
+    error: type[MetaphaseError] = MetaphaseError,
+) -> Any:  # fmt: skip
+    """A library that is not everybody's."""
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        advice = f"pip install 'metaphase[{extra}]'{instead}"
+        package = module.partition(".")[0]
+        raise error(f"{what} the package {package}", path=path, next_step=advice) from problem
 
 
 Group = Literal["metaphase.slides", "metaphase.formats", "metaphase.networks"]

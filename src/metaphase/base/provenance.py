@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -40,14 +40,6 @@ MOST_DIFFERENCES = 3
 CHECK = "check"
 """Entry of a note: checksum of the others."""
 _DECIDES = "decides"
-
-
-@runtime_checkable
-class Accountable(Protocol):
-    """A value that says itself what of it decides a result."""
-
-    def account(self) -> Any:
-        """Plain values, or others that can be accounted for."""
 
 
 def decides(*stages: str) -> dict[str, Any]:
@@ -153,14 +145,18 @@ def account_of(value: Any, stage: str = "") -> Any:
         return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, enum.Enum):
         return account_of(value.value, stage)
-    if isinstance(value, Accountable):
+    if hasattr(value, "account") and not isinstance(value, type):  # it says itself what of it counts
         return account_of(value.account(), stage)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_of(value, stage)
     if isinstance(value, pd.DataFrame):
         return table_fingerprint(value)
     if isinstance(value, np.ndarray | np.generic):
-        return _array_account(np.asarray(value))
+        array = np.asarray(value)
+        if array.size <= 64:
+            return account_of(array.tolist())
+        digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16)
+        return f"{array.dtype} {array.shape} {digest.hexdigest()}"
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [account_of(item, stage) for item in value]
     advice = "wrap it in FileContent or SlideSource" if isinstance(value, Path) else "give it an account()"
@@ -257,13 +253,6 @@ def _fields_of(value: Any, stage: str) -> dict[str, Any]:
         for field in dataclasses.fields(value)
         if stage in field.metadata.get(_DECIDES, (stage,))
     }
-
-
-def _array_account(values: np.ndarray[Any, Any]) -> Any:
-    if values.size <= 64:
-        return account_of(values.tolist())
-    digest = hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16)
-    return f"{values.dtype} {values.shape} {digest.hexdigest()}"
 
 
 def _differences(before: Any, now: Any, where: str) -> Iterator[str]:

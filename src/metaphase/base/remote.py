@@ -288,13 +288,9 @@ def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
             "the server serves whole files only", path=url, next_step="copy the file, or ask another server"
         ) from problem
     except Exception as problem:
+        said = " ".join(str(problem).partition("\n\nDebug source:")[0].split())[:300]
         raise error(
-            f"the server did not deliver it ({_said(problem)})",
+            f"the server did not deliver it ({said})",
             path=url,
             next_step="check address, network and credentials, then run again: it continues where it stopped",
         ) from problem
-
-
-def _said(problem: BaseException) -> str:
-    """An error of obstore without its debugging part, in one short line."""
-    return " ".join(str(problem).partition("\n\nDebug source:")[0].split())[:300]

@@ -48,7 +48,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def settings_of(kind: type[Settings], values: Mapping[str, Any], where: str = "", **given: Any) -> Settings:
     """Build `kind` from the table `[where]`, nested tables included; it may not set what is `given`."""
     hints = typing.get_type_hints(kind)
-    allowed = [one.name for one in _fields(kind) if not one.metadata.get("code_only")]
+    fields = dataclasses.fields(typing.cast("type[Any]", kind))
+    allowed = [one.name for one in fields if not one.metadata.get("code_only")]
     table = f"[{where}]" if where else "the file"
     if not isinstance(values, Mapping):
         raise UsageError(f"{where} is {values!r}", next_step=f"write a table [{where}]")
@@ -87,10 +88,6 @@ def blamed(path: str | Path) -> Iterator[None]:
 def resolved(base: Path, value: str) -> str:
     """A path of a configuration file, relative to the file's folder."""
     return str(base / value) if value else ""
-
-
-def _fields(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:

@@ -51,6 +51,8 @@ NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan"
 VERBATIM = ("case", "slide", "image", "item", "label")
 """... but in these columns: a slide may be called `NA`."""
 NAMED_AT_MOST = 5
+MOST_ROWS = 1_000_000
+"""A Parquet table may have so many rows, or one for each of its bytes: repeated values take no room."""
 WHOLE_SLIDE = "whole"
 """What the column tissue says of a slide that is to be searched everywhere."""
 
@@ -65,11 +67,15 @@ def read_table(path: str | Path) -> pd.DataFrame:
     size = check_plain(path, TableError, remote=True)
     source, advice = readable(path, TableError), "give a CSV or Parquet file"
     with parsing(path, "cannot be read as a table", next_step=advice, error=TableError):
-        return (
-            _read_parquet(path, source, size)
-            if path.suffix.lower() == ".parquet"
-            else _read_csv(path, source)
-        )
+        if path.suffix.lower() != ".parquet":
+            return _read_csv(path, source)
+        rows = parquet.read_metadata(source).num_rows
+        if rows > raised(max(MOST_ROWS, size)):
+            raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
+        frame = pd.read_parquet(source, page_checksum_verification=True)
+        for name, value in frame.attrs.items():
+            frame.attrs[name] = Remark(value) if isinstance(value, dict) else value
+        return frame
 
 
 def read_own_table(path: str | Path) -> pd.DataFrame:
@@ -109,20 +115,6 @@ def _read_csv(path: Path, source: Path | BytesIO) -> pd.DataFrame:
     return frame
 
 
-MOST_ROWS = 1_000_000
-"""A Parquet table may have so many rows, or one for each of its bytes: repeated values take no room."""
-
-
-def _read_parquet(path: Path, source: Path | BytesIO, size: int) -> pd.DataFrame:
-    rows = parquet.read_metadata(source).num_rows
-    if rows > raised(max(MOST_ROWS, size)):
-        raise TableError(f"states {rows:,} rows in {size:,} bytes", path=path, next_step=RAISE_LIMITS)
-    frame = pd.read_parquet(source, page_checksum_verification=True)
-    for name, value in frame.attrs.items():
-        frame.attrs[name] = Remark(value) if isinstance(value, dict) else value
-    return frame
-
-
 class Remark(dict[str, Any]):
     """What the maker of a table says about it, in `DataFrame.attrs`; not to be changed.
 
@@ -134,25 +126,24 @@ class Remark(dict[str, Any]):
 
 
 def write_table(path: str | Path, frame: pd.DataFrame) -> None:
-    """Write a table whole or not at all, as Parquet or CSV by its suffix."""
+    """Write a table whole or not at all, as Parquet or CSV by its suffix.
+
+    Text of a CSV is written so that it reads back as it is, and that a spreadsheet takes none of it for a
+    formula.
+    """
     with atomic_path(path) as temporary:
         if temporary.suffix.lower() == ".parquet":
             frame.to_parquet(temporary, index=False, write_page_checksum=True)
-        else:
-            _write_csv(temporary, frame)
-
-
-def _write_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Text so that it reads back as it is, and so that a spreadsheet takes none of it for a formula."""
-    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
-    safe = frame.copy()
-    for name in texts:
-        safe[name] = frame[name].map(_as_cell, na_action="ignore")
-    safe.columns = pd.Index([_as_cell(name) for name in frame.columns])
-    cells = (cell for name in texts for cell in frame[name] if isinstance(cell, str))
-    odd = any(cell.startswith(" ") or "\r" in cell for cell in cells)  # unquoted, these would be lost
-    quoting: Literal[0, 2] = 2 if odd else 0  # all text, or what needs it
-    safe.to_csv(path, index=False, lineterminator="\n", quoting=quoting, errors="backslashreplace")
+            return
+        texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+        safe = frame.copy()
+        for name in texts:
+            safe[name] = frame[name].map(_as_cell, na_action="ignore")
+        safe.columns = pd.Index([_as_cell(name) for name in frame.columns])
+        cells = (cell for name in texts for cell in frame[name] if isinstance(cell, str))
+        odd = any(cell.startswith(" ") or "\r" in cell for cell in cells)  # unquoted, these would be lost
+        quoting: Literal[0, 2] = 2 if odd else 0  # all text, or what needs it
+        safe.to_csv(temporary, index=False, lineterminator="\n", quoting=quoting, errors="backslashreplace")
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -247,7 +238,10 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
     for name in {"he", "phh3", "tissue"} & set(frame.columns):
-        frame[name] = [_resolved(path.parent, value) for value in as_text(frame[name])]
+        frame[name] = [
+            str(path.parent / value) if value and value != WHOLE_SLIDE and not url_of(value) else value
+            for value in as_text(frame[name])
+        ]
     for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):
         frame[name] = as_text(frame[name])
     for name in set(MANIFEST_NUMBERS) & set(frame.columns):
@@ -258,7 +252,16 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
             case, value = frame["case"][odd].iloc[0], frame[name][odd].iloc[0]
             advice = f"give a number from {low:g} to {high:g}, or leave the cell empty"
             raise TableError(f"{name} of {case} is {value:g}", path=path, next_step=advice)
-    _check_cases(frame, path)
+    if (frame["case"] == "").any():
+        row = int((frame["case"] == "").to_numpy().argmax())
+        raise TableError(f"row {row + 1} has no case", path=path, next_step="give every row a case")
+    repeated = frame["case"][frame["case"].duplicated()]
+    if len(repeated):
+        raise TableError(
+            f"the manifest names these cases more than once: {named(repeated)}",
+            path=path,
+            next_step="give each case one row; use the column patient for slides that belong together",
+        )
     if "patient" not in frame.columns:
         frame["patient"] = frame["case"]
     return frame
@@ -359,20 +362,3 @@ def named(names: Iterable[object]) -> str:
     found = [str(name) for name in dict.fromkeys(names)]
     more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""
     return ", ".join(found[:NAMED_AT_MOST]) + more
-
-
-def _resolved(folder: Path, value: str) -> str:
-    return str(folder / value) if value and value != WHOLE_SLIDE and not url_of(value) else value
-
-
-def _check_cases(frame: pd.DataFrame, path: Path) -> None:
-    if (frame["case"] == "").any():
-        row = int((frame["case"] == "").to_numpy().argmax())
-        raise TableError(f"row {row + 1} has no case", path=path, next_step="give every row a case")
-    repeated = frame["case"][frame["case"].duplicated()]
-    if len(repeated):
-        raise TableError(
-            f"the manifest names these cases more than once: {named(repeated)}",
-            path=path,
-            next_step="give each case one row; use the column patient for slides that belong together",
-        )

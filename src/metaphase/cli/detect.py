@@ -286,8 +286,8 @@ def list_data() -> None:
     from metaphase.evaluation.datasets import ADAPTERS
 
     table = Table("name", "files", box=None)
-    for adapter in ADAPTERS:
-        table.add_row(adapter.name, escape(adapter.layout))
+    for name, (layout, _) in ADAPTERS.items():
+        table.add_row(name, escape(layout))
     console.stdout.print(table)
 
 

@@ -225,7 +225,7 @@ def deconvolve(
     """Write a picture of each stain of a slide or image."""
     from metaphase.base.arrays import Box
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
-    from metaphase.images.stain.pictures import write_stain_pictures
+    from metaphase.images.stain.standardisation import write_stain_pictures
     from metaphase.slides.opening import open_slide
 
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]

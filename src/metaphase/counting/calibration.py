@@ -27,7 +27,6 @@ from scipy.special import expit, logit
 from metaphase.base.arrays import Floats, Mask, Points
 from metaphase.counting.hotspot import (
     Hotspot,
-    Lattice,
     counts_of_weights,
     filled_percentile,
     lattice_around,
@@ -78,8 +77,7 @@ def estimate_uncertainty(
     laboratory there may be fewer.
     """
     if config.draws == 0:
-        exact = tuple(float(grade == config.grade_of(count)) for grade in (1, 2, 3))
-        return Uncertainty((count, count), (exact[0], exact[1], exact[2]), 0)
+        return Uncertainty((count, count), _grade_shares(np.array([count]), config), 0)
     lowest, _ = threshold_range(config)
     possible = probability >= lowest
     points_um, probability = points_um[possible], probability[possible]
@@ -88,11 +86,8 @@ def estimate_uncertainty(
     if false:
         taken = np.random.default_rng((config.seed, 1)).uniform(0, false, len(drawn))
         drawn = np.maximum(drawn - taken, 0)
-    tail = (1 - config.confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    low, high = min(low, count), max(high, count)
-    shares = [float(np.mean(config.grade_of(drawn) == grade)) for grade in (1, 2, 3)]
-    return Uncertainty((float(low), float(high)), (shares[0], shares[1], shares[2]), len(drawn))
+    low, high = _interval(drawn, config)
+    return Uncertainty((min(low, count), max(high, count)), _grade_shares(drawn, config), len(drawn))
 
 
 def threshold_range(config: CountConfig) -> tuple[float, float]:
@@ -131,9 +126,7 @@ def centred(drawn: Floats, count: float, config: CountConfig) -> Floats:
     if count == 0:
         unseen = np.random.default_rng(config.seed).exponential(1.0, len(drawn))
         return np.maximum(drawn, unseen)
-    roots = np.sqrt(drawn)
-    moved = np.maximum(roots + np.sqrt(count) - np.median(roots), 0) ** 2
-    return np.asarray(moved)
+    return _moved(drawn, math.sqrt(count))
 
 
 def total_count(weights: Weights) -> Floats:
@@ -142,20 +135,17 @@ def total_count(weights: Weights) -> Floats:
 
 
 def hotspot_count(points_um: Points, config: CountConfig) -> Statistic:
-    """The percentile over non-empty positions of the hotspot."""
-    lattice = coarse_lattice(points_um, config)
-    ends = run_ends(points_um, lattice, config.radius_um)
-    return lambda weights: filled_percentile(counts_of_weights(ends, lattice, weights), config.percentile)
+    """The percentile over non-empty positions of the hotspot.
 
-
-def coarse_lattice(points_um: Points, config: CountConfig) -> Lattice:
-    """The lattice of the slide, its step doubled until it is small enough (at most to half the radius)."""
+    The slide's lattice has its step doubled until it is small enough (at most to half the radius).
+    """
     step = config.step_um
     lattice = lattice_around(points_um, config.radius_um, step)
     while lattice.positions > MOST_POSITIONS and 4 * step <= config.radius_um:
         step *= 2
         lattice = lattice_around(points_um, config.radius_um, step)
-    return lattice
+    ends = run_ends(points_um, lattice, config.radius_um)
+    return lambda weights: filled_percentile(counts_of_weights(ends, lattice, weights), config.percentile)
 
 
 # ---- the share of atypical figures, for research ----
@@ -278,18 +268,20 @@ class SiteCalibration:
             within.append(there[inside].sum(axis=0))
             steady.append((best.chance(part, inside) * (1 + missed)).sum(axis=0))
         counts = np.concatenate(own)
-        drawn = _moved(np.concatenate(section), counts)
+        drawn = _moved(np.concatenate(section), float(np.median(np.sqrt(counts))))
         number = np.concatenate(within).astype(np.float64)
-        shares = [float(np.mean(config.grade_of(drawn) == grade)) for grade in (1, 2, 3)]
         (low, high), (first, last) = _interval(counts, config), _interval(drawn, config)
+        # More answers shrink what is not known of the laboratory, not what is chance on this slide.
+        variance, learned = float(number.var()), float(np.concatenate(steady).var())
+        left = variance / 4 - max(variance - learned, 0)
         return CalibratedCount(
             count=float(counts.mean()),
             count_interval=(low, high),
             section_interval=(min(low, first), max(high, last)),
             in_hotspot=float(number.mean()),
             in_hotspot_interval=_interval(number, config),
-            grade_probabilities=(shares[0], shares[1], shares[2]),
-            answers_to_halve=_answers_to_halve(float(number.var()), np.concatenate(steady), self.answers),
+            grade_probabilities=_grade_shares(drawn, config),
+            answers_to_halve=None if left <= 0 else max(0, math.ceil(self.answers * (learned / left - 1))),
         )
 
     def _placed(self, slide: Specimen, draws: int) -> tuple[_Placed, _Placed]:
@@ -302,7 +294,10 @@ class SiteCalibration:
             area_mm2=slide.area_mm2, config=slide.config,
         )  # fmt: skip
         odds, around = known.T
-        answer = self._answers(slide)
+        answer = np.full(len(slide.positions), np.nan)  # where nobody was asked
+        if self.own_answers is not None and len(self.own_answers):
+            away, nearest = cKDTree(slide.positions).query(self.own_answers[:, :2])
+            answer[nearest[away <= SAME_PX]] = self.own_answers[away <= SAME_PX, 2]
         answered = np.where(np.isnan(slide.answer), answer, slide.answer)[found]
         cells = cells_of(
             odds[found], around[found], np.zeros(len(answered), np.int64), 1, lab.floor, answered
@@ -315,15 +310,6 @@ class SiteCalibration:
             for own in drawn
         )  # fmt: skip
         return first, second
-
-    def _answers(self, slide: Specimen) -> Floats:
-        """The answer to each detection of the slide, NaN where nobody was asked."""
-        answer = np.full(len(slide.positions), np.nan)
-        if self.own_answers is not None and len(self.own_answers):
-            away, nearest = cKDTree(slide.positions).query(self.own_answers[:, :2])
-            same = away <= SAME_PX
-            answer[nearest[same]] = self.own_answers[same, 2]
-        return answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,10 +345,8 @@ class _Placed:
 def _nothing_found(slide: Specimen, laboratory: Laboratory) -> CalibratedCount:
     """Without a detection: the counts of a rate of which nothing was seen."""
     unseen = np.random.default_rng(slide.config.seed).exponential(1.0, len(laboratory)) * laboratory.missed
-    shares = [float(np.mean(slide.config.grade_of(unseen) == grade)) for grade in (1, 2, 3)]
     interval = (0.0, _interval(unseen, slide.config)[1])
-    chance = (shares[0], shares[1], shares[2])
-    return CalibratedCount(0.0, interval, interval, 0.0, interval, chance, None)
+    return CalibratedCount(0.0, interval, interval, 0.0, interval, _grade_shares(unseen, slide.config), None)
 
 
 def _inside(slide: Specimen, hotspot: Hotspot) -> Mask:
@@ -373,22 +357,19 @@ def _inside(slide: Specimen, hotspot: Hotspot) -> Mask:
     return np.asarray(away <= hotspot.radius_px * (1 + 1e-9))
 
 
-def _moved(section: Floats, own: Floats) -> Floats:
-    """Counts of other sections, moved between square roots so that they lie around the slide's own."""
-    roots = np.sqrt(section)
-    return np.asarray(np.maximum(roots + np.median(np.sqrt(own)) - np.median(roots), 0) ** 2)
+def _moved(counts: Floats, root: float) -> Floats:
+    """Counts moved between square roots, where noise does not depend on their size, to this median root."""
+    roots = np.sqrt(counts)
+    return np.asarray(np.maximum(roots + root - np.median(roots), 0) ** 2)
+
+
+def _grade_shares(counts: Floats, config: CountConfig) -> tuple[float, float, float]:
+    """Shares of the counts that are of grade 1, 2 and 3."""
+    one, two, three = (float(np.mean(config.grade_of(counts) == grade)) for grade in (1, 2, 3))
+    return one, two, three
 
 
 def _interval(values: npt.NDArray[Any], config: CountConfig) -> tuple[float, float]:
     tail = (1 - config.confidence) / 2
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _answers_to_halve(variance: float, steady: Floats, answers: int) -> int | None:
-    """More answers shrink what is not known of the laboratory, not what is chance on this slide."""
-    learned = float(steady.var())
-    left = variance / 4 - max(variance - learned, 0)
-    if left <= 0:
-        return None
-    return max(0, math.ceil(answers * (learned / left - 1)))

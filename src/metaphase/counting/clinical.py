@@ -19,7 +19,6 @@ from metaphase.counting.calibration import (
 )
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.specimen import (
-    CellGrid,
     CountConfig,
     DensityMap,
     Specimen,
@@ -45,81 +44,44 @@ MORE_TISSUE = "use a slide with more tumour if there is one; the count is not sc
 
 def warnings(slide: Specimen, hotspot: Hotspot, draws: int) -> ResultWarnings:
     """Warnings about a slide's score, most serious first."""
-    return tuple(
-        warning
-        for warning in (
-            _little_tissue(slide),
-            _only_area(slide),
-            _off_tissue(slide),
-            _hotspot_off_tissue(slide, hotspot),
-            _cut_at_threshold(slide),
-            _fewer_draws(slide, draws),
+    config, found = slide.config, []
+    if slide.is_small:
+        text = (
+            f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a "
+            "hotspot, so all its mitoses are counted and the grade may be too low"
         )
-        if warning
-    )
-
-
-def _little_tissue(slide: Specimen) -> ResultWarning | None:
-    if not slide.is_small:
-        return None
-    text = (
-        f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {slide.config.area_mm2:g} mm2 of a "
-        "hotspot, so all its mitoses are counted and the grade may be too low"
-    )
-    return ResultWarning("little-tissue", text, MORE_TISSUE)
-
-
-def _only_area(slide: Specimen) -> ResultWarning | None:
-    """Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell."""
-    if slide.tissue is not None or slide.is_small or math.isnan(slide.area_mm2):
-        return None
-    text = (
-        "only the area of the tissue is known; where the tissue is narrower than the hotspot "
-        f"({2e-3 * slide.config.radius_um:.1f} mm), the count is too low"
-    )
-    return ResultWarning("only-area", text, "give the slide (--slide), or the mask of its tissue")
-
-
-def _off_tissue(slide: Specimen) -> ResultWarning | None:
-    if slide.tissue is None or not len(slide.mitoses_px):
-        return None
-    off = int((~slide.tissue.contains(slide.mitoses_px)).sum())
-    if off <= MOST_OFF_TISSUE * len(slide.mitoses_px):
-        return None
-    text = f"{off} of {len(slide.mitoses_px)} detections lie off the tissue: is this the mask of this slide?"
-    return ResultWarning("off-tissue", text)
-
-
-def _hotspot_off_tissue(slide: Specimen, hotspot: Hotspot) -> ResultWarning | None:
-    if slide.is_small or not hotspot.count:
-        return None
-    if hotspot.tissue_mm2 >= LEAST_HOTSPOT_TISSUE * slide.config.area_mm2:
-        return None
-    text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
-    return ResultWarning("hotspot-off-tissue", text, MORE_TISSUE)
-
-
-def _cut_at_threshold(slide: Specimen) -> ResultWarning | None:
-    """Where nothing is known below the threshold, the draws cannot go there."""
-    lowest, _ = threshold_range(slide.config)
+        found.append(ResultWarning("little-tissue", text, MORE_TISSUE))
+    elif slide.tissue is None and not math.isnan(slide.area_mm2):
+        # Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell.
+        text = (
+            "only the area of the tissue is known; where the tissue is narrower than the hotspot "
+            f"({2e-3 * config.radius_um:.1f} mm), the count is too low"
+        )
+        advice = "give the slide (--slide), or the mask of its tissue"
+        found.append(ResultWarning("only-area", text, advice))
+    counted = len(slide.mitoses_px)
+    off = int((~slide.tissue.contains(slide.mitoses_px)).sum()) if slide.tissue is not None and counted else 0
+    if off > MOST_OFF_TISSUE * counted:
+        text = f"{off} of {counted} detections lie off the tissue: is this the mask of this slide?"
+        found.append(ResultWarning("off-tissue", text))
+    empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * config.area_mm2
+    if empty and hotspot.count and not slide.is_small:
+        text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
+        found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
+    lowest, _ = threshold_range(config)
     probability = slide.machine[np.isfinite(slide.machine)]
-    if not slide.config.draws or lowest == slide.config.threshold or not len(probability):
-        return None
-    if probability.min() == CERTAIN or (probability < slide.config.threshold).any():
-        return None
-    text = (
-        f"no detection is below the threshold of {slide.config.threshold:.3g}: the counting range does not "
-        f"show what a slightly lower threshold ({lowest:.2f}) would add"
-    )
-    next_step = "unless `metaphase detect` made the table, give the detections below the threshold, too"
-    return ResultWarning("cut-at-threshold", text, next_step)
-
-
-def _fewer_draws(slide: Specimen, draws: int) -> ResultWarning | None:
-    if draws >= slide.config.draws:
-        return None
-    text = f"with so many detections the uncertainty rests on {draws} draws, not {slide.config.draws}"
-    return ResultWarning("fewer-draws", text)
+    drawn = config.draws and lowest != config.threshold and len(probability)
+    if drawn and probability.min() != CERTAIN and not (probability < config.threshold).any():
+        text = (
+            f"no detection is below the threshold of {config.threshold:.3g}: the counting range does not "
+            f"show what a slightly lower threshold ({lowest:.2f}) would add"
+        )
+        advice = "unless `metaphase detect` made the table, give the detections below the threshold, too"
+        found.append(ResultWarning("cut-at-threshold", text, advice))
+    if draws < config.draws:
+        text = f"with so many detections the uncertainty rests on {draws} draws, not {config.draws}"
+        found.append(ResultWarning("fewer-draws", text))
+    return tuple(found)
 
 
 # ---- the grade, where it is earned ----
@@ -188,18 +150,6 @@ def shown_grade(
     return ShownGrade(low, high, False, f"{low}{sure}" if low == high else f"{low} to {high}", tuple(reasons))
 
 
-def uncalibrated_warning(count: SlideCount) -> ResultWarnings:
-    """A warning that nobody has checked what the model's answers are worth in this laboratory."""
-    if count.calibrated is not None or not count.unseen:
-        return ()
-    text = (
-        f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
-        "nobody looked at are false, and how many were missed, is not known"
-    )
-    advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
-    return (ResultWarning("uncalibrated", text, advice),)
-
-
 # ---- the counts of a slide: which one is in force, and what its interval means ----
 
 Kind = Literal["reviewed", "calibrated", "model"]
@@ -257,15 +207,14 @@ class Count:
 
 def counts_in(facts: Mapping[str, Any]) -> tuple[Count, ...]:
     """The counts that a result as plain values holds: that in force, then those beneath it."""
-    return tuple(_count_of(one) for one in (facts, *facts["beneath"]))
-
-
-def _count_of(facts: Mapping[str, Any]) -> Count:
-    values = {field.name: facts[field.name] for field in fields(Count)}
-    low, high = values["count_interval"] or (None, None)
-    number = math.nan if values["count"] is None else values["count"]
-    interval = None if low is None or high is None else (low, high)
-    return Count(**(values | {"count": number, "count_interval": interval}))
+    found = []
+    for one in (facts, *facts["beneath"]):
+        values = {field.name: one[field.name] for field in fields(Count)}
+        low, high = values["count_interval"] or (None, None)
+        number = math.nan if values["count"] is None else values["count"]
+        interval = None if low is None or high is None else (low, high)
+        found.append(Count(**(values | {"count": number, "count_interval": interval})))
+    return tuple(found)
 
 
 def count_text(value: float) -> str:
@@ -403,7 +352,11 @@ def count_slide(
     count = counts[0].count
     chances = uncertainty.grade_probabilities if calibrated is None else calibrated.grade_probabilities
     shown = shown_grade(slide, count, false, chances, calibrated)
-    cells = _cells(slide)
+    cells = (
+        cells_around(slide.mitoses_px, mpp, 2 * config.radius_um, config.cell_um)
+        if slide.tissue is None
+        else cells_on_tissue(slide.mitoses_px, slide.tissue, config.cell_um)
+    )
     return SlideCount(
         in_force=counts[0],
         beneath=counts[1:],
@@ -435,8 +388,16 @@ def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
 
 
 def count_warnings(count: SlideCount) -> ResultWarnings:
-    """All that speaks against a count."""
-    return unique((*background_warning(count), *count.warnings, *uncalibrated_warning(count)))
+    """All that speaks against a count; without a calibration, that nobody has checked the model's answers."""
+    found = [*background_warning(count), *count.warnings]
+    if count.calibrated is None and count.unseen:
+        text = (
+            f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
+            "nobody looked at are false, and how many were missed, is not known"
+        )
+        advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
+        found.append(ResultWarning("uncalibrated", text, advice))
+    return unique(found)
 
 
 def background_warning(count: SlideCount) -> ResultWarnings:
@@ -466,28 +427,15 @@ def mitotic_count(slide: Specimen) -> float:
 
 def find_hotspot(slide: Specimen) -> Hotspot:
     """The busiest circle, anywhere: it may reach beyond the tissue, and says how much tissue it holds."""
-    radius_px = slide.config.radius_um / slide.mpp
+    radius_px, tissue, x, y, count = slide.config.radius_um / slide.mpp, slide.tissue, 0.0, 0.0, 0
     if len(slide.mitoses_um):
         x_um, y_um, count = busiest_circle(slide.mitoses_um, slide.config.radius_um)
         x, y = x_um / slide.mpp, y_um / slide.mpp
-    else:
-        (x, y), count = _middle(slide.tissue), 0
-    if slide.tissue is None:
-        return Hotspot(x, y, radius_px, count, slide.config.area_mm2)
-    return Hotspot(x, y, radius_px, count, tissue_in_circle(slide.tissue, x, y, radius_px))
-
-
-def _middle(tissue: TissueMask | None) -> tuple[float, float]:
-    if tissue is None:
-        return 0.0, 0.0
-    row, column = (float(np.mean(positions)) + 0.5 for positions in np.nonzero(tissue.mask))
-    return tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
-
-
-def _cells(slide: Specimen) -> CellGrid:
-    if slide.tissue is None:
-        return cells_around(slide.mitoses_px, slide.mpp, 2 * slide.config.radius_um, slide.config.cell_um)
-    return cells_on_tissue(slide.mitoses_px, slide.tissue, slide.config.cell_um)
+    elif tissue is not None:
+        row, column = (float(np.mean(positions)) + 0.5 for positions in np.nonzero(tissue.mask))
+        x, y = tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
+    area_mm2 = slide.config.area_mm2 if tissue is None else tissue_in_circle(tissue, x, y, radius_px)
+    return Hotspot(x, y, radius_px, count, area_mm2)
 
 
 def _plain(value: Any) -> Any:

@@ -127,13 +127,10 @@ def filled_percentile(counts: npt.NDArray[np.integer], percentile: float) -> Flo
     histogram[:, 0] = 0
     upto = histogram.cumsum(axis=1)
     rank = percentile / 100 * np.maximum(upto[:, -1] - 1, 0)
-    low, high = (_at_rank(upto, end) for end in (np.floor(rank), np.ceil(rank)))
+    low, high = (  # the values of these ranks, 0 the lowest
+        (upto <= end[:, None]).sum(axis=1).astype(np.float64) for end in (np.floor(rank), np.ceil(rank))
+    )
     return np.where(upto[:, -1] > 0, low + (high - low) * (rank - np.floor(rank)), 0.0)
-
-
-def _at_rank(upto: npt.NDArray[np.int64], rank: Floats) -> Floats:
-    """The value of the given rank (0 is the lowest) in each row of cumulated numbers of values."""
-    return np.asarray((upto <= rank[:, None]).sum(axis=1), np.float64)
 
 
 # ---- the busiest circle of all ----
@@ -169,7 +166,14 @@ def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, i
     Cells that cannot beat the best circle seen are dropped, the others are quartered.
     """
     tree = cKDTree(points_um)
-    middles, half, centre, best = _coarse_cells(points_um, radius_um)
+    step = radius_um / CELLS_A_RADIUS
+    lattice = lattice_around(points_um, radius_um + step, step)
+    counts = lattice_counts(points_um, lattice, radius_um)
+    bound = lattice_counts(points_um, lattice, radius_um + step / math.sqrt(2))
+    row, column = np.unravel_index(int(counts.argmax()), counts.shape)
+    centre, best = np.array([lattice.xs_um[column], lattice.ys_um[row]]), int(counts.max())
+    rows, columns = np.nonzero(bound > best)
+    middles, half = np.stack([lattice.xs_um[columns], lattice.ys_um[rows]], axis=1), step / 2
     while len(middles) and half > FINEST_UM:
         half /= 2
         middles = (middles[:, None] + 2 * half * QUARTERS).reshape(-1, 2)
@@ -179,29 +183,10 @@ def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, i
             centre, best = middles[top], int(inside[top])
         bound = tree.query_ball_point(middles, radius_um + half * math.sqrt(2), return_length=True)
         middles = middles[bound > best]
-    x, y = _centred(points_um, tree, centre, radius_um)
-    return x, y, best
-
-
-def _coarse_cells(points_um: Points, radius_um: float) -> tuple[Points, float, Points, int]:
-    """Cells of a lattice that may hold a busier circle than its busiest position, and that position."""
-    step = radius_um / CELLS_A_RADIUS
-    lattice = lattice_around(points_um, radius_um + step, step)
-    counts = lattice_counts(points_um, lattice, radius_um)
-    bound = lattice_counts(points_um, lattice, radius_um + step / math.sqrt(2))
-    best = int(counts.max())
-    row, column = np.unravel_index(int(counts.argmax()), counts.shape)
-    centre = np.array([lattice.xs_um[column], lattice.ys_um[row]])
-    rows, columns = np.nonzero(bound > best)
-    middles = np.stack([lattice.xs_um[columns], lattice.ys_um[rows]], axis=1)
-    return middles, step / 2, centre, best
-
-
-def _centred(points_um: Points, tree: cKDTree, centre: Points, radius_um: float) -> tuple[float, float]:
-    """Of all circles that hold the same points, the one around the middle of their smallest circle."""
+    # Of all circles that hold the same points, the one around the middle of their smallest circle.
     members = tree.query_ball_point(centre, radius_um)
     smallest = shapely.minimum_bounding_circle(shapely.MultiPoint(np.unique(points_um[members], axis=0)))
     middle = np.array([smallest.centroid.x, smallest.centroid.y])
     if tree.query_ball_point(middle, radius_um, return_length=True) < len(members):
         middle = centre  # lost to rounding: the points need the whole circle
-    return float(middle[0]), float(middle[1])
+    return float(middle[0]), float(middle[1]), best

@@ -27,8 +27,15 @@ from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
 from metaphase.base.tables import TableError
 from metaphase.counting.calibration import SiteCalibration
-from metaphase.counting.learning import Learned, Posterior, learn
-from metaphase.counting.populations import Laboratory, ReviewerError, bin_of, cells_of
+from metaphase.counting.populations import (
+    Laboratory,
+    Learned,
+    Posterior,
+    ReviewerError,
+    bin_of,
+    cells_of,
+    learn,
+)
 from metaphase.detections.points import OperatingPoint, UsedPoints
 
 # ---- what is asked about ----
@@ -217,30 +224,22 @@ def _right(
     given: Answered, learned: Learned, reviewer: ReviewerError, deltas: list[float], seed: int
 ) -> list[Floats]:
     """How many detections from each probability on are mitoses, in every draw."""
-    generator = np.random.default_rng(seed)
-    totals = [np.zeros(len(learned.laboratory)) for _ in deltas]
+    lab, generator = learned.laboratory, np.random.default_rng(seed)
+    totals = [np.zeros(len(lab)) for _ in deltas]
     for slide in np.unique(given.slide):
-        every = np.flatnonzero(given.slide == slide)
+        own, every = learned.own[:, int(slide)], np.flatnonzero(given.slide == slide)
+        others, mitoses = lab.densities(own)
         for part in np.array_split(every, len(every) // CHUNK + 1):
-            chance = _chances(given, part, learned, int(slide), reviewer)
+            odds, around = given.known[part].T
+            curve = lab.shares(own) + around[:, None] * lab.around
+            curve = curve + (mitoses - others).T[bin_of(odds, lab.floor)]
+            chance, answer = np.asarray(expit(curve)), given.answer[part]
+            asked = np.isfinite(answer)
+            chance[asked] = reviewer.described(chance[asked], answer[asked, None])
             there = generator.uniform(size=chance.shape) < chance
             for total, delta in zip(totals, deltas, strict=True):
                 total += there[given.probability[part] >= delta].sum(axis=0)
     return totals
-
-
-def _chances(
-    given: Answered, part: Integers, learned: Learned, slide: int, reviewer: ReviewerError
-) -> Floats:
-    """Chance of a mitosis (detections, draws) of some detections of one slide, their answers known."""
-    lab, own = learned.laboratory, learned.own[:, slide]
-    others, mitoses = lab.densities(own)
-    odds, around = given.known[part].T
-    curve = lab.shares(own) + around[:, None] * lab.around + (mitoses - others).T[bin_of(odds, lab.floor)]
-    chance, answer = np.asarray(expit(curve)), given.answer[part]
-    asked = np.isfinite(answer)
-    chance[asked] = reviewer.described(chance[asked], answer[asked, None])
-    return chance
 
 
 def _at_point(
@@ -351,14 +350,15 @@ class SiteProfile(BaseModel):
 
     def rated(self, points: UsedPoints) -> UsedPoints:
         """Operating points with the rates of this laboratory, where they are those that were calibrated."""
-        return UsedPoints(*(self._rated(point) for point in (points.mitoses, points.count)))
 
-    def _rated(self, point: OperatingPoint) -> OperatingPoint:
-        if point.name == "patches" or self.deltas[point.name] != point.delta:
-            return point
-        rates = {name: self.at[point.name][name].value for name in ("recall", "false_per_mm2")}
-        source = "; ".join(filter(None, (point.source, f"rates of the site {self.name}")))
-        return point.model_copy(update={**rates, "source": source})
+        def rated(point: OperatingPoint) -> OperatingPoint:
+            if point.name == "patches" or self.deltas[point.name] != point.delta:
+                return point
+            rates = {name: self.at[point.name][name].value for name in ("recall", "false_per_mm2")}
+            source = "; ".join(filter(None, (point.source, f"rates of the site {self.name}")))
+            return point.model_copy(update={**rates, "source": source})
+
+        return UsedPoints(rated(points.mitoses), rated(points.count))
 
     def described(self) -> str:
         """In a line."""

@@ -226,7 +226,12 @@ def specimen(
         advice = f"give the area of the tissue, above 0 and up to {LARGEST_MM2:g}"
         raise UsageError(f"the area is {area_mm2} mm2", next_step=advice)
     if tissue is not None:
-        _refuse_other_scale(tissue, mpp)
+        stated = tissue.mpp / tissue.scale
+        if abs(stated / mpp - 1) > SCALE_TOLERANCE:
+            raise UsageError(
+                f"the slide has {mpp:.4g} um/px, its tissue mask was made at {stated:.4g}",
+                next_step="give the mask of this slide, and the micrometres per pixel it was made with",
+            )
         tissue = None if tissue.is_empty else tissue
     known = math.nan if area_mm2 is None else area_mm2
     area = known if tissue is None else tissue.area_mm2
@@ -261,15 +266,6 @@ def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
     return positions[kept], probability[kept], machine[kept], answer[kept]
 
 
-def _refuse_other_scale(tissue: TissueMask, mpp: float) -> None:
-    stated = tissue.mpp / tissue.scale
-    if abs(stated / mpp - 1) > SCALE_TOLERANCE:
-        raise UsageError(
-            f"the slide has {mpp:.4g} um/px, its tissue mask was made at {stated:.4g}",
-            next_step="give the mask of this slide, and the micrometres per pixel it was made with",
-        )
-
-
 # ---- mitoses and tissue in square cells ----
 
 
@@ -287,15 +283,6 @@ class CellGrid:
     step_um: float
     ends: bool
     """Whether there is no tissue beyond the cells; if not, it goes on."""
-
-    def index(self, points_px: Points) -> tuple[Floats, Floats]:
-        """Row and column of each point, also of points outside."""
-        column, row = np.floor((points_px - (self.x, self.y)) / self.step_px).T
-        return row, column
-
-    def blocks(self, size: int) -> tuple[Floats, Floats]:
-        """Mitoses and tissue of blocks of `size` x `size` cells."""
-        return _block_sums(self.mitoses, size), _block_sums(self.tissue_mm2, size)
 
 
 def cells_on_tissue(points_px: Points, tissue: TissueMask, cell_um: float) -> CellGrid:
@@ -329,7 +316,7 @@ def tissue_in_circle(tissue: TissueMask, x: float, y: float, radius_px: float) -
 
 def _fill(cells: CellGrid, points_px: Points) -> CellGrid:
     """Add the mitoses to their cells."""
-    row, column = cells.index(points_px)
+    column, row = np.floor((points_px - (cells.x, cells.y)) / cells.step_px).T
     rows, columns = cells.mitoses.shape
     inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
     np.add.at(cells.mitoses, (row[inside].astype(int), column[inside].astype(int)), 1)
@@ -408,7 +395,7 @@ def heterogeneity(slide: Specimen, cells: CellGrid, hotspot: Hotspot) -> dict[st
 def fields(cells: CellGrid) -> tuple[Floats, Floats]:
     """Mitoses and tissue (mm2) in every field with enough tissue."""
     size = max(1, round(FIELD_UM / cells.step_um))
-    mitoses, tissue = (part.ravel() for part in cells.blocks(size))
+    mitoses, tissue = (_block_sums(part, size).ravel() for part in (cells.mitoses, cells.tissue_mm2))
     enough = tissue >= LEAST_FIELD * (size * cells.step_um / 1000) ** 2
     return mitoses[enough], tissue[enough]
 

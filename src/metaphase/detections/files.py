@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,15 +109,16 @@ def detection_files(path: Path) -> list[Path]:
     if tables:
         return tables
     endings = {ending for known in known_formats().values() for ending in (*known.suffixes, *known.packed)}
-    files = sorted(file for file in path.iterdir() if _ending(file) in endings and not _is_other(file))
+    files = sorted(
+        file
+        for file in path.iterdir()  # among which may be other archives and other DICOM objects
+        if _ending(file) in endings
+        and not other_archive(file)
+        and not (file.suffix.lower() == ".dcm" and not holds_annotations(file))
+    )
     if not files:
         raise TableError("holds no file of a known format", path=path, next_step="check the folder")
     return files
-
-
-def _is_other(file: Path) -> bool:
-    """Whether a file that ends as detections do is none: an archive, or another DICOM object."""
-    return other_archive(file) or (file.suffix.lower() == ".dcm" and not holds_annotations(file))
 
 
 def format_of(path: Path) -> Format:
@@ -143,14 +144,6 @@ def _ending(path: Path) -> str:
 
 def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
     """Several sets as one; a slide that two of them cover is an error, for which is right is unknown."""
-    _refuse_repeated(parts, source)
-    filled = [part.table for part in parts if len(part.table)]
-    table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
-    slides = tuple(slide for part in parts for slide in part.slides)
-    return DetectionSet(table, slides, str(source), tuple(one for part in parts for one in part.warnings))
-
-
-def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
     seen: dict[str, str] = {}
     for part in parts:
         for slide in part.slides:
@@ -161,6 +154,11 @@ def _refuse_repeated(parts: Sequence[DetectionSet], source: str | Path) -> None:
                     next_step="keep one file per slide, or one table for all",
                 )
             seen[slide] = part.source
+    filled = [part.table for part in parts if len(part.table)]
+    table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
+    return DetectionSet(
+        table, tuple(seen), str(source), tuple(one for part in parts for one in part.warnings)
+    )
 
 
 # ---- write detections in any of the formats people use ----
@@ -189,14 +187,30 @@ def write_detections(
     detections = replace(detections, slides=covered)
     detections = detections if chosen.all_columns else by_class(detections)
     if path.suffix.lower() in chosen.suffixes:
-        _refuse_several(detections, path, chosen)
+        if chosen.one_slide and len(detections.slides) != 1:
+            raise UsageError(
+                f"a file of the format {chosen.name} holds one slide, and there are {len(detections.slides)}",
+                path=path,
+                next_step=f"name a folder and give --to {chosen.name}",
+            )
         chosen.write(detections, path, context)
         return [path]
-    _refuse_same_files(detections.slides, path)
-    written = []
-    for part in _by_slide(detections):
-        target = path / (file_stem(part.slides[0]) + chosen.suffixes[0])
-        chosen.write(part, target, context)
+    seen: dict[str, str] = {}
+    for slide in detections.slides:  # on many systems, case, and how accents are coded, make no other file
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
+        if key in seen:
+            raise OutputError(
+                f"the files of slides {seen[key]} and {slide} may have the same name",
+                path=path,
+                next_step="write one csv or parquet file for all slides",
+            )
+        seen[key] = slide
+    table, written = detections.table, []
+    parts = dict(iter(table.groupby("slide", sort=False)))
+    for slide in detections.slides:
+        part = parts.get(slide, table.iloc[:0]).reset_index(drop=True)
+        target = path / (file_stem(slide) + chosen.suffixes[0])
+        chosen.write(DetectionSet(part, (slide,), detections.source), target, context)
         written.append(target)
     return written
 
@@ -207,7 +221,15 @@ def format_for(path: Path, name: str | None = None) -> Format:
     fitting = [known for known in formats if path.name.lower().endswith(known.own_ending)]
     fitting = fitting or [known for known in formats if suffix in known.suffixes]
     if name is None:
-        return _only([known for known in fitting if known.name in OWN] or fitting, path)
+        fitting = [known for known in fitting if known.name in OWN] or fitting
+        if len(fitting) == 1:
+            return fitting[0]
+        names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
+        raise UsageError(
+            "its name fits several formats" if fitting else "its name does not say the format",
+            path=path,
+            next_step=f"give --to with one of {names}",
+        )
     chosen = known_formats().get(name.lower())
     if chosen is None:
         raise UsageError(
@@ -220,48 +242,6 @@ def format_for(path: Path, name: str | None = None) -> Format:
             next_step=f"end the name in {chosen.suffixes[0]}, or name a folder",
         )
     return chosen
-
-
-def _only(fitting: list[Format], path: Path) -> Format:
-    if len(fitting) == 1:
-        return fitting[0]
-    names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
-    raise UsageError(
-        "its name fits several formats" if fitting else "its name does not say the format",
-        path=path,
-        next_step=f"give --to with one of {names}",
-    )
-
-
-def _by_slide(detections: DetectionSet) -> Iterator[DetectionSet]:
-    table = detections.table
-    parts = dict(iter(table.groupby("slide", sort=False)))
-    for slide in detections.slides:
-        part = parts.get(slide, table.iloc[:0]).reset_index(drop=True)
-        yield DetectionSet(part, (slide,), detections.source)
-
-
-def _refuse_several(detections: DetectionSet, path: Path, chosen: Format) -> None:
-    if chosen.one_slide and len(detections.slides) != 1:
-        raise UsageError(
-            f"a file of the format {chosen.name} holds one slide, and there are {len(detections.slides)}",
-            path=path,
-            next_step=f"name a folder and give --to {chosen.name}",
-        )
-
-
-def _refuse_same_files(slides: tuple[str, ...], folder: Path) -> None:
-    """On many systems, names that differ in case or in how accents are coded are one file."""
-    seen: dict[str, str] = {}
-    for slide in slides:
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
-        if key in seen:
-            raise OutputError(
-                f"the files of slides {seen[key]} and {slide} may have the same name",
-                path=folder,
-                next_step="write one csv or parquet file for all slides",
-            )
-        seen[key] = slide
 
 
 # ---- from any format to any other ----
@@ -295,11 +275,27 @@ def convert_detections(
     slide and label nearer than `suppress_um` all but the most probable; their slides are not. `slide` is the
     file or folder of the only slide, for DICOM; else the manifest's column he names them.
     """
-    _check(mpp, threshold, suppress_um)
+    if mpp is not None:
+        check_flag(mpp, None)
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
+    if suppress_um is not None and not 0 < suppress_um < math.inf:
+        raise UsageError(
+            f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
+        )
     format_for(Path(output), format)
-    table = read_manifest(manifest) if manifest is not None else None
-    stated, sizes = _stated(table) if table is not None else ({}, {})
-    sources = _sources(table) if table is not None else {}
+    stated: dict[str, float] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    sources: dict[str, Path] = {}
+    table = pd.DataFrame(columns=["case", "he"]) if manifest is None else read_manifest(manifest)
+    known = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
+    for name, rows in rows_by_name(table).items():
+        if len(rows) == 1:  # a name that means one slide
+            own, width, height = known[rows[0]].tolist()
+            stated |= {name: own} if own > 0 else {}
+            sizes |= {name: (int(width), int(height))} if width > 0 and height > 0 else {}
+            file = table["he"].iloc[rows[0]]
+            sources |= {name: Path(file)} if file else {}
     for folder in (one for path in inputs for one in result_folders(path)):
         summary = read_json(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again")
         with parsing(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again"):
@@ -340,39 +336,3 @@ def _suppressed(
         if isinstance(point, dict) and "suppress_um" in point:
             point["suppress_um"] = max(point["suppress_um"], distance_um)
     return left
-
-
-def _check(mpp: float | None, threshold: float | None, suppress_um: float | None) -> None:
-    if mpp is not None:
-        check_flag(mpp, None)
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
-    if suppress_um is not None and not 0 < suppress_um < math.inf:
-        raise UsageError(
-            f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
-        )
-
-
-def _sources(manifest: pd.DataFrame) -> dict[str, Path]:
-    """Files of the H&E slides, under every name that means one slide."""
-    names = {name: rows[0] for name, rows in rows_by_name(manifest).items() if len(rows) == 1}
-    return {
-        name: Path(str(manifest["he"].iloc[row])) for name, row in names.items() if manifest["he"].iloc[row]
-    }
-
-
-def _stated(manifest: pd.DataFrame) -> tuple[dict[str, float], dict[str, tuple[int, int]]]:
-    """Resolution and size of the slides that have them, under every name that means one slide."""
-    names = {name: rows[0] for name, rows in rows_by_name(manifest).items() if len(rows) == 1}
-    mpp, width, height = (
-        manifest[name].fillna(0).tolist() if name in manifest.columns else [0.0] * len(manifest)
-        for name in ("mpp", "width", "height")
-    )
-    return (
-        {name: float(mpp[row]) for name, row in names.items() if mpp[row] > 0},
-        {
-            name: (int(width[row]), int(height[row]))
-            for name, row in names.items()
-            if width[row] > 0 and height[row] > 0
-        },
-    )

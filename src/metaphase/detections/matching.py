@@ -52,7 +52,9 @@ def match(
     pairs = pairs_within(detections, truths, radius)
     if method == "greedy":
         return _greedy(pairs, probability, len(truths))
-    return _optimal(pairs, probability, len(truths))
+    counted = np.zeros(len(probability), bool)
+    counted[list(_largest_matching(pairs, probability))] = True
+    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), len(truths))
 
 
 def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
@@ -73,13 +75,6 @@ def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int
             matched[detection] = truth
             free[truth] = False
     return matched
-
-
-def _optimal(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
-    """The largest matching, of the most probable detections, with the least total distance among those."""
-    counted = np.zeros(len(probability), bool)
-    counted[list(_largest_matching(pairs, probability))] = True
-    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), truth_count)
 
 
 def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
@@ -107,22 +102,16 @@ def _augment(
             if truth in reached_from:
                 continue
             reached_from[truth] = detection
-            if truth not in holder_of:
-                _shift_along(truth, start, reached_from, truth_of, holder_of)
-                return
-            queue.append(holder_of[truth])
-
-
-def _shift_along(
-    truth: int, start: int, reached_from: dict[int, int], truth_of: dict[int, int], holder_of: dict[int, int]
-) -> None:
-    """Walk back from the free `truth` to `start`; each detection on the way takes the next truth."""
-    detection = NOBODY
-    while detection != start:
-        detection = reached_from[truth]
-        left_behind = truth_of.get(detection, NOBODY)
-        truth_of[detection], holder_of[truth] = truth, detection
-        truth = left_behind
+            if truth in holder_of:
+                queue.append(holder_of[truth])
+                continue
+            detection = NOBODY
+            while detection != start:  # back from the free truth, each detection takes the next one
+                detection = reached_from[truth]
+                left_behind = truth_of.get(detection, NOBODY)
+                truth_of[detection], holder_of[truth] = truth, detection
+                truth = left_behind
+            return
 
 
 def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Integers:
@@ -137,19 +126,15 @@ def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Int
     component = connected_components(graph, directed=False)[1][pairs.detection]
     order = np.argsort(component, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-        _assign(pairs.chosen(part), matched)
+        here = pairs.chosen(part)
+        rows, row = np.unique(here.detection, return_inverse=True)
+        columns, column = np.unique(here.truth, return_inverse=True)
+        forbidden = 1.0 + 2 * (here.distance.max() + 1) * len(rows)
+        cost = np.full((len(rows), len(columns)), forbidden)
+        cost[row, column] = here.distance
+        chosen_rows, chosen_columns = linear_sum_assignment(cost)
+        matched[rows[chosen_rows]] = columns[chosen_columns]
     return matched
-
-
-def _assign(pairs: Pairs, matched: Integers) -> None:
-    """Least total distance within one component, whose detections can all be matched."""
-    rows, row = np.unique(pairs.detection, return_inverse=True)
-    columns, column = np.unique(pairs.truth, return_inverse=True)
-    forbidden = 1.0 + 2 * (pairs.distance.max() + 1) * len(rows)
-    cost = np.full((len(rows), len(columns)), forbidden)
-    cost[row, column] = pairs.distance
-    chosen_rows, chosen_columns = linear_sum_assignment(cost)
-    matched[rows[chosen_rows]] = columns[chosen_columns]
 
 
 # ---- one detection for one thing: touching points joined, double detections suppressed ----
@@ -201,40 +186,21 @@ def suppress(x: Floats, y: Floats, score: Floats, distance: float) -> Integers:
     alive = np.argsort(cells, kind="stable")  # cell by cell, the best first
     kept = np.zeros(len(order), bool)
     while len(alive):
-        winners = _winners(cells, alive, shifts)
+        occupied, first = np.unique(cells[alive], return_index=True)
+        best = alive[first]
+        wins = np.ones(len(best), bool)  # those that come before every point of the cells in reach
+        for shift in shifts:
+            position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
+            wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
+        winners = best[wins]  # a cell holds at most one: its diagonal is the distance
         kept[winners] = True
-        alive = _survivors(px, py, cells, alive, winners, shifts, distance)
+        occupied, clear = cells[winners], np.ones(len(alive), bool)
+        for shift in shifts:
+            wanted = cells[alive] + shift
+            position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
+            found = np.flatnonzero((occupied[position] == wanted) & clear)
+            point, near = alive[found], winners[position[found]]
+            square = (px[point] - px[near]) ** 2 + (py[point] - py[near]) ** 2
+            clear[found] = (square >= distance**2) & (point != near)
+        alive = alive[clear]
     return order[np.flatnonzero(kept)]
-
-
-def _winners(cells: Integers, alive: Integers, shifts: list[int]) -> Integers:
-    """Of the points alive (cell by cell), those that come before every point of the cells in reach."""
-    occupied, first = np.unique(cells[alive], return_index=True)
-    best = alive[first]
-    wins = np.ones(len(best), bool)
-    for shift in shifts:
-        position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
-        wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
-    return best[wins]
-
-
-def _survivors(
-    x: Floats,
-    y: Floats,
-    cells: Integers,
-    alive: Integers,
-    winners: Integers,
-    shifts: list[int],
-    distance: float,
-) -> Integers:
-    """Points that no winner takes away. A cell holds at most one winner: its diagonal is the distance."""
-    occupied, home = cells[winners], cells[alive]
-    clear = np.ones(len(alive), bool)
-    for shift in shifts:
-        wanted = home + shift
-        position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
-        found = np.flatnonzero((occupied[position] == wanted) & clear)
-        point, near = alive[found], winners[position[found]]
-        square = (x[point] - x[near]) ** 2 + (y[point] - y[near]) ** 2
-        clear[found] = (square >= distance**2) & (point != near)
-    return alive[clear]

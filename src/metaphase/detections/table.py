@@ -100,12 +100,14 @@ def detection_set(
     """
     require_columns(frame, ("slide", "x", "y"), source)
     require_numbers(frame, ("x", "y", "probability"), source)
+    stated = frame["probability"] if "probability" in frame.columns else pd.Series(CERTAIN, frame.index)
+    names = as_text(frame["label"]) if "label" in frame.columns else pd.Series(MITOSIS, frame.index, object)
     table = frame.assign(
         slide=as_text(frame["slide"]),
         x=numbers_of(frame["x"]),
         y=numbers_of(frame["y"]),
-        probability=_probability(frame),
-        label=_labels(frame),
+        probability=numbers_of(stated).fillna(CERTAIN),
+        label=names.map({name: common_label(name) if name else MITOSIS for name in names.unique()}),
     )
     if (counted := _counted(frame)) is not None:
         table[COUNTED] = counted & (table["label"] == MITOSIS)
@@ -113,7 +115,11 @@ def detection_set(
     table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
     marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
     _check(table[~marker], source)
-    warnings = _warnings(frame[~marker], source)
+    warnings: ResultWarnings = ()
+    missing, points = int(stated[~marker].isna().sum()), int((~marker).sum())
+    if missing not in (0, points):
+        text = f"{Path(source).name}: {missing} of {points} points have no probability and count as certain"
+        warnings = (ResultWarning("no-probability", text),)
     return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source), warnings)
 
 
@@ -133,28 +139,6 @@ def common_label(name: str) -> str:
     if _DENIAL.search(plain):
         return LOOKALIKE
     return MITOSIS if _MITOSIS.search(plain) else plain
-
-
-def _probability(frame: pd.DataFrame) -> pd.Series[float]:
-    if "probability" not in frame.columns:
-        return pd.Series(CERTAIN, index=frame.index, dtype=float)
-    return numbers_of(frame["probability"]).fillna(CERTAIN)
-
-
-def _warnings(frame: pd.DataFrame, source: str | Path) -> ResultWarnings:
-    """A warning where some points state a probability and others do not."""
-    missing = int(frame["probability"].isna().sum()) if "probability" in frame.columns else 0
-    if missing in (0, len(frame)):
-        return ()
-    text = f"{Path(source).name}: {missing} of {len(frame)} points have no probability and count as certain"
-    return (ResultWarning("no-probability", text),)
-
-
-def _labels(frame: pd.DataFrame) -> pd.Series[str]:
-    if "label" not in frame.columns:
-        return pd.Series(MITOSIS, index=frame.index, dtype=object)
-    labels = as_text(frame["label"])
-    return labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
 
 
 def _counted(frame: pd.DataFrame) -> pd.Series[bool] | None:

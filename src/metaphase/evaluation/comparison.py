@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +88,20 @@ class Cohort:
         names = rows_by_name(self.manifest)
         slide_of: dict[str, str] = {}
         for slide in dict.fromkeys(slides):
-            case = self._case_of(slide, names, source)
+            found = [self.cases[row] for row in rows_of_slide(slide, names)]
+            if not found:
+                raise TableError(
+                    f"slide {slide} is not in {self.source} (which has {named(self.cases)})",
+                    path=source,
+                    next_step="add the slide to the manifest, or take its points out",
+                )
+            if len(found) > 1:
+                raise TableError(
+                    f"slide {slide} could be any of {named(found)}",
+                    path=source,
+                    next_step="name slides by their case in the manifest",
+                )
+            case = found[0]
             if case in slide_of:
                 raise TableError(
                     f"slides {slide_of[case]} and {slide} could both be {case} of {self.source}",
@@ -101,22 +114,6 @@ class Cohort:
     def mpp_by_case(self) -> dict[str, float]:
         """The resolution of each case."""
         return dict(zip(self.manifest["case"], self.manifest["mpp"], strict=True))
-
-    def _case_of(self, slide: str, names: Mapping[str, list[int]], source: str) -> str:
-        found = [self.cases[row] for row in rows_of_slide(slide, names)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise TableError(
-                f"slide {slide} could be any of {named(found)}",
-                path=source,
-                next_step="name slides by their case in the manifest",
-            )
-        raise TableError(
-            f"slide {slide} is not in {self.source} (which has {named(self.cases)})",
-            path=source,
-            next_step="add the slide to the manifest, or take its points out",
-        )
 
 
 def load_cohort(manifest: str | Path, mpp: float | None = None) -> Cohort:
@@ -142,13 +139,11 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
     """
     if mpp is not None:
         check_flag(mpp, None)
-    manifest = cohort.manifest.copy()
+    manifest = _with_numbers(cohort.manifest, ("mpp", "width", "height", "area_mm2"), cohort.source)
     if not len(manifest):
         raise TableError("names no slide", path=cohort.source, next_step="there is nothing to evaluate")
-    require_numbers(manifest, ("mpp", "width", "height", "area_mm2"), cohort.source)
     if mpp is not None:
-        stated = manifest["mpp"] if "mpp" in manifest.columns else pd.Series(np.nan, index=manifest.index)
-        manifest["mpp"] = numbers_of(stated).fillna(mpp)
+        manifest["mpp"] = manifest["mpp"].fillna(mpp)
     manifest = fill_geometry(manifest, cohort.source)
     unknown = manifest["case"][~(manifest["mpp"] > 0)]
     if len(unknown):
@@ -158,8 +153,7 @@ def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
             next_step="give it with --mpp, or in the column mpp of the manifest",
         )
     whole = manifest["width"] * manifest["height"] * (manifest["mpp"] / 1000) ** 2
-    stated = manifest["area_mm2"] if "area_mm2" in manifest.columns else pd.Series(np.nan, index=whole.index)
-    manifest["area_mm2"] = numbers_of(stated).fillna(whole)
+    manifest["area_mm2"] = manifest["area_mm2"].fillna(whole)
     return Cohort(manifest, cohort.source)
 
 
@@ -179,17 +173,20 @@ def slide_geometry(path: Path) -> dict[str, float]:
 
 def fill_geometry(manifest: pd.DataFrame, source: str | Path) -> pd.DataFrame:
     """The manifest with `mpp, width, height`; what it does not say is asked of the H&E slides."""
-    manifest = manifest.copy()
-    require_numbers(manifest, ("mpp", "width", "height"), source)
-    for name in ("mpp", "width", "height"):
-        column = manifest[name] if name in manifest.columns else pd.Series(np.nan, index=manifest.index)
-        manifest[name] = numbers_of(column)
+    manifest = _with_numbers(manifest, ("mpp", "width", "height"), source)
     unknown = manifest[["mpp", "width", "height"]].isna().any(axis=1) & (manifest["he"] != "")
     for row in manifest.index[unknown]:
         for name, value in slide_geometry(Path(str(manifest.at[row, "he"]))).items():
             if np.isnan(manifest[name].to_numpy()[row]):
                 manifest.loc[row, name] = value
     return manifest
+
+
+def _with_numbers(manifest: pd.DataFrame, names: tuple[str, ...], source: str | Path) -> pd.DataFrame:
+    """A copy with these columns, whose values are numbers or NaN."""
+    require_numbers(manifest, names, source)
+    manifest = manifest.reindex(columns=[*dict.fromkeys((*manifest.columns, *names))])
+    return manifest.assign(**{name: numbers_of(manifest[name]) for name in names})
 
 
 # ---- truth and predictions brought together ----
@@ -221,7 +218,9 @@ def load_truth(
     `truth` is a table, or a folder with `truth.csv` and `manifest.csv` as `metaphase data import` writes it.
     The manifest may be given; else it is looked for beside the table; else the cohort is the truth's slides.
     """
-    table, beside = _truth_files(Path(truth))
+    table = Path(truth)
+    beside = (table if table.is_dir() else table.parent) / MANIFEST_NAME
+    table = next((table / name for name in TRUTH_NAMES if (table / name).is_file()), table)
     if manifest is None and beside.is_file():
         manifest = beside
     if manifest is None:
@@ -245,16 +244,10 @@ def compare(
             path=predictions.source,
             next_step="predict them; or, if nothing was found there, pass --missing-as-empty",
         )
-    warnings = (
-        [
-            ResultWarning(
-                "slides-taken-as-empty",
-                f"{len(missing)} slides without predictions count as empty: {named(missing)}",
-            )
-        ]
-        if missing
-        else []
-    )
+    warnings = []
+    if missing:
+        text = f"{len(missing)} slides without predictions count as empty: {named(missing)}"
+        warnings.append(ResultWarning("slides-taken-as-empty", text))
     truth, predictions = _within(cohort, truth), _within(cohort, predictions)
     other = int((predictions.table["label"] != MITOSIS).sum())
     if other:
@@ -266,16 +259,6 @@ def compare(
     of_predictions += _twin_warnings(cohort, found)
     read = (*truth.warnings, *predictions.warnings)
     return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_warnings, *of_predictions))
-
-
-def _truth_files(truth: Path) -> tuple[Path, Path]:
-    """The table of points and the place where its manifest may be."""
-    if not truth.is_dir():
-        return truth, truth.parent / MANIFEST_NAME
-    tables = [truth / name for name in TRUTH_NAMES if (truth / name).is_file()]
-    if tables:
-        return tables[0], truth / MANIFEST_NAME
-    return truth, truth / MANIFEST_NAME
 
 
 def _within(cohort: Cohort, points: DetectionSet) -> DetectionSet:

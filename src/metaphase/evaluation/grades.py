@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +75,24 @@ def load_pairs(
     given = dict(zip(frame["case"], frame[name], strict=True))
     cohort, warnings = with_values(everyone.of_split(split), true_column)
     known = {case for case, value in given.items() if not np.isnan(value)}
-    cohort, left_out = _predicted_only(cohort, known, str(predictions), skip_missing)
+    missing = [case for case in cohort.cases if case not in known]
+    if missing and (not skip_missing or len(missing) == len(cohort.cases)):
+        raise TableError(
+            f"no prediction for {len(missing)} of {len(cohort.cases)} cases: {named(missing)}",
+            path=predictions,
+            next_step="predict them, or leave them out with --skip-missing",
+        )
+    if missing:
+        kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
+        cohort = Cohort(kept, cohort.source)
+        text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
+        warnings += (ResultWarning("no-prediction", text),)
     stated = stated_point([Path(predictions)], "count")
     for tuned in (point, None if stated is None else stated[1]):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
     predicted = np.array([given[case] for case in cohort.cases])
-    return ScorePairs(
-        cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings + left_out
-    )
+    return ScorePairs(cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings)
 
 
 def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
@@ -198,23 +207,6 @@ def with_grades(cohort: Cohort) -> tuple[Cohort, ResultWarnings]:
     return kept, warnings
 
 
-def _predicted_only(
-    cohort: Cohort, known: set[str], source: str, skip_missing: bool
-) -> tuple[Cohort, ResultWarnings]:
-    missing = [case for case in cohort.cases if case not in known]
-    if not missing:
-        return cohort, ()
-    if not skip_missing or len(missing) == len(cohort.cases):
-        raise TableError(
-            f"no prediction for {len(missing)} of {len(cohort.cases)} cases: {named(missing)}",
-            path=source,
-            next_step="predict them, or leave them out with --skip-missing",
-        )
-    kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
-    warning = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
-    return Cohort(kept, cohort.source), (ResultWarning("no-prediction", warning),)
-
-
 def refuse_other_grades(values: Floats, name: str, source: str) -> None:
     """Refuse what is no grade."""
     other = values[~np.isin(values, GRADES)]
@@ -258,24 +250,6 @@ def spearman(truth: Floats, predicted: Floats) -> float:
     return float(ratio(first @ second, np.sqrt((first @ first) * (second @ second))))
 
 
-def kappa_estimate(
-    truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], times: Floats, config: BootstrapConfig
-) -> Estimate:
-    """Quadratic kappa with its interval; `times` tells how often each case is drawn."""
-    size = len(GRADES)
-    cell = np.searchsorted(GRADES, truth) * size + np.searchsorted(GRADES, predicted)
-    drawn = (times @ np.eye(size * size)[cell]).reshape(-1, size, size)
-    value = float(quadratic_kappa(confusion(truth, predicted)))
-    return estimate(value, quadratic_kappa(drawn), config)
-
-
-def spearman_estimate(truth: Floats, predicted: Floats, times: Floats, config: BootstrapConfig) -> Estimate:
-    """Spearman's correlation with its interval; `times` tells how often each case is drawn."""
-    repeats = times.astype(int)
-    drawn = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in repeats]
-    return estimate(spearman(truth, predicted), np.array(drawn), config)
-
-
 # ---- tasks 1 and 2 ----
 
 
@@ -297,26 +271,14 @@ class AgreementResult:
 
     def table(self) -> pd.DataFrame:
         """The agreement of all cases and of each group."""
-        rows = [("all", "all", len(self.cases), self.overall)]
-        rows += [
-            (by, group, count, value)
-            for by, members in self.groups.items()
+        columns = ("by", "group", "cases", "metric", "value", "low", "high")
+        everyone = {"all": (len(self.cases), self.overall)}
+        rows = [
+            (by, group, count, self.metric, value.value, value.low, value.high)
+            for by, members in (("all", everyone), *self.groups.items())
             for group, (count, value) in members.items()
         ]
-        return pd.DataFrame(
-            [
-                {
-                    "by": by,
-                    "group": group,
-                    "cases": count,
-                    "metric": self.metric,
-                    "value": e.value,
-                    "low": e.low,
-                    "high": e.high,
-                }
-                for by, group, count, e in rows
-            ]
-        )
+        return pd.DataFrame(rows, columns=list(columns))
 
 
 def evaluate_grade(
@@ -351,9 +313,8 @@ def evaluate_grade(
         pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
     for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
         refuse_other_grades(values, name, str(truth if name == "true" else predictions))
-    return _summarise(
-        pairs, "quadratic kappa", by, bootstrap, _settings(truth, predictions, split, bootstrap, point)
-    )
+    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    return _summarise(pairs, "quadratic kappa", by, bootstrap, point, sources)
 
 
 def evaluate_proliferation(
@@ -378,24 +339,40 @@ def evaluate_proliferation(
     pairs = load_pairs(
         truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing, point=point
     )
-    settings = _settings(truth, predictions, split, bootstrap, point)
-    return _summarise(pairs, "Spearman", by, bootstrap, settings)
+    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
+    return _summarise(pairs, "Spearman", by, bootstrap, point, sources)
 
 
 def _summarise(
-    pairs: ScorePairs, metric: str, by: Sequence[str], bootstrap: BootstrapConfig, settings: dict[str, Any]
+    pairs: ScorePairs,
+    metric: str,
+    by: Sequence[str],
+    bootstrap: BootstrapConfig,
+    point: OperatingPoint | None,
+    sources: dict[str, Any],
 ) -> AgreementResult:
+    used: dict[str, Any] = {"operating_point": None}
+    if point is not None:
+        used = {"operating_point": f"count, {point.source or 'of the card'}"}
+        used |= {f"point_{name}": value for name, value in point.numbers.items()}
     everyone = np.ones(len(pairs.truth), bool)
     graded = metric == "quadratic kappa"
+    groups: dict[str, dict[str, tuple[int, Estimate]]] = {}
+    for name in by:
+        values = group_values(pairs.cohort.manifest, name, pairs.cohort.source)
+        groups[name] = {
+            group: (int((values == group).sum()), _agreement(pairs, values == group, graded, bootstrap))
+            for group in sorted(set(values), key=natural)
+        }
     return AgreementResult(
         metric=metric,
         overall=_agreement(pairs, everyone, graded, bootstrap),
-        groups={name: _by_group(pairs, name, graded, bootstrap) for name in by},
+        groups=groups,
         cases=pd.DataFrame(
             {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
         ),
         confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
-        settings=settings,
+        settings=used | sources | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
         warnings=(*pairs.warnings, *_warnings(pairs, graded)),
     )
 
@@ -406,18 +383,14 @@ def _agreement(
     truth, predicted = pairs.truth[chosen], pairs.predicted[chosen]
     times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
     if graded:
-        return kappa_estimate(truth.astype(np.int64), predicted.astype(np.int64), times, bootstrap)
-    return spearman_estimate(truth, predicted, times, bootstrap)
-
-
-def _by_group(
-    pairs: ScorePairs, column: str, graded: bool, bootstrap: BootstrapConfig
-) -> dict[str, tuple[int, Estimate]]:
-    values = group_values(pairs.cohort.manifest, column, pairs.cohort.source)
-    return {
-        group: (int((values == group).sum()), _agreement(pairs, values == group, graded, bootstrap))
-        for group in sorted(set(values), key=natural)
-    }
+        size = len(GRADES)
+        cell = np.searchsorted(GRADES, truth) * size + np.searchsorted(GRADES, predicted)
+        drawn = (times @ np.eye(size * size)[cell]).reshape(-1, size, size)
+        kappa = float(quadratic_kappa(confusion(truth, predicted)))
+        return estimate(kappa, quadratic_kappa(drawn), bootstrap)
+    rows = times.astype(int)
+    ranked = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in rows]
+    return estimate(spearman(truth, predicted), np.array(ranked), bootstrap)
 
 
 def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
@@ -434,24 +407,3 @@ def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
     if few := few_patients(pairs.patients):
         warnings.append(few)
     return warnings
-
-
-def _settings(
-    truth: str | Path,
-    predictions: str | Path,
-    split: str | None,
-    bootstrap: BootstrapConfig,
-    point: OperatingPoint | None,
-) -> dict[str, Any]:
-    used: dict[str, Any] = {"operating_point": None}
-    if point is not None:
-        used = {"operating_point": f"count, {point.source or 'of the card'}"}
-        used |= {f"point_{name}": value for name, value in point.numbers.items()}
-    return used | {
-        "truth": str(truth),
-        "predictions": str(predictions),
-        "split": split,
-        "bootstrap_samples": bootstrap.samples,
-        "bootstrap_confidence": bootstrap.confidence,
-        "bootstrap_seed": bootstrap.seed,
-    }

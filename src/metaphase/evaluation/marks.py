@@ -216,21 +216,42 @@ class Marked:
 def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: MatchingConfig) -> Marked:
     """Match every slide of the comparison; what lies in `ignored` or in the border counts on neither side."""
     manifest = comparison.cohort.manifest
-    _check_sizes(manifest, config)
+    unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
+    if config.border_um > 0 and len(unknown):
+        raise TableError(
+            f"a border cannot be ignored: the size of {unknown.iloc[0]} is not known",
+            next_step="give the columns width and height in the manifest",
+        )
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
     parts, truths = [], []
     for index, field in enumerate(comparison.cohort.fields()):
         region, size = ignored.get(field.case), (field.width, field.height)
         border = config.border_um / field.mpp
         real, _ = truth.get(field.case, _NO_POINTS)
-        real = real[counts(real, size, region, border)]
+        real = real[counts(real, size, region, border)] * field.mpp
         positions, probability = predictions.get(field.case, _NO_POINTS)
         kept = counts(positions, size, region, border)
-        parts.append(
-            _mark_slide(positions[kept] * field.mpp, probability[kept], real * field.mpp, index, config)
-        )
+        positions, probability = positions[kept] * field.mpp, probability[kept]
+        matched = match(positions, probability, real, config.radius_um, config.method)
+        found, distance = matched != NOBODY, np.full(len(matched), np.nan)
+        distance[found] = np.linalg.norm(positions[found] - real[matched[found]], axis=1)
+        parts.append((probability, found, distance, np.full(len(matched), index, np.int64)))
         truths.append(len(real))
-    return _joined(parts, np.array(truths, np.int64), manifest, config)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(-columns[0], kind="stable")
+    sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
+    inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)
+    whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
+    return Marked(
+        probability=columns[0][order],
+        found=columns[1][order],
+        distance_um=columns[2][order],
+        slide=columns[3][order],
+        truths=np.array(truths, np.int64),
+        area_mm2=np.where(whole, inner, manifest["area_mm2"].to_numpy(float)),
+        cases=tuple(manifest["case"]),
+        patients=tuple(manifest["patient"]),
+    )
 
 
 def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:
@@ -238,47 +259,3 @@ def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:
     positions, probability = table[["x", "y"]].to_numpy(float), table["probability"].to_numpy(float)
     groups = table.groupby("slide", sort=False).indices
     return {str(slide): (positions[rows], probability[rows]) for slide, rows in groups.items()}
-
-
-def _mark_slide(
-    positions_um: Points, probability: Floats, truth_um: Points, index: int, config: MatchingConfig
-) -> pd.DataFrame:
-    matched = match(positions_um, probability, truth_um, config.radius_um, config.method)
-    found = matched != NOBODY
-    distance = np.full(len(matched), np.nan)
-    distance[found] = np.linalg.norm(positions_um[found] - truth_um[matched[found]], axis=1)
-    return pd.DataFrame({"probability": probability, "found": found, "distance": distance, "slide": index})
-
-
-def _joined(
-    parts: list[pd.DataFrame], truths: npt.NDArray[np.int64], manifest: pd.DataFrame, config: MatchingConfig
-) -> Marked:
-    rows = pd.concat(parts, ignore_index=True)
-    order = np.argsort(-rows["probability"].to_numpy(float), kind="stable")
-    return Marked(
-        probability=rows["probability"].to_numpy(float)[order],
-        found=rows["found"].to_numpy(bool)[order],
-        distance_um=rows["distance"].to_numpy(float)[order],
-        slide=rows["slide"].to_numpy(np.int64)[order],
-        truths=truths,
-        area_mm2=_searched_area(manifest, config.border_um),
-        cases=tuple(manifest["case"]),
-        patients=tuple(manifest["patient"]),
-    )
-
-
-def _searched_area(manifest: pd.DataFrame, border_um: float) -> Floats:
-    """The stated area, or where that is the whole image, the image without its border."""
-    sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
-    inner = np.prod([(side - 2 * border_um / 1000).clip(lower=0) for side in sides], axis=0)
-    whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
-    return np.where(whole, inner, manifest["area_mm2"].to_numpy(float))
-
-
-def _check_sizes(manifest: pd.DataFrame, config: MatchingConfig) -> None:
-    unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
-    if config.border_um > 0 and len(unknown):
-        raise TableError(
-            f"a border cannot be ignored: the size of {unknown.iloc[0]} is not known",
-            next_step="give the columns width and height in the manifest",
-        )

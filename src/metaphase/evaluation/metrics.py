@@ -315,6 +315,13 @@ def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig)
         "f1": float(f1_of_counts(true, false, truths)),
         "average_precision": average_precision(whole),
     }
+    rates = {name: Estimate(value) for name, value in values.items()}
+    if config.samples:
+        times, at = draws(marked.patients, config), np.array([threshold])
+        drawn = {name: table[:, 0] for name, table in drawn_rates(marked, at, times).items()}
+        steps = thinned(whole, AVERAGED_THRESHOLDS).threshold
+        drawn["average_precision"] = drawn_average_precision(marked, steps, times)
+        rates = {name: estimate(value, drawn[name], config) for name, value in values.items()}
     distances = marked.distance_um[counted & marked.found]
     best, best_f1 = best_threshold(whole)
     return DetectionMetrics(
@@ -323,7 +330,7 @@ def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig)
         truths=truths,
         true=true,
         false=false,
-        **_with_intervals(values, marked, threshold, config),
+        **rates,
         best_f1=best_f1,
         best_threshold=best,
         false_per_mm2=float(ratio(false, area)),
@@ -344,15 +351,3 @@ def slide_rows(marked: Marked, threshold: float) -> dict[str, Any]:
         "missed": marked.truths - true.astype(int),
         "f1": f1_of_counts(true, false, marked.truths),
     }
-
-
-def _with_intervals(
-    values: dict[str, float], marked: Marked, threshold: float, config: BootstrapConfig
-) -> dict[str, Estimate]:
-    if not config.samples:
-        return {name: Estimate(value) for name, value in values.items()}
-    times = draws(marked.patients, config)
-    drawn = {name: table[:, 0] for name, table in drawn_rates(marked, np.array([threshold]), times).items()}
-    steps = thinned(curve(marked), AVERAGED_THRESHOLDS).threshold
-    drawn["average_precision"] = drawn_average_precision(marked, steps, times)
-    return {name: estimate(value, drawn[name], config) for name, value in values.items()}

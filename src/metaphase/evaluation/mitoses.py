@@ -16,7 +16,7 @@ from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.comparison import Cohort, Comparison, Field, compare, load_truth
+from metaphase.evaluation.comparison import Comparison, Field, compare, load_truth
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,
@@ -77,7 +77,13 @@ class _Slide:
 
 def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]:
     """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
-    slides = _fullest(comparison)
+    truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
+    slides = [
+        _Slide(field, truth[field.case][0], predictions[field.case][0])
+        for field in comparison.cohort.fields()
+        if field.case in truth and field.case in predictions
+    ]
+    slides = sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
     total = sum(len(slide.truths) for slide in slides)
     plain = sum(slide.hits(slide.detections, radius_um) for slide in slides)
     needed = max(MIN_HITS, CLEARLY * plain, ENOUGH * total)
@@ -93,41 +99,22 @@ def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]
     return _outside(comparison)
 
 
-def _fullest(comparison: Comparison) -> list[_Slide]:
-    truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
-    slides = [
-        _Slide(field, truth[field.case][0], predictions[field.case][0])
-        for field in comparison.cohort.fields()
-        if field.case in truth and field.case in predictions
-    ]
-    return sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
-
-
 def _guesses(slides: list[_Slide], radius_um: float) -> Iterator[tuple[str, str, list[Points]]]:
     """What the coordinates might be, what to do then, and where the detections would lie."""
     yield "x and y are swapped", "exchange x and y", [slide.detections[:, ::-1] for slide in slides]
-    units = {
-        "they are micrometres": (
-            "divide x and y by the slide's um/px",
-            [1 / slide.field.mpp for slide in slides],
-        ),
-        "they are millimetres": (
-            "multiply x and y by 1000 and divide by the slide's um/px",
-            [1000 / slide.field.mpp for slide in slides],
-        ),
-        f"they are pixels at {WORKING_MPP} um/px": (
+    for guess, remedy, size_um in (
+        ("they are micrometres", "divide x and y by the slide's um/px", 1),
+        ("they are millimetres", "multiply x and y by 1000 and divide by the slide's um/px", 1000),
+        (
+            f"they are pixels at {WORKING_MPP} um/px",
             f"multiply x and y by {WORKING_MPP} and divide by the slide's um/px",
-            [WORKING_MPP / slide.field.mpp for slide in slides],
+            WORKING_MPP,
         ),
-    } | {
-        f"they are pixels of a level {level} times coarser": (
-            f"multiply x and y by {level}",
-            [float(level)] * len(slides),
-        )
-        for level in LEVELS
-    }
-    for guess, (remedy, scales) in units.items():
-        yield guess, remedy, [slide.detections * scale for slide, scale in zip(slides, scales, strict=True)]
+    ):
+        yield guess, remedy, [slide.detections * (size_um / slide.field.mpp) for slide in slides]
+    for level in LEVELS:
+        guess = f"they are pixels of a level {level} times coarser"
+        yield guess, f"multiply x and y by {level}", [slide.detections * float(level) for slide in slides]
     yield (
         "they are all shifted alike within each slide",
         "check the origin: OpenSlide counts from the canvas, other tools from the filled part of the scan",
@@ -230,7 +217,9 @@ def evaluate_mitoses(
     comparison, marked = load_marked(
         truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
     )
-    for tuned in _points_of(card, predictions):
+    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
+    given = [] if card is None else [load_point(card, "mitoses")]
+    for tuned in (*given, *(one[1] for one in stated if one is not None)):
         refuse_reuse(tuned, comparison.cohort)
     point = _point(card, predictions, matching)
     if point is not None:
@@ -238,7 +227,31 @@ def evaluate_mitoses(
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
     sources["operating_point"] = None if point is None else f"mitoses, {point.source or 'of the card'}"
     settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
-    return summarise(marked, comparison, by, matching.threshold, bootstrap, settings)
+    threshold = 0.0 if matching.threshold is None else matching.threshold
+    groups: dict[str, dict[str, DetectionMetrics]] = {}
+    for column in by:
+        values = group_values(comparison.cohort.manifest, column, comparison.cohort.source)
+        groups[column] = {
+            group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
+            for group in sorted(set(values), key=natural)
+        }
+    few, times = thinned(curve(marked), CURVE_POINTS), draws(marked.patients, bootstrap)
+    low, high = np.zeros((2, 0))
+    if len(times) and len(few.threshold):
+        tail = (1 - bootstrap.confidence) / 2
+        drawn = np.nan_to_num(drawn_rates(marked, few.threshold, times)["f1"])
+        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    return MitosisResult(
+        overall=detection_metrics(marked, threshold, bootstrap),
+        groups=groups,
+        slides=pd.DataFrame(slide_rows(marked, threshold)),
+        curve=few,
+        f1_band=(low, high),
+        area_mm2=float(marked.area_mm2.sum()),
+        threshold=threshold,
+        settings=settings,
+        warnings=(*comparison.warnings, *_warnings(marked)),
+    )
 
 
 def load_marked(
@@ -265,40 +278,6 @@ def load_marked(
     return comparison, mark(comparison, merged([drawn, discs]), matching)
 
 
-def summarise(
-    marked: Marked,
-    comparison: Comparison,
-    by: Sequence[str],
-    threshold: float | None,
-    bootstrap: BootstrapConfig,
-    settings: dict[str, Any],
-) -> MitosisResult:
-    """All results of marked detections; without a threshold all detections count."""
-    threshold = 0.0 if threshold is None else threshold
-    few = thinned(curve(marked), CURVE_POINTS)
-    return MitosisResult(
-        overall=detection_metrics(marked, threshold, bootstrap),
-        groups={name: _grouped(marked, comparison.cohort, name, threshold, bootstrap) for name in by},
-        slides=pd.DataFrame(slide_rows(marked, threshold)),
-        curve=few,
-        f1_band=_band(marked, few, bootstrap),
-        area_mm2=float(marked.area_mm2.sum()),
-        threshold=threshold,
-        settings=settings,
-        warnings=(*comparison.warnings, *_warnings(marked)),
-    )
-
-
-def _grouped(
-    marked: Marked, cohort: Cohort, column: str, threshold: float, bootstrap: BootstrapConfig
-) -> dict[str, DetectionMetrics]:
-    values = group_values(cohort.manifest, column, cohort.source)
-    return {
-        group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
-        for group in sorted(set(values), key=natural)
-    }
-
-
 def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray[Any, np.dtype[np.object_]]:
     """The group of each slide; a column that is absent, empty or all different is an error."""
     column = column if column in manifest else FORMER_COLUMNS.get(column, column)
@@ -315,16 +294,6 @@ def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray
             f"column {column} has {len(set(values))} values", path=source, next_step="choose one with fewer"
         )
     return values
-
-
-def _band(marked: Marked, curve: Curve, bootstrap: BootstrapConfig) -> tuple[Floats, Floats]:
-    times = draws(marked.patients, bootstrap)
-    if not len(times) or not len(curve.threshold):
-        return np.zeros(0), np.zeros(0)
-    drawn = drawn_rates(marked, curve.threshold, times)["f1"]
-    tail = (1 - bootstrap.confidence) / 2
-    low, high = np.quantile(np.nan_to_num(drawn), [tail, 1 - tail], axis=0)
-    return low, high
 
 
 def _warnings(marked: Marked) -> list[ResultWarning]:
@@ -355,10 +324,3 @@ def _point(
         return load_point(card, "mitoses")
     stated = stated_point(detection_files(Path(predictions)), "mitoses")
     return None if stated is None else stated[1]
-
-
-def _points_of(card: str | Path | None, predictions: str | Path) -> list[OperatingPoint]:
-    """The points for single mitoses that belong to the predictions: the card's, and those of each table."""
-    given = [] if card is None else [load_point(card, "mitoses")]
-    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
-    return [*given, *(one[1] for one in stated if one is not None)]

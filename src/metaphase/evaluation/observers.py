@@ -25,7 +25,6 @@ from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.comparison import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
 from metaphase.evaluation.operating_points import stated_point
-from metaphase.slides.contract import Slide
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import cut_square
 
@@ -230,8 +229,16 @@ def export_observers(
     cohort = load_cohort(manifest, mpp)
     read = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
     points = read.table
-    counted = points["probability"] >= _least(detections, threshold, paper)
-    others = points[~counted] if distractors is None else _distractors(distractors, cohort)
+    if threshold is None:
+        stated = stated_point(detection_files(Path(detections)), "mitoses")
+        unstated = PAPER_POINTS.mitoses.delta if paper else 0.0
+        threshold = unstated if stated is None else stated[1].delta
+    counted = points["probability"] >= threshold
+    others = points[~counted]
+    if distractors is not None:
+        given = cohort.renamed(read_detections(distractors, mpp=cohort.mpp_by_name()))
+        lookalikes = given.of_label(LOOKALIKE).table
+        others = lookalikes if len(lookalikes) else given.table
     warnings = read.warnings
     if not len(others) and config.distractors is None:
         text = "nothing is mixed with the detections: the observer knows what every patch is"
@@ -244,15 +251,6 @@ def export_observers(
     write_text(output / "README.txt", _README)
     write_table(key_path, planned)
     return ObserverStudy(output, key_path, planned, warnings)
-
-
-def _least(detections: str | Path, threshold: float | None, paper: bool) -> float:
-    if threshold is not None:
-        return threshold
-    stated = stated_point(detection_files(Path(detections)), "mitoses")
-    if stated is not None:
-        return stated[1].delta
-    return PAPER_POINTS.mitoses.delta if paper else 0.0
 
 
 def read_observers(
@@ -276,12 +274,6 @@ def read_observers(
     return results
 
 
-def _distractors(path: str | Path, cohort: Cohort) -> pd.DataFrame:
-    points = cohort.renamed(read_detections(path, mpp=cohort.mpp_by_name()))
-    lookalikes = points.of_label(LOOKALIKE).table
-    return lookalikes if len(lookalikes) else points.table
-
-
 def _write_patches(planned: pd.DataFrame, cohort: Cohort, folder: Path, config: StudyConfig) -> None:
     """One PNG an item, slide by slide, so that each slide is opened once."""
     path_of = dict(zip(cohort.manifest["case"], cohort.manifest["he"], strict=True))
@@ -293,14 +285,10 @@ def _write_patches(planned: pd.DataFrame, cohort: Cohort, folder: Path, config: 
             path=cohort.source,
             next_step="correct the column he of the manifest",
         )
+    side = round(config.patch_um / config.mpp)
     for case, items in planned.groupby("slide", sort=False):
         with open_slide(path_of[case], mpp=mpp_of[str(case)]) as slide:
             for item, x, y in zip(items["item"], items["x"], items["y"], strict=True):
-                _write_patch(slide, x, y, folder / f"{item}.png", config)
-
-
-def _write_patch(slide: Slide, x: float, y: float, path: Path, config: StudyConfig) -> None:
-    side = round(config.patch_um / config.mpp)
-    pixels = cut_square(slide, x, y, side, config.mpp)
-    with atomic_path(path) as temporary:
-        Image.fromarray(pixels).save(temporary, format="PNG")
+                pixels = cut_square(slide, x, y, side, config.mpp)
+                with atomic_path(folder / f"{item}.png") as temporary:
+                    Image.fromarray(pixels).save(temporary, format="PNG")

@@ -121,7 +121,12 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
     """
     found = {json.dumps(_stated_in(path, name), sort_keys=True) for path in tables}
     if len(found) > 1:
-        described = "; ".join(sorted(_described(json.loads(one)) for one in found))
+        described = "; ".join(
+            sorted(
+                f"{one['point']['delta']:g} of the model {one['model']}" if one else "none stated"
+                for one in map(json.loads, found)
+            )
+        )
         raise UsageError(
             f"the tables were made at different operating points ({described})",
             path=tables[0],
@@ -161,12 +166,6 @@ def summary_beside(table: Path) -> dict[str, Any]:
         return read_json(table.parent / SUMMARY, "no summary", next_step="")
     except MetaphaseError:
         return {}
-
-
-def _described(stated: dict[str, Any] | None) -> str:
-    if stated is None:
-        return "none stated"
-    return f"{stated['point']['delta']:g} of the model {stated['model']}"
 
 
 def refuse_reuse(tuned: OperatingPoint, cohort: Cohort) -> None:
@@ -209,7 +208,11 @@ def threshold_of_several(
     false = np.sum([slide_counts(part, thresholds)[1].sum(axis=0) for part in complete], axis=0)
     false_per_mm2 = ratio(false, sum(part.area_mm2.sum() for part in complete))
     there_per_mm2 = ratio(fields.truths.sum() or np.nan, fields.area_mm2.sum())
-    recall = _mean_recall(fields, crops, thresholds)
+    rows = [ratio(slide_counts(fields, thresholds)[0].sum(axis=0, keepdims=True), fields.truths.sum())]
+    rows += [ratio(slide_counts(part, thresholds)[0], part.truths[:, None]) for part in crops]
+    recalls = np.concatenate(rows)
+    known = ~np.isnan(recalls).any(axis=1)  # those without mitoses say nothing
+    recall = ratio(recalls[known].sum(axis=0), known.sum())
     f1 = np.round(f1_of_counts(recall * there_per_mm2, false_per_mm2, there_per_mm2), 12)
     if np.isnan(f1).all():
         return float("nan"), float("nan")
@@ -238,15 +241,6 @@ def threshold_for_false(
             next_step=f"allow more than {most_per_mm2:g}",
         )
     return float(thresholds[fine[0]]), float(rates[fine[0]])
-
-
-def _mean_recall(fields: Marked, crops: Sequence[Marked], thresholds: Floats) -> Floats:
-    """Mean over the fields as a whole and each slide of crops; those without mitoses say nothing."""
-    rows = [ratio(slide_counts(fields, thresholds)[0].sum(axis=0, keepdims=True), fields.truths.sum())]
-    rows += [ratio(slide_counts(part, thresholds)[0], part.truths[:, None]) for part in crops]
-    recalls = np.concatenate(rows)
-    known = ~np.isnan(recalls).any(axis=1)
-    return ratio(recalls[known].sum(axis=0), known.sum())
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -309,15 +303,11 @@ def measured_at(chosen: float, reached: float, test: Marked, centres: list[str])
     steps = slide_counts(test, GRID)
     return {
         "threshold": chosen,
-        "validation_f1": _number(reached),
+        "validation_f1": None if np.isnan(reached) else float(reached),
         "slides": rows.to_dict("list"),
         "curve_true": steps[0].astype(int).tolist(),
         "curve_false": steps[1].astype(int).tolist(),
     }
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)
@@ -340,7 +330,9 @@ class BenchCounts:
 
     def highest_f1(self, bootstrap: BootstrapConfig) -> Estimate:
         """The paper's figure: each network at its best threshold of the grid, chosen on these very slides."""
-        return self._estimate(*self._at_best(), bootstrap)
+        best = np.nan_to_num(self.curves()).argmax(axis=1)
+        take = np.arange(len(best)), slice(None), best
+        return self._estimate(self.curve_true[take], self.curve_false[take], bootstrap)
 
     def curves(self) -> Floats:
         """F1 (networks, thresholds)."""
@@ -355,12 +347,6 @@ class BenchCounts:
         """Mean F1 at the validation thresholds in every draw of slides; the same draws for every network."""
         return _drawn(self.true, self.false, self.truths, draws(self.patients, bootstrap))
 
-    def _at_best(self) -> tuple[Floats, Floats]:
-        """True and false positives (networks, slides), each network at its best threshold of the grid."""
-        best = np.nan_to_num(self.curves()).argmax(axis=1)
-        take = np.arange(len(best)), slice(None), best
-        return self.curve_true[take], self.curve_false[take]
-
     def _estimate(self, true: Floats, false: Floats, bootstrap: BootstrapConfig) -> Estimate:
         value = float(f1_of_counts(true.sum(axis=1), false.sum(axis=1), self.truths.sum()).mean())
         if not bootstrap.samples:
@@ -373,24 +359,17 @@ def counts_of(results: list[dict[str, Any]], centres: set[str] | None = None) ->
     slides = pd.DataFrame(results[0]["slides"])
     chosen = slides["centre"].isin(centres if centres is not None else set(slides["centre"])).to_numpy()
 
-    def stacked(*keys: str) -> Floats:
-        values = [_reach(result, keys) for result in results]
+    def stacked(values: list[Any]) -> Floats:
         return np.asarray(values, np.float64)[:, chosen]
 
     return BenchCounts(
-        true=stacked("slides", "true"),
-        false=stacked("slides", "false"),
+        true=stacked([result["slides"]["true"] for result in results]),
+        false=stacked([result["slides"]["false"] for result in results]),
         truths=slides["truths"].to_numpy(np.float64)[chosen],
-        curve_true=stacked("curve_true"),
-        curve_false=stacked("curve_false"),
+        curve_true=stacked([result["curve_true"] for result in results]),
+        curve_false=stacked([result["curve_false"] for result in results]),
         patients=tuple(slides["patient"].astype(str)[chosen]),
     )
-
-
-def _reach(values: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        values = values[key]
-    return values
 
 
 def _drawn(true: Floats, false: Floats, truths: Floats, times: Floats) -> Floats:

@@ -99,13 +99,6 @@ def validation_groups(images: Sequence[LabelledImage]) -> Groups:
     return {name: group for name, group in groups.items() if group}
 
 
-def tested_groups(images: Sequence[LabelledImage]) -> Groups:
-    """The images of the split test, by laboratory."""
-    tested = [one for one in images if one.split == "test"]
-    names = sorted({one.laboratory for one in tested})
-    return {name: [one for one in tested if one.laboratory == name] for name in names}
-
-
 # ---- probabilities ----
 
 
@@ -243,7 +236,9 @@ def chosen_pair(
     if np.isnan(several):
         several, f1 = 0.5, 0.0
     strict, false = threshold_for_false([fields, *others], config.most_false_per_mm2, least=several)
-    marks |= {name: marked(group, found, radius) for name, group in tested_groups(images).items()}
+    tested = [one for one in images if one.split == "test"]
+    for name in sorted({one.laboratory for one in tested}):
+        marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
     shared: dict[str, Any] = {
         "suppress_um": config.suppress_um, "smooth_um": config.smooth_um,

@@ -6,6 +6,7 @@ Slides marked `test` are refused here, and the evaluation refuses the cases name
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +97,9 @@ def tune_mitoses(
         value=value,
         **_chosen_on(comparison.cohort),
     )
-    return _saved(card, point)
+    if card is not None:
+        save_point(card, point)
+    return point
 
 
 def tune_count(
@@ -126,16 +129,24 @@ def tune_count(
             f"no threshold reaches {floor:g}", path=counts, next_step="count at higher thresholds, too"
         )
     table = table[kept]
-    known = _known_point(card)
+    known: OperatingPoint | None = None
+    if card is not None and Path(card).exists():
+        with suppress(TableError):  # it need not have one
+            known = load_point(card, "count")
     if "proliferation" in parts:
         cohort, _ = with_values(everyone, "proliferation")
         at = _complete_counts(table, cohort, counts)
         scores = cohort.manifest["proliferation"].to_numpy(np.float64)
         delta, value = delta_for_spearman(at.__getitem__, list(at), scores)
+        deltas = np.array(sorted(at, reverse=True))
+        drawn = [
+            [spearman(np.repeat(scores, often), np.repeat(at[each], often)) for each in deltas.tolist()]
+            for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
+        ]
         known = OperatingPoint(
             name="count",
             delta=delta,
-            delta_range=_drawn_range(at, scores, cohort),
+            delta_range=_range(np.array(drawn).reshape(-1, len(deltas)), deltas),
             metric="Spearman",
             value=value,
             **_chosen_on(cohort),
@@ -146,10 +157,19 @@ def tune_count(
         here = table["threshold"].isna() | is_same_threshold(table["threshold"], delta)
         (column,) = _complete_counts(table[here].assign(threshold=delta), cohort, counts).values()
         theta1, theta2, kappa = thetas_for_kappa(column, cohort.manifest["grade"].to_numpy(np.int64))
-        known = _graded(known, delta, (theta1, theta2, kappa), cohort)
+        chosen, before = _chosen_on(cohort), known or OperatingPoint(name="count", delta=delta)
+        joint = {
+            name: tuple(dict.fromkeys((*getattr(before, name), *chosen[name])))
+            for name in ("cases", "patients", "laboratories")
+        }
+        source = "; ".join(dict.fromkeys(filter(None, (before.source, chosen["source"]))))
+        own = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": source}
+        known = OperatingPoint.model_validate(dict(before) | joint | own)
     if known is None:
         raise UsageError("nothing to tune", next_step="tune proliferation, grade or both")
-    return _saved(card, known)
+    if card is not None:
+        save_point(card, known)
+    return known
 
 
 def delta_for_spearman(
@@ -211,16 +231,6 @@ def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> d
     return {float(str(threshold)): wide[threshold].to_numpy(np.float64) for threshold in wide.columns}
 
 
-def _known_point(card: str | Path | None) -> OperatingPoint | None:
-    """The count's point of a card that has one."""
-    if card is None or not Path(card).exists():
-        return None
-    try:
-        return load_point(card, "count")
-    except TableError:
-        return None
-
-
 def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Path) -> float:
     """The threshold at which grades are tuned: the point's, or the only one of the table."""
     if known is not None:
@@ -240,37 +250,6 @@ def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Pat
             next_step="tune proliferation first, or give the counts of one threshold in the column threshold",
         )
     return float(different[0])
-
-
-def _graded(
-    known: OperatingPoint | None, delta: float, found: tuple[float, float, float], cohort: Cohort
-) -> OperatingPoint:
-    """The point with thetas; its cases are those of delta and those of the thetas."""
-    theta1, theta2, kappa = found
-    here = _chosen_on(cohort)
-    before = OperatingPoint(name="count", delta=delta) if known is None else known
-    joint = {
-        name: tuple(dict.fromkeys((*getattr(before, name), *here[name])))
-        for name in ("cases", "patients", "laboratories")
-    }
-    own = {
-        "theta1": theta1,
-        "theta2": theta2,
-        "kappa": kappa,
-        "source": "; ".join(dict.fromkeys(filter(None, (before.source, here["source"])))),
-    }
-    return OperatingPoint.model_validate(dict(before) | joint | own)
-
-
-def _drawn_range(at: dict[float, Floats], scores: Floats, cohort: Cohort) -> tuple[float, float] | None:
-    """Where delta lies when the patients are drawn anew."""
-    deltas = np.array(sorted(at, reverse=True))
-    counts = np.stack([at[delta] for delta in deltas])
-    rows = [
-        [spearman(np.repeat(scores, often), np.repeat(count, often)) for count in counts]
-        for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
-    ]
-    return _range(np.array(rows).reshape(-1, len(deltas)), deltas)
 
 
 def _range(drawn: Floats, thresholds: Floats) -> tuple[float, float] | None:
@@ -295,9 +274,3 @@ def _chosen_on(cohort: Cohort) -> dict[str, Any]:
         "laboratories": different("laboratory"),
         "source": cohort.source,
     }
-
-
-def _saved(card: str | Path | None, point: OperatingPoint) -> OperatingPoint:
-    if card is not None:
-        save_point(card, point)
-    return point

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -79,36 +79,24 @@ def guess_stain(image: npt.NDArray[Any]) -> StainGuess:
 
     Glass, grey, one-colour and otherwise implausible images are "unknown".
     """
-    density = _coloured_density(_thinned(rgb_uint8(image).reshape(-1, 3)))
-    if density is None:
-        return UNKNOWN
-    amount = density.sum(axis=1)
-    share = density / amount[:, None]
-    plausible = share[:, 1] > np.maximum(0.27, np.minimum(share[:, 0], share[:, 2]))
-    if amount[plausible].sum() < MIN_PLAUSIBLE * amount.sum():
-        return UNKNOWN
-    green = float(density[plausible, 1].sum() / amount[plausible].sum())
-    certainty = 1 / (1 + np.exp(-SLOPE * abs(green - BOUNDARY)))
-    return StainGuess("H&E" if green > BOUNDARY else "DAB", float(certainty))
-
-
-def _thinned(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """At most MAX_PIXELS of (n, 3), spread evenly without a stride that could lock onto columns."""
-    if len(pixels) <= MAX_PIXELS:
-        return pixels
-    return pixels[np.random.default_rng(0).integers(0, len(pixels), MAX_PIXELS)]
-
-
-def _coloured_density(pixels: npt.NDArray[np.uint8]) -> Floats32 | None:
-    """Optical density (n, 3) of the coloured pixels, or None where these cannot be tissue."""
+    pixels = rgb_uint8(image).reshape(-1, 3)
+    if len(pixels) > MAX_PIXELS:  # spread evenly, without a stride that could lock onto columns
+        pixels = pixels[np.random.default_rng(0).integers(0, len(pixels), MAX_PIXELS)]
     density = optical_density(pixels)
     mean, (red, green, blue) = channel_mean(density), density.T
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
     coloured = (mean > MIN_OD) & (mean < MAX_OD) & (spread > MIN_CHROMA)
     if coloured.mean() < MIN_COLOURED or mean[coloured].std() < MIN_TEXTURE:
-        return None
-    result: Floats32 = density[coloured]
-    return result
+        return UNKNOWN
+    density = density[coloured]
+    amount = density.sum(axis=1)
+    share = density / amount[:, None]
+    plausible = share[:, 1] > np.maximum(0.27, np.minimum(share[:, 0], share[:, 2]))
+    if amount[plausible].sum() < MIN_PLAUSIBLE * amount.sum():
+        return UNKNOWN
+    part = float(density[plausible, 1].sum() / amount[plausible].sum())
+    certainty = 1 / (1 + np.exp(-SLOPE * abs(part - BOUNDARY)))
+    return StainGuess("H&E" if part > BOUNDARY else "DAB", float(certainty))
 
 
 # ---- what a user should know about a slide before trusting any number made from it ----
@@ -155,22 +143,17 @@ class SlideReport:
 
 def inspect_slide(slide: Slide) -> SlideReport:
     """Look at a slide's metadata and at a small sample of its pixels."""
-    sample = _sample(slide)
+    box, coarsest = slide.bounds, slide.levels[-1]
+    if coarsest.width * coarsest.height <= MAX_THUMBNAIL_SOURCE_PX:
+        sample = slide.thumbnail(1024)
+    else:  # fields on a grid
+        xs = np.linspace(box.x, box.right - FIELD_PX, SAMPLED_FIELDS).astype(int).tolist()
+        ys = np.linspace(box.y, box.bottom - FIELD_PX, SAMPLED_FIELDS).astype(int).tolist()
+        sample = np.vstack([slide.read_level(0, Box(x, y, FIELD_PX, FIELD_PX)) for x in xs for y in ys])
     stain = guess_stain(white_balanced(sample, glass_colour(sample)))
     return SlideReport(
         slide, stain, (*slide.info.warnings, *_resolution_warnings(slide), *_layout_warnings(slide, sample))
     )
-
-
-def _sample(slide: Slide) -> RGB:
-    """Pixels that stand for the slide: a thumbnail, or fields on a grid where no small level exists."""
-    coarsest = slide.levels[-1]
-    if coarsest.width * coarsest.height <= MAX_THUMBNAIL_SOURCE_PX:
-        return slide.thumbnail(1024)
-    box = slide.bounds
-    xs = np.linspace(box.x, box.right - FIELD_PX, SAMPLED_FIELDS).astype(int)
-    ys = np.linspace(box.y, box.bottom - FIELD_PX, SAMPLED_FIELDS).astype(int)
-    return np.vstack([slide.read_level(0, Box(int(x), int(y), FIELD_PX, FIELD_PX)) for x in xs for y in ys])
 
 
 def _resolution_warnings(slide: Slide) -> list[ResultWarning]:
@@ -235,15 +218,18 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
         text = f"tiles that cannot be decoded are left out: {where}"
         advice = "copy or export the slide again: mitoses there are not counted"
         warnings.append(ResultWarning(DAMAGED, text, advice))
-    odd = {kind: _merged(box for box in boxes if not _touches(box, lost)) for kind, boxes in by_kind.items()}
+    odd = {}
+    for kind, boxes in by_kind.items():
+        apart = [box for box in boxes if not any(box.grown(1).intersection(one).area for one in lost)]
+        odd[kind] = {(box.x // POSITION_PX, box.y // POSITION_PX): box for box in apart}
     if any(odd.values()):
-        named = (f"{kind} at {named_positions(boxes)}" for kind, boxes in odd.items() if boxes)
+        named = (f"{kind} at {named_positions(boxes.values())}" for kind, boxes in odd.items() if boxes)
         advice = "look there; if the tissue is broken, copy or export the slide again and search it again"
         warnings.append(ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice))
     return tuple(warnings)
 
 
-def named_positions(boxes: Sequence[Box]) -> str:
+def named_positions(boxes: Iterable[Box]) -> str:
     """The corners of the first boxes, from the top.
 
     >>> named_positions([Box(9, 8, 1, 1), Box(3, 2, 1, 1)])
@@ -252,15 +238,6 @@ def named_positions(boxes: Sequence[Box]) -> str:
     corners = sorted((box.y, box.x) for box in boxes)
     named = ", ".join(f"({x}, {y})" for y, x in corners[:MOST_NAMED])
     return named if len(corners) <= MOST_NAMED else f"{named} and {len(corners) - MOST_NAMED} more"
-
-
-def _merged(boxes: Iterable[Box]) -> list[Box]:
-    """One box of those that begin near each other."""
-    return list({(box.x // POSITION_PX, box.y // POSITION_PX): box for box in boxes}.values())
-
-
-def _touches(box: Box, others: Sequence[Box]) -> bool:
-    return any(box.grown(1).intersection(other).area for other in others)
 
 
 # ---- is a slide fit for the networks ----
@@ -297,8 +274,6 @@ class Quality:
 def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32) -> Quality:
     """Judge focus and colour from fields at random places of the tissue."""
     rows, columns = np.nonzero(tissue.mask)
-    if not len(rows):
-        return Quality(0, 0.0, (0.0, 0.0, 0.0))
     enough = math.ceil(FIELDS_OVERLAP * tissue.area_mm2 / (FIELD_PX * WORKING_MPP / 1000) ** 2)
     chosen = np.random.default_rng(0).choice(len(rows), min(fields, len(rows), enough), replace=False)
     box, scale = slide.bounds, WORKING_MPP / slide.mpp
@@ -316,17 +291,18 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32) -> Qual
     if not images:
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
     fine = slide.mpp <= COARSE_SCAN_MPP
-    blurred = float(np.mean([_is_blurred(image, fine=fine) for image in images]))
+    blurred = float(
+        np.mean(
+            [  # only a fine scan has the finest detail
+                sharpness(image, COARSE_BLUR_UM) < SHARP_COARSE_FIELD
+                or (fine and sharpness(image) < SHARP_FIELD)
+                for image in images
+            ]
+        )
+    )
     red, green, blue = stained_density(np.stack(images))
     density = (float(red), float(green), float(blue))
     return Quality(len(images), blurred, density, float(np.median(blocks)))
-
-
-def _is_blurred(image: RGB, *, fine: bool) -> bool:
-    """Whether a field lacks the detail of a scan in focus; only a `fine` scan has the finest."""
-    if sharpness(image, COARSE_BLUR_UM) < SHARP_COARSE_FIELD:
-        return True
-    return fine and sharpness(image) < SHARP_FIELD
 
 
 def blockiness(pixels: RGB) -> float:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.labels.observers.consensus import Merged
-from metaphase.labels.observers.project import Item, Project
+from metaphase.labels.observers.project import Project
 from metaphase.reports.pages import TextTable, data_uri, encode_jpeg, item_view, render
 from metaphase.slides.opening import SlidePool
 from metaphase.version import __version__
@@ -20,19 +20,6 @@ REPORT, RECORD = "agreement.html", "agreement.json"
 GALLERY = 120
 """Pictures beyond this make the page slow; the CSV lists all."""
 PICTURE_PX, PICTURE_QUALITY = 256, 85
-
-
-@dataclass(frozen=True)
-class Card:
-    """One disagreement as the gallery shows it."""
-
-    item: Item
-    pictures: tuple[str, ...]
-    """Close and context, as data URIs; none where the slide cannot be read."""
-    answers: tuple[tuple[str, str, str], ...]
-    """Observer, answer's label, its colour."""
-    label: str
-    """What the item counts as."""
 
 
 def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None:
@@ -45,7 +32,7 @@ def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None
         counts=merged.labels["label"].value_counts().to_dict(),
         answers=project.settings.answers,
         observers=merged.observers.to_dict("records"),
-        tables=(_observer_table(merged), _kappa_table(merged)),
+        tables=_tables(merged),
         cards=gallery(project, merged),
         kappa=kappa_text,
     )
@@ -70,53 +57,46 @@ def record(merged: Merged) -> dict[str, Any]:
     }
 
 
-def gallery(project: Project, merged: Merged) -> list[Card]:
-    """The most divided items with their pictures."""
-    slides = SlidePool()
+def gallery(project: Project, merged: Merged) -> list[dict[str, Any]]:
+    """The most divided items: pictures as data URIs (none where the slide cannot be read), who answered what
+    in which colour, and the label each counts as."""
+    slides, sides_um = SlidePool(), (project.settings.close_um, project.settings.context_um)
     buttons = {answer.name: answer for answer in project.settings.answers}
     label = dict(zip(merged.labels["item"], merged.labels["label"], strict=True))
     cards = []
     for name in merged.disagreements["item"].head(GALLERY):
         said = merged.sheet.loc[name]
-        answers = tuple(
+        answers = [
             (observer, buttons[answer].label or answer, buttons[answer].colour)
             for observer, answer in said.items()
             if answer
-        )
-        item = project.by_name[name]
-        cards.append(Card(item, _pictures(project, item, slides), answers, label[name]))
+        ]
+        item, pictures = project.by_name[name], list[str]()
+        with suppress(MetaphaseError), slides.open(item.slide, item.mpp) as slide:
+            crops = [item_view(slide, item, side_um, PICTURE_PX) for side_um in sides_um]
+            pictures = [data_uri("image/jpeg", encode_jpeg(crop, PICTURE_QUALITY)) for crop in crops]
+        cards.append({"item": item, "pictures": pictures, "answers": answers, "label": label[name]})
     slides.close()
     return cards
 
 
-def _pictures(project: Project, item: Item, slides: SlidePool) -> tuple[str, ...]:
-    sides_um = (project.settings.close_um, project.settings.context_um)
-    try:
-        with slides.open(item.slide, item.mpp) as slide:
-            crops = [item_view(slide, item, side_um, PICTURE_PX) for side_um in sides_um]
-    except MetaphaseError:
-        return ()  # the page says that there is no picture
-    return tuple(data_uri("image/jpeg", encode_jpeg(crop, PICTURE_QUALITY)) for crop in crops)
-
-
-def _observer_table(merged: Merged) -> TextTable:
+def _tables(merged: Merged) -> tuple[TextTable, TextTable]:
+    """Who answered how much, and a square of Cohen's kappas, a dot on the diagonal."""
     headings = ("observer", "answers", "median s", "minutes", "per hour", "changed")
     rows = [
         (str(row["observer"]), str(row["answers"]), _text(row["seconds"], 1), _text(row["minutes"], 1),
          _text(row["per_hour"], 0), str(row["changes"]))
         for row in merged.observers.to_dict("records")
     ]  # fmt: skip
-    return TextTable("Observers", headings, rows)
-
-
-def _kappa_table(merged: Merged) -> TextTable:
-    """A square of Cohen's kappas, a dot on the diagonal."""
     names = list(merged.sheet.columns)
     pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
     values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
     kappas = dict(zip(map(frozenset, pairs), (kappa_text(*each) for each in values), strict=True))
-    rows = [(one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names]
-    return TextTable("Cohen's kappa, pair by pair, with its 95 % interval", ("", *names), rows)
+    square = [
+        (one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names
+    ]
+    title = "Cohen's kappa, pair by pair, with its 95 % interval"
+    return TextTable("Observers", headings, rows), TextTable(title, ("", *names), square)
 
 
 def kappa_text(kappa: float, low: float, high: float) -> str:

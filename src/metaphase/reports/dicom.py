@@ -118,6 +118,14 @@ def write_probabilities(
 
     source = source_image(slide)
     with parsing(path, "the slide's header does not allow a map", next_step=CHECK, error=OutputError):
+        measures = source.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
+        origin = source.TotalPixelMatrixOriginSequence[0]
+        between_rows, between_columns = (float(side) for side in measures.PixelSpacing)
+        across, down = np.array(source.ImageOrientationSlide, float).reshape(2, 3)
+        corner = (origin.XOffsetInSlideCoordinateSystem, origin.YOffsetInSlideCoordinateSystem, 0)
+        # DICOM states middles of pixels, here of the map's first value on the glass.
+        position = np.array(corner, float) + across * (mpp / 1000 - between_columns) / 2
+        position = position + down * (mpp / 1000 - between_rows) / 2
         made = highdicom.seg.Segmentation(
             source_images=[source],
             pixel_array=(probabilities.astype(np.float32) / 255)[None],
@@ -139,10 +147,10 @@ def write_probabilities(
             sop_instance_uid=uid_of(source.SOPInstanceUID, stated, probabilities.shape, probabilities.sum()),
             instance_number=1,
             pixel_measures=highdicom.PixelMeasuresSequence(
-                (mpp / 1000, mpp / 1000), float(_measures(source).SliceThickness)
+                (mpp / 1000, mpp / 1000), float(measures.SliceThickness)
             ),
             plane_orientation=highdicom.PlaneOrientationSequence("SLIDE", source.ImageOrientationSlide),
-            plane_positions=[_position(source, mpp)],
+            plane_positions=[highdicom.PlanePositionSequence("SLIDE", tuple(position), (1, 1))],
             tile_pixel_array=True,
             tile_size=(TILE_PX, TILE_PX),
             content_label="PROBABILITY",
@@ -150,19 +158,3 @@ def write_probabilities(
         )
         made.PatientOrientation = None
         save(made, path)
-
-
-def _measures(source: Any) -> Any:
-    return source.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
-
-
-def _position(source: Any, mpp: float) -> Any:
-    """Where the middle of the map's first value lies on the glass: DICOM states middles of pixels."""
-    import highdicom
-
-    origin = source.TotalPixelMatrixOriginSequence[0]
-    between_rows, between_columns = (float(side) for side in _measures(source).PixelSpacing)
-    across, down = np.array(source.ImageOrientationSlide, float).reshape(2, 3)
-    first = np.array([origin.XOffsetInSlideCoordinateSystem, origin.YOffsetInSlideCoordinateSystem, 0], float)
-    position = first + across * (mpp / 1000 - between_columns) / 2 + down * (mpp / 1000 - between_rows) / 2
-    return highdicom.PlanePositionSequence("SLIDE", tuple(position), (1, 1))

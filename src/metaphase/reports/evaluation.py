@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,8 @@ from metaphase.version import __version__
 # ---- a folder of results ----
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A picture with the name of its file and a sentence about what to see in it."""
-
-    name: str
-    png: bytes
-    caption: str
+Figure = tuple[str, bytes, str]
+"""The name of a picture's file, its content as PNG, and a sentence about what to see in it."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +53,14 @@ def write_report(folder: Path, report: Report, data: Mapping[str, pd.DataFrame],
     """Write `index.html`, `metrics.json`, `metrics.md`, pictures as PNG and the tables of `data` as CSV."""
     for name, frame in data.items():
         write_table(folder / f"{name}.csv", frame)
-    for figure in report.figures:
-        write_bytes(folder / f"{figure.name}.png", figure.png)
+    for name, png, _ in report.figures:
+        write_bytes(folder / f"{name}.png", png)
     content = {
         "metaphase": __version__,
         "settings": dict(report.settings),
         "warnings": [warning.to_dict() for warning in report.warnings],
+        "results": record,
     }
-    content |= {"results": record}
     write_text(folder / "metrics.json", json.dumps(jsonable(content), indent=2, ensure_ascii=False) + "\n")
     write_text(folder / "metrics.md", markdown(report))
     write_text(folder / "index.html", page(report))
@@ -73,7 +68,7 @@ def write_report(folder: Path, report: Report, data: Mapping[str, pd.DataFrame],
 
 def page(report: Report) -> str:
     """The page as one HTML text with its pictures inside."""
-    pictures = [(figure, data_uri("image/png", figure.png)) for figure in report.figures]
+    pictures = [(caption, data_uri("image/png", png)) for _, png, caption in report.figures]
     return render("evaluation.html", report=report, pictures=pictures, text=text)
 
 
@@ -81,13 +76,9 @@ def markdown(report: Report) -> str:
     """Headline and tables for a lab notebook or an issue."""
     lines = [f"# {report.title}", "", report.summary, ""]
     for table in report.tables:
-        lines += [
-            f"## {table.title}",
-            "",
-            _markdown_row(table.headings),
-            _markdown_row(["---"] * len(table.headings)),
-        ]
-        lines += [*(_markdown_row(row) for row in table.rows), ""]
+        rows = (table.headings, ["---"] * len(table.headings), *table.rows)
+        cells = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
+        lines += [f"## {table.title}", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
     lines += [f"- {warning}" for warning in report.warnings]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -116,10 +107,6 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def _markdown_row(cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
 # ---- the report of task 3 ----
 
 MAX_SLIDE_ROWS = 60
@@ -134,13 +121,21 @@ def write_mitosis_report(result: MitosisResult, folder: Path) -> None:
     if len(result.f1_band[0]):
         columns |= {"f1_low": result.f1_band[0], "f1_high": result.f1_band[1]}
     data = {"metrics": result.table(), "slides": result.slides, "curve": pd.DataFrame(columns)}
-    write_report(folder, mitosis_report(result), data, _record(result))
 
+    def plain(metrics: DetectionMetrics) -> dict[str, Any]:
+        return asdict(metrics) | {"missed": metrics.missed}
 
-def mitosis_report(result: MitosisResult) -> Report:
-    """The report as data."""
+    record = {
+        "threshold": result.threshold,
+        "area_mm2": result.area_mm2,
+        "all": plain(result.overall),
+        "by": {
+            column: {name: plain(metrics) for name, metrics in members.items()}
+            for column, members in result.groups.items()
+        },
+    }
     overall = result.overall
-    return Report(
+    report = Report(
         title="Mitosis detection: agreement with the truth",
         summary=(
             f"{overall.true} of {overall.truths} mitoses found and {overall.false} false positives in "
@@ -153,11 +148,12 @@ def mitosis_report(result: MitosisResult) -> Report:
             "recall": overall.recall,
             "average precision": overall.average_precision,
         },
-        tables=(_main_table(result), *_group_tables(result), *_froc_table(result), _slide_table(result)),
+        tables=tuple(_tables(result)),
         figures=tuple(_figures(result)),
         settings=result.settings,
         warnings=result.warnings,
     )
+    write_report(folder, report, data, record)
 
 
 def _figures(result: MitosisResult) -> list[Figure]:
@@ -165,12 +161,12 @@ def _figures(result: MitosisResult) -> list[Figure]:
         return []
     share = f"{result.settings.get('bootstrap_confidence', 0.95):.0%}"
     figures = [
-        Figure(
+        (
             "f1",
             f1_plot(result.curve, result.f1_band, result.threshold),
             f"A flat top means that the threshold hardly matters. Shaded: {share} interval of F1.",
         ),
-        Figure(
+        (
             "precision_recall",
             precision_recall_plot(result.curve, result.overall.average_precision.value),
             "Mitoses without a matching detection keep the recall below 1.",
@@ -178,72 +174,41 @@ def _figures(result: MitosisResult) -> list[Figure]:
     ]
     if result.area_mm2 > 0:
         caption = f"False positives are counted over {result.area_mm2:,.1f} mm² in all."
-        figures.append(Figure("froc", froc_plot(result.curve, result.area_mm2), caption))
+        figures.append(("froc", froc_plot(result.curve, result.area_mm2), caption))
     for column, members in result.groups.items():
         values = {f"{name} ({m.slides})": m.f1 for name, m in members.items()}
         picture = interval_plot(f"F1 by {column}", "F1", values)
-        figures.append(Figure(f"f1_by_{column}", picture, f"Slides in brackets; bars are {share} intervals."))
+        figures.append((f"f1_by_{column}", picture, f"Slides in brackets; bars are {share} intervals."))
     return figures
 
 
-def _main_table(result: MitosisResult) -> TextTable:
+def _tables(result: MitosisResult) -> Iterator[TextTable]:
+    overall = result.overall
     note = (
-        f"The best F1 of any threshold would be {text(result.overall.best_f1)}, at "
-        f"{text(result.overall.best_threshold)}: chosen on these slides, so optimistic. Matched detections "
-        f"are {text(result.overall.distance_um)} um from their truth (median)."
+        f"The best F1 of any threshold would be {text(overall.best_f1)}, at "
+        f"{text(overall.best_threshold)}: chosen on these slides, so optimistic. Matched detections "
+        f"are {text(overall.distance_um)} um from their truth (median)."
     )
-    return TextTable("All slides", ("", *_COLUMNS), (_row("all", result.overall),), note)
-
-
-def _group_tables(result: MitosisResult) -> list[TextTable]:
-    return [
-        TextTable(f"By {column}", (column, *_COLUMNS), tuple(_row(name, m) for name, m in members.items()))
-        for column, members in result.groups.items()
-    ]
-
-
-def _froc_table(result: MitosisResult) -> list[TextTable]:
-    if not result.area_mm2 > 0:
-        return []
-    headings = ("false positives per mm²", *(f"{rate:g}" for rate in FALSE_PER_MM2))
-    row = ("sensitivity", *(text(result.overall.froc[rate]) for rate in FALSE_PER_MM2))
-    return [TextTable("FROC", headings, (row,))]
-
-
-def _slide_table(result: MitosisResult) -> TextTable:
-    """The slides that cost most: those with most errors first."""
+    yield TextTable("All slides", ("", *_COLUMNS), (_row("all", overall),), note)
+    for column, members in result.groups.items():
+        rows = tuple(_row(name, metrics) for name, metrics in members.items())
+        yield TextTable(f"By {column}", (column, *_COLUMNS), rows)
+    if result.area_mm2 > 0:
+        headings = ("false positives per mm²", *(f"{rate:g}" for rate in FALSE_PER_MM2))
+        row = ("sensitivity", *(text(overall.froc[rate]) for rate in FALSE_PER_MM2))
+        yield TextTable("FROC", headings, (row,))
     slides = result.slides.assign(errors=result.slides["false"] + result.slides["missed"])
     worst = slides.sort_values("errors", ascending=False, kind="stable").head(MAX_SLIDE_ROWS)
     names = ("case", "truths", "true", "false", "missed", "f1")
-    rows = tuple(
-        tuple(text(value) for value in row)
-        for row in zip(*(worst[name].tolist() for name in names), strict=True)
-    )
+    columns = zip(*(worst[name].tolist() for name in names), strict=True)
+    rows = tuple(tuple(text(value) for value in row) for row in columns)
     note = f"The {len(rows)} with most errors of {len(slides)}; all are in slides.csv."
-    return TextTable("Slides", ("slide", "mitoses", "true", "false", "missed", "F1"), rows, note)
+    yield TextTable("Slides", ("slide", "mitoses", "true", "false", "missed", "F1"), rows, note)
 
 
 def _row(name: str, metrics: DetectionMetrics) -> tuple[str, ...]:
     counts = (metrics.slides, metrics.truths, metrics.true, metrics.false, metrics.missed)
     return (name, *map(str, counts), *(text(getattr(metrics, rate)) for rate in RATES))
-
-
-def _record(result: MitosisResult) -> dict[str, Any]:
-    """The metrics as nested plain values."""
-
-    def plain(metrics: DetectionMetrics) -> dict[str, Any]:
-        return asdict(metrics) | {"missed": metrics.missed}
-
-    groups = {
-        column: {name: plain(metrics) for name, metrics in members.items()}
-        for column, members in result.groups.items()
-    }
-    return {
-        "threshold": result.threshold,
-        "area_mm2": result.area_mm2,
-        "all": plain(result.overall),
-        "by": groups,
-    }
 
 
 # ---- the report of tasks 1 and 2 ----
@@ -261,18 +226,13 @@ def write_agreement_report(result: AgreementResult, folder: Path) -> None:
         "confusion": result.confusion,
     }
     data = {"metrics": result.table(), "cases": result.cases}
-    write_report(folder, agreement_report(result), data, record)
-
-
-def agreement_report(result: AgreementResult) -> Report:
-    """The report as data."""
     what = "Tumour grade" if result.confusion is not None else "Proliferation score"
     everyone = ("all", str(len(result.cases)), text(result.overall))
     tables = [TextTable("All cases", ("", "cases", result.metric), (everyone,))]
     for column, members in result.groups.items():
         rows = tuple((name, str(count), text(value)) for name, (count, value) in members.items())
         tables.append(TextTable(f"By {column}", (column, "cases", result.metric), rows))
-    return Report(
+    report = Report(
         title=f"{what}: agreement with the truth",
         summary=f"{result.metric} of {several(len(result.cases), 'case')}: {text(result.overall)}.",
         headline={result.metric: result.overall},
@@ -281,18 +241,19 @@ def agreement_report(result: AgreementResult) -> Report:
         settings=result.settings,
         warnings=result.warnings,
     )
+    write_report(folder, report, data, record)
 
 
 def _agreement_figures(result: AgreementResult) -> list[Figure]:
     truth, predicted = (result.cases[name].to_numpy(float) for name in ("truth", "predicted"))
     if result.confusion is not None:
         caption = "Cases, and their share of the true grade. Kappa weighs an error of two grades four times."
-        figures = [Figure("confusion", confusion_plot(result.confusion), caption)]
+        figures = [("confusion", confusion_plot(result.confusion), caption)]
     else:
         caption = "One dot per case. Only the order of the values counts for Spearman's correlation."
-        figures = [Figure("scatter", scatter_plot(truth, predicted, result.overall), caption)]
+        figures = [("scatter", scatter_plot(truth, predicted, result.overall), caption)]
     for column, members in result.groups.items():
         values = {f"{name} ({count})": value for name, (count, value) in members.items()}
         picture = interval_plot(f"{result.metric} by {column}", result.metric, values)
-        figures.append(Figure(f"agreement_by_{column}", picture, "Cases in brackets."))
+        figures.append((f"agreement_by_{column}", picture, "Cases in brackets."))
     return figures

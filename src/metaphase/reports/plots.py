@@ -34,9 +34,7 @@ def f1_plot(curve: Curve, band: tuple[Floats, Floats], threshold: float) -> byte
     axes.plot(curve.threshold, curve.f1, color=MAIN, linewidth=2.2, label="F1")
     axes.axvline(threshold, color=INK, linewidth=1, linestyle=":", label=f"used: {threshold:.3g}")
     axes.set_ylim(0, 1.02)
-    figure.legend(
-        *axes.get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=5
-    )
+    _legend(figure, axes, 5)
     return _png(figure)
 
 
@@ -142,6 +140,12 @@ def _figure(
     return figure, axes
 
 
+def _legend(figure: Figure, axes: Axes, most: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    columns = min(most, len(labels) or 1)
+    figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
+
+
 def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     FigureCanvasAgg(figure)
@@ -176,10 +180,7 @@ def network_f1_plot(panels: Mapping[str, Sequence[Line]], grid: Sequence[float])
             _draw(axes, line, np.asarray(grid), COLOURS[names.index(line.name) % len(COLOURS)])
         axes.set_ylim(0, 1.02)
         axes.set_xlim(0, 1)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=min(4, len(labels) or 1)
-    )
+    _legend(figure, figure.axes[0], 4)
     return _png(figure)
 
 
@@ -199,9 +200,7 @@ def learning_plot(histories: Mapping[str, pd.DataFrame]) -> bytes:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_ylim(0, 1.02)
     left.set_ylim(bottom=0)
-    figure.legend(
-        *left.get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=8
-    )
+    _legend(figure, left, 8)
     return _png(figure)
 
 

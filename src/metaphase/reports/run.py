@@ -75,6 +75,16 @@ def run_page(report: RunReport) -> str:
     """The page as HTML text."""
     f1 = network_f1_plot(report.panels, report.grid) if report.panels else b""
     learning = learning_plot(report.histories) if report.histories else b""
+    patches = [patch for group in report.examples for patch in group.patches]
+    images = iter(jpeg_uris(patches, EXAMPLE_BYTES))
+    examples = [
+        {
+            "title": group.title,
+            "note": group.note,
+            "examples": [{"image": next(images), "caption": caption} for caption in group.captions],
+        }
+        for group in report.examples
+    ]
     return render(
         "run.html",
         name=report.name,
@@ -82,7 +92,7 @@ def run_page(report: RunReport) -> str:
         tables=report.tables,
         f1=data_uri("image/png", f1) if f1 else "",
         learning=data_uri("image/png", learning) if learning else "",
-        examples=_example_pictures(report.examples),
+        examples=examples,
         **_progress(report.stages),
     )
 
@@ -112,7 +122,10 @@ def _progress(stages: Sequence[StageRow]) -> dict[str, Any]:
             "status": {"kept": "done"}.get(stage.status, stage.status),
             "time": duration(stage.seconds),
             "share": 100 * (stage.seconds or 0) / longest,
-            "facts": ", ".join(f"{name} {_plain(value)}" for name, value in stage.facts.items()),
+            "facts": ", ".join(
+                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+                for name, value in stage.facts.items()
+            ),
         }
         for stage in stages
     ]
@@ -121,22 +134,6 @@ def _progress(stages: Sequence[StageRow]) -> dict[str, Any]:
         "total": duration(sum(stage.seconds or 0 for stage in stages)),
         "finished": all(stage.status in ("done", "kept") for stage in stages),
     }
-
-
-def _example_pictures(groups: Sequence[Examples]) -> list[dict[str, Any]]:
-    images = iter(jpeg_uris([patch for group in groups for patch in group.patches], EXAMPLE_BYTES))
-    return [
-        {
-            "title": group.title,
-            "note": group.note,
-            "examples": [{"image": next(images), "caption": caption} for caption in group.captions],
-        }
-        for group in groups
-    ]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # ---- a laboratory's own detector: where it stands, who has to do what, and what came of it ----

@@ -197,7 +197,10 @@ class Architecture:
     def fibres_over(self, box: Box) -> tuple[Floats32, Floats32]:
         """Two coordinates in pixels at the pixel centres of `box`: across the fibres and along them."""
         grid = coarse_grid(box)
-        return interpolated(box, self._across(grid)), interpolated(box, self._along(grid))
+        x, y = centres(grid, COARSE_STEP)
+        straight = np.cos(self._heading) * y - np.sin(self._heading) * x
+        along = np.asarray(straight + 60 * self._warp_along.over(grid, COARSE_STEP), np.float32)
+        return interpolated(box, self._across(grid)), interpolated(box, along)
 
     def fibre_angle_at(self, box: Box, x: Array, y: Array) -> Array:
         """Direction of the fibres at points inside `box`, in radians."""
@@ -265,8 +268,3 @@ class Architecture:
         bends = 60 * self._warp.over(grid, COARSE_STEP) + 7 * self._ripple.over(grid, COARSE_STEP)
         nests = 0.2 * self.tumour.nest_um * PX_PER_UM * self._nests.over(grid, COARSE_STEP)
         return np.asarray(slope + bends + nests, np.float32)
-
-    def _along(self, grid: Box) -> Floats32:
-        x, y = centres(grid, COARSE_STEP)
-        straight = np.cos(self._heading) * y - np.sin(self._heading) * x
-        return np.asarray(straight + 60 * self._warp_along.over(grid, COARSE_STEP), np.float32)

@@ -40,7 +40,13 @@ from metaphase.slides.writer import PyramidFormat, write_pyramid
 HOTSPOT_MM2 = 2.0
 GRADE_LIMITS = (6, 20)
 """Counts up to the first limit are grade 1, up to the second grade 2, above it grade 3."""
-_NOTED = (*MITOSES, *LOOKALIKES, Kind.BROWN_NUCLEUS, *ARTEFACTS)
+_CATEGORIES = (
+    dict.fromkeys(MITOSES, "mitosis")
+    | dict.fromkeys(LOOKALIKES, "lookalike")
+    | {Kind.BROWN_NUCLEUS: "brown_nucleus"}
+    | dict.fromkeys(ARTEFACTS, "artefact")
+)
+"""Of objects worth a row of truth."""
 
 
 def case_truth(case: Case) -> pd.DataFrame:
@@ -61,7 +67,7 @@ def noted_objects(case: Case, chunk_row: int) -> npt.NDArray[Any]:
         [np.zeros(0, OBJECT), *(placement.chunk(column, chunk_row) for column in columns)]
     )
     inside = (objects["x"] < case.width) & (objects["y"] < case.height)
-    return objects[inside & np.isin(objects["kind"], _NOTED)]
+    return objects[inside & np.isin(objects["kind"], list(_CATEGORIES))]
 
 
 def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
@@ -73,7 +79,7 @@ def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "case": case.name,
-            "category": [_category(kind) for kind in kinds],
+            "category": [_CATEGORIES[kind] for kind in kinds],
             "kind": [kind.name.lower() for kind in kinds],
             "atypical": objects["atypical"],
             "phh3_positive": objects["positive"] | np.isin(objects["kind"], (Kind.PIGMENT,)),
@@ -90,14 +96,6 @@ def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
     return table
 
 
-def _category(kind: Kind) -> str:
-    if kind in MITOSES:
-        return "mitosis"
-    if kind in LOOKALIKES:
-        return "lookalike"
-    return "brown_nucleus" if kind == Kind.BROWN_NUCLEUS else "artefact"
-
-
 def hotspot_count(truth: pd.DataFrame) -> int:
     """The most mitoses within a circle of 2 mm2 around any mitosis of the H&E slide."""
     points = truth.loc[truth["category"] == "mitosis", ["x_he", "y_he"]].to_numpy() * (MPP / 1000)
@@ -106,12 +104,6 @@ def hotspot_count(truth: pd.DataFrame) -> int:
     tree = cKDTree(points)
     near = tree.query_ball_point(points, np.sqrt(HOTSPOT_MM2 / np.pi), return_length=True)
     return int(near.max())
-
-
-def proliferation_score(case: Case, count: int) -> float:
-    """A stand-in for a gene-expression score: it follows the logarithm of the count, noisily."""
-    noise = generator(case.seed, 60).normal(0, 0.35)
-    return round(float(np.log2(1 + count) / 3 - 1 + noise), 4)
 
 
 def tissue_truth(case: Case, mpp: float = 4.0) -> npt.NDArray[np.bool_]:
@@ -207,14 +199,21 @@ def simulate_cohort(
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
     left = [case for case in cases if not _is_complete(out / case.name, CaseSimulated(case, frames), replace)]
-    report = _Reporter(progress, len(cases) * len(frames) * config.width * config.height)
-    report.add("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
+    finished, total = 0, len(cases) * len(frames) * config.width * config.height
+
+    def report(what: str, pixels: int) -> None:
+        nonlocal finished
+        finished += pixels
+        if progress is not None:
+            progress(what, finished, total)
+
+    report("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
     with rendering_processes(config.workers if left else 1) as executor:
         if executor is not None and len(left) >= config.workers:
             jobs = [executor.submit(_write_alone, out / case.name, case, frames) for case in left]
             for job, case in zip(jobs, left, strict=True):
                 job.result()
-                report.add(case.name, len(frames) * case.width * case.height)
+                report(case.name, len(frames) * case.width * case.height)
         else:
             for case in left:
                 _write_case(out / case.name, case, frames, executor, report)
@@ -223,30 +222,20 @@ def simulate_cohort(
     return manifest
 
 
-class _Reporter:
-    """Counts finished pixels and passes them on."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def add(self, what: str, pixels: int) -> None:
-        self.done += pixels
-        if self.progress is not None:
-            self.progress(what, self.done, self.total)
-
-
 def _row(out: Path, case: Case, frames: tuple[Frame, ...]) -> dict[str, Any]:
     """The manifest row of a finished case."""
     from metaphase.counting.specimen import grade_of  # not for the rendering processes, which start often
 
     count = hotspot_count(pd.read_parquet(out / case.name / "truth.parquet"))
+    # A stand-in for a gene-expression score: it follows the logarithm of the count, noisily.
+    score = np.log2(1 + count) / 3 - 1 + generator(case.seed, 60).normal(0, 0.35)
     return {
         "case": case.name,
         **{frame: f"{case.name}/{frame}.tif" if frame in frames else "" for frame in BOTH},
         "laboratory": case.laboratory.name,
         "split": case.split,
         "grade": int(grade_of(count, *GRADE_LIMITS)),
-        "proliferation": proliferation_score(case, count),
+        "proliferation": round(float(score), 4),
     }
 
 
@@ -274,7 +263,7 @@ def _is_complete(folder: Path, made_from: CaseSimulated, replace: bool) -> bool:
 
 def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
     """A whole case in one process, one thread."""
-    _write_case(folder, case, frames, None, _Reporter(None, 0), threads=1)
+    _write_case(folder, case, frames, None, lambda *_: None, threads=1)
 
 
 def _write_case(
@@ -282,15 +271,30 @@ def _write_case(
     case: Case,
     frames: tuple[Frame, ...],
     executor: Executor | None,
-    report: _Reporter,
+    report: Callable[[str, int], None],
     threads: int | None = None,
 ) -> None:
     with explained(folder):
-        _check_space(folder, case, frames)
+        needed = len(frames) * _BYTES_PER_PIXEL * case.width * case.height
+        free = shutil.disk_usage(folder.parent).free
+        if free < needed:
+            raise OutputError(
+                f"the case needs up to {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
+                path=folder,
+                next_step="free some space, or choose a folder on another disk",
+            )
         with tempfile.TemporaryDirectory(prefix=f".{case.name}.", dir=folder.parent) as name:
             temporary = Path(name) / case.name
             temporary.mkdir()
-            _write_truth(temporary, case, executor)
+            rows = range(-(-case.height // CHUNK_PX))
+            noted = rendered_in_order(executor, partial(noted_objects, case), rows)
+            truth = truth_table(case, np.concatenate(list(noted)))
+            truth.to_parquet(temporary / "truth.parquet", index=False)
+            truth.to_csv(temporary / "truth.csv", index=False, lineterminator="\n")
+            displacement = json.dumps(case.displacement.to_json(), indent=1) + "\n"
+            (temporary / "displacement.json").write_text(displacement)
+            field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
+            np.savez_compressed(temporary / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
             for frame in frames:
                 form = PyramidFormat(MPP, TILE_PX, case.laboratory.scanner.jpeg_quality)
                 tiles = _tiles(case, frame, executor, report)
@@ -302,30 +306,9 @@ def _write_case(
             temporary.rename(folder)
 
 
-def _check_space(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
-    needed = len(frames) * _BYTES_PER_PIXEL * case.width * case.height
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed:
-        raise OutputError(
-            f"the case needs up to {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
-            path=folder,
-            next_step="free some space, or choose a folder on another disk",
-        )
-
-
-def _write_truth(folder: Path, case: Case, executor: Executor | None) -> None:
-    rows = range(-(-case.height // CHUNK_PX))
-    truth = truth_table(
-        case, np.concatenate(list(rendered_in_order(executor, partial(noted_objects, case), rows)))
-    )
-    truth.to_parquet(folder / "truth.parquet", index=False)
-    truth.to_csv(folder / "truth.csv", index=False, lineterminator="\n")
-    (folder / "displacement.json").write_text(json.dumps(case.displacement.to_json(), indent=1) + "\n")
-    field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
-    np.savez_compressed(folder / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
-
-
-def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporter) -> Iterator[RGB]:
+def _tiles(
+    case: Case, frame: Frame, executor: Executor | None, report: Callable[[str, int], None]
+) -> Iterator[RGB]:
     """Level-0 tiles in row-major order."""
     blocks = (
         Box(x, y, min(BLOCK_WIDTH, case.width - x), min(BLOCK_HEIGHT, case.height - y))
@@ -335,7 +318,7 @@ def _tiles(case: Case, frame: Frame, executor: Executor | None, report: _Reporte
     for pixels in rendered_in_order(executor, partial(_rendered, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
-        report.add(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
+        report(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
 
 
 def _rendered(case: Case, frame: Frame, block: Box) -> RGB:

@@ -205,15 +205,13 @@ class Displacement:
             last = len(rows) - 2
             for i, amplitude in enumerate((wave.amplitude_x, wave.amplitude_y)):
                 weights[i] += [(amplitude, last, last), (amplitude, last + 1, last + 1)]
-        return self._combined(rows, columns, weights[0]), self._combined(rows, columns, weights[1])
-
-    @staticmethod
-    def _combined(rows: list[Floats], columns: list[Floats], weights: list[tuple[float, int, int]]) -> Floats:
-        mixing = np.zeros((len(rows), len(columns)))
-        for weight, row, column in weights:
-            mixing[row, column] += weight
-        product: Floats = np.stack(rows, axis=1) @ mixing @ np.stack(columns)
-        return product
+        maps: list[Floats] = []
+        for parts in weights:
+            mixing = np.zeros((len(rows), len(columns)))
+            for weight, row, column in parts:
+                mixing[row, column] += weight
+            maps.append(np.stack(rows, axis=1) @ mixing @ np.stack(columns))
+        return maps[0], maps[1]
 
     def _rigid(self) -> tuple[Floats, Floats]:
         cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
@@ -224,15 +222,6 @@ class Displacement:
     def to_json(self) -> dict[str, Any]:
         """Everything that evaluating the map needs, for a JSON file."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Displacement:
-        """The inverse of `to_json`."""
-        try:
-            waves = tuple(Wave(**wave) for wave in record["waves"])
-            return cls(**{**record, "waves": waves})
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"not a displacement record ({error})") from error
 
     def sampled(self, width: int, height: int, step: int) -> Floats32:
         """PHH3 minus H&E coordinates (rows, columns, 2) at H&E points `step` pixels apart, from (0, 0) on."""

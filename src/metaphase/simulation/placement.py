@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Box
 from metaphase.simulation.architecture import Architecture, Fields
-from metaphase.simulation.config import PX_PER_UM, Case, SimulationConfig
+from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import generator
 
 CHUNK_PX = 1024
@@ -61,25 +61,9 @@ _PHASE_SHARES = (0.13, 0.20, 0.27, 0.14, 0.11, 0.15)
 _LOOKALIKE_SHARES = (0.26, 0.2, 0.22, 0.1, 0.1, 0.06, 0.05, 0.01)
 _ARTEFACT_SHARES = (0.38, 0.24, 0.16, 0.1, 0.12)
 
-OBJECT = np.dtype(
-    [
-        ("kind", np.int16),
-        ("atypical", np.bool_),
-        ("positive", np.bool_),
-        ("x", np.float64),
-        ("y", np.float64),
-        ("radius", np.float32),
-        ("aspect", np.float32),
-        ("angle", np.float32),
-        ("focus", np.float32),
-        ("seed", np.uint64),
-    ]
-)
-"""One object; lengths in pixels, `focus` 1 sharp to 0 faint."""
-
 
 class Thing(NamedTuple):
-    """One object as a row; the fields of `OBJECT`."""
+    """One object; lengths in pixels, `focus` 1 sharp to 0 faint."""
 
     kind: int
     atypical: bool
@@ -93,6 +77,9 @@ class Thing(NamedTuple):
     seed: int
 
 
+_TYPES = ("i2", "?", "?", "f8", "f8", "f4", "f4", "f4", "f4", "u8")
+OBJECT = np.dtype(list(zip(Thing._fields, _TYPES, strict=True)))
+"""Things as rows of an array."""
 LARGEST_REACH_PX = 160
 """No object's picture reaches further from its centre."""
 
@@ -192,7 +179,12 @@ class Placement:
             [is_mitosis, is_brown, is_alike], [phases, Kind.BROWN_NUCLEUS, likes], cells["kind"]
         )
         cells["atypical"] = is_mitosis & (chance < config.atypical_share) & (phases != Kind.PROPHASE)
-        cells["positive"] = is_brown | (is_mitosis & (late >= _missed_share(phases, config)))
+        missed = (
+            config.missed_telophases
+        )  # late phases, and prophases that are still too early, stay unstained
+        stages = [phases == Kind.TELOPHASE, phases == Kind.ANAPHASE, phases == Kind.PROPHASE]
+        unstained = np.select(stages, [missed, missed / 5, 0.25], 0.01)
+        cells["positive"] = is_brown | (is_mitosis & (late >= unstained))
 
     def _stroma_cells(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
         n = len(cells)
@@ -271,13 +263,6 @@ def _jittered_grid(rng: np.random.Generator, chunk: Box, spacing_um: float, jitt
     spots["focus"] = np.clip(rng.normal(0.95, 0.22, n * n), 0.2, 1)
     spots["aspect"] = 1
     return spots
-
-
-def _missed_share(phases: Array, config: SimulationConfig) -> Array:
-    """The share that PHH3 leaves unstained: late phases, and prophases that are still too early."""
-    late = config.missed_telophases
-    cases = [phases == Kind.TELOPHASE, phases == Kind.ANAPHASE, phases == Kind.PROPHASE]
-    return np.select(cases, [late, late / 5, 0.25], 0.01)
 
 
 def _within(chunk: Box, position: Array) -> Array:

@@ -16,13 +16,12 @@ from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.errors import RegionError
 from metaphase.simulation.architecture import Architecture, Fields, reach, territories
 from metaphase.simulation.config import PX_PER_UM, Case, Scanner, VirtualLaboratory
-from metaphase.simulation.lookalikes import lookalike_sprite
 from metaphase.simulation.nuclei import (
     DAB,
     HAEMATOXYLIN,
     MASTER_RADIUS_PX,
-    NucleusLibrary,
     blurred,
+    lookalike_sprite,
     mitosis_sprite,
     nucleus_library,
     paste,
@@ -76,17 +75,16 @@ class Ground:
         self._apply_fat(maps, box, fields)
         return maps
 
-    def grain(self, box: Box) -> Floats32:
-        """Factor on haematoxylin: the fine unevenness that chromatin and cytoplasm share."""
-        return np.asarray(np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3), np.float32)
+    def uneven(self, maps: Floats32, box: Box, edge: Floats32) -> Floats32:
+        """Concentrations up to the tissue's edge, by the section's thickness and how evenly it took stain.
 
-    def thickness(self, box: Box) -> Floats32:
-        """Factor on all stain from the section's uneven thickness."""
-        return np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
-
-    def fading(self, box: Box) -> Floats32:
-        """Factor on eosin, which was washed out here more than there."""
-        return np.asarray(np.exp(0.08 * self._fading.smoothly_over(box)), np.float32)
+        Chromatin and cytoplasm share a fine grain; eosin was washed out here more than there.
+        """
+        thickness = np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
+        maps *= np.asarray(edge * thickness, np.float32)
+        maps[0] *= np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3)
+        maps[1] *= np.exp(0.08 * self._fading.smoothly_over(box))
+        return maps
 
     def _stroma(self, box: Box, fields: Fields) -> tuple[Floats32, Floats32]:
         """Wavy collagen: a noise picture looked up along and across the fibres, at two scales."""
@@ -136,13 +134,11 @@ class Ground:
         """Fat cells: thin pink walls around empty drops."""
         if float(fields.fat.max()) < -0.2:
             return
-        maps[:2] *= 1 - _ramp(fields.fat, 0.12) * (1 - 0.9 * self._fat_walls(box))
-
-    def _fat_walls(self, box: Box) -> Floats32:
         wide = reach(box, _FAT_HALO, 4)
         owned = territories(*fat_centres(self.architecture.case.seed, wide), wide, 4)
         shifts = (np.float32(1.2) * noise.smoothly_over(box) for noise in self._waviness)
-        return owned.at_pixels(np.minimum(1.6 * owned.borders(0.9), 1), box, *shifts)
+        walls = owned.at_pixels(np.minimum(1.6 * owned.borders(0.9), 1), box, *shifts)
+        maps[:2] *= 1 - _ramp(fields.fat, 0.12) * (1 - 0.9 * walls)
 
 
 def fat_centres(seed: int, box: Box) -> tuple[Array, Array]:
@@ -220,7 +216,9 @@ class Camera:
         wide = box.grown(HALO_PX)
         scanner = self.scanner
         light = blurred(cv2.exp(-density), scanner.blur_px)
-        light = self._focused(light, wide)
+        lost = np.clip(1.4 * (self._focus.smoothly_over(wide) - 1.7), 0, 1)[..., None]
+        if lost.any():  # where the slide lies out of focus
+            light = np.asarray(light + lost * (blurred(light, 2.4) - light), np.float32)
         light *= np.array(scanner.white, np.float32)
         if scanner.gamma != 1:
             light = np.asarray(255 * cv2.pow(light / 255, scanner.gamma), np.float32)
@@ -231,13 +229,6 @@ class Camera:
                 [scanner.noise * self._noise.over(box.moved(*shift)) for shift in _NOISE_SHIFTS]
             )
         return np.clip(np.rint(light), 0, 255).astype(np.uint8)
-
-    def _focused(self, light: Floats32, wide: Box) -> Floats32:
-        """Blend in a blurred copy where the slide lies out of focus."""
-        lost = np.clip(1.4 * (self._focus.smoothly_over(wide) - 1.7), 0, 1)[..., None]
-        if not lost.any():
-            return light
-        return np.asarray(light + lost * (blurred(light, 2.4) - light), np.float32)
 
 
 # ---- any part of either slide of a case, as pixels ----
@@ -257,7 +248,7 @@ class CaseRenderer:
         self.architecture = Architecture(case)
         self.placement = Placement(case, self.architecture)
         self.ground = Ground(self.architecture, self.placement)
-        self.library: NucleusLibrary = nucleus_library(derived_seed(case.seed, 50), self.architecture.tumour)
+        self.library = nucleus_library(derived_seed(case.seed, 50), self.architecture.tumour)
         self._cameras = {
             "he": Camera(derived_seed(case.seed, 51), case.laboratory.scanner),
             "phh3": Camera(derived_seed(case.seed, 52), case.laboratory.scanner),
@@ -283,13 +274,12 @@ class CaseRenderer:
         """Pixels of exactly `box`, computed in one piece."""
         wide = box.grown(HALO_PX)
         with single_threaded_opencv():
-            density = self._he_density(wide) if frame == "he" else self._phh3_density(wide)
+            if frame == "he":
+                matrix = he_matrix(self.case.laboratory, derived_seed(self.case.seed, 53))
+                density = _density(self.concentrations(wide, "he"), matrix)
+            else:
+                density = self._phh3_density(wide)
             return self._cameras[frame].scan(density, box)
-
-    def _he_density(self, box: Box) -> Floats32:
-        return _density(
-            self.concentrations(box, "he"), he_matrix(self.case.laboratory, derived_seed(self.case.seed, 53))
-        )
 
     def _phh3_density(self, box: Box) -> Floats32:
         """Densities of the tissue under `box` of the PHH3 frame, pulled through the displacement."""
@@ -312,11 +302,7 @@ class CaseRenderer:
         maps = self.ground.painted(box, fields)
         for thing in self.visible(box, stain):
             paste(maps, box, self.sprite(thing, stain), thing.x, thing.y)
-        edge = np.clip(fields.tissue * 30 + 0.5, 0, 1) * self.ground.thickness(box)
-        maps *= np.asarray(edge, np.float32)
-        maps[0] *= self.ground.grain(box)
-        maps[1] *= self.ground.fading(box)
-        return maps
+        return self.ground.uneven(maps, box, np.clip(fields.tissue * 30 + 0.5, 0, 1))
 
     def visible(self, box: Box, stain: Frame) -> Iterator[Thing]:
         """The objects that show in `box` of the tissue, in painting order."""
@@ -330,8 +316,8 @@ class CaseRenderer:
     def sprite(self, thing: Thing, stain: Frame) -> Floats32:
         """The picture of one object as it lies in the tissue."""
         kind, x, y = Kind(thing.kind), thing.x, thing.y
-        if kind in _LIBRARY_NAMES:
-            picture = picked(getattr(self.library, _LIBRARY_NAMES[kind]), thing.seed, thing.focus)
+        if kind in self.library:
+            picture = picked(self.library[kind], thing.seed, thing.focus)
             return turned(picture, thing.angle, thing.radius / MASTER_RADIUS_PX, thing.aspect, x, y)
         rng = generator(thing.seed)
         if kind in MITOSES:
@@ -350,9 +336,6 @@ class CaseRenderer:
 def single_threaded_opencv() -> Iterator[None]:
     """One OpenCV thread while inside: its filters' last bits depend on how threads split a picture."""
     threads = cv2.getNumThreads()
-    if threads == 1:
-        yield
-        return
     cv2.setNumThreads(1)
     try:
         yield
@@ -363,9 +346,6 @@ def single_threaded_opencv() -> Iterator[None]:
 def _density(maps: Floats32, matrix: Floats32) -> Floats32:
     """Optical densities (height, width, 3) of concentrations (4, height, width)."""
     return np.asarray(cv2.transform(cv2.merge(list(maps)), matrix.T), np.float32)
-
-
-_LIBRARY_NAMES = {Kind.TUMOUR: "tumour", Kind.FIBROBLAST: "fibroblast", Kind.LYMPHOCYTE: "lymphocyte"}
 
 
 @lru_cache(maxsize=2)

@@ -13,13 +13,21 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import RAISE_LIMITS, described, is_file, parsing, printable, raised, read_json
+from metaphase.base.foreign import (
+    RAISE_LIMITS,
+    described,
+    is_file,
+    library,
+    parsing,
+    printable,
+    raised,
+    read_json,
+)
 from metaphase.base.remote import waiting
 from metaphase.slides import dicom
 from metaphase.slides.contract import Slide
@@ -74,9 +82,10 @@ def open_remote(path: Path, mpp: float | None) -> Slide:
     remote = read_remote(path)
     archive = Archive(remote.url)
     wsidicom = _needed("wsidicom")
+    named = [str(uid) for uid in _needed("pydicom.uid").AllTransferSyntaxes]  # of these it takes what it can
     with archive.asking(f"the slide of series {remote.series}"):
         handle = wsidicom.WsiDicom.open_web(
-            archive.tiles(), remote.study, remote.series, requested_transfer_syntax=_syntaxes()
+            archive.tiles(), remote.study, remote.series, requested_transfer_syntax=named
         )
     return dicom.DicomSlide(handle, mpp, path)
 
@@ -113,22 +122,18 @@ def find_slides(
 
 def store_results(url: str, results: Iterable[Path]) -> list[Path]:
     """Store DICOM results at a server, files or those of folders of results; the files that were stored."""
-    files = [file for path in results for file in _results(path)]
+    files: list[Path] = []
+    for path in results:
+        found = sorted({*path.glob("*.dcm"), *path.glob("*/*.dcm")}) if path.is_dir() else [path]
+        if not found:
+            raise UsageError(
+                f"{path} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
+            )
+        files += found
     archive = Archive(url)
     for file in files:
         archive.store(file)
     return files
-
-
-def _results(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted({*path.glob("*.dcm"), *path.glob("*/*.dcm")})
-    if not found:
-        raise UsageError(
-            f"{path} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
-        )
-    return found
 
 
 # ---- the server ----
@@ -155,7 +160,14 @@ class Archive:
         except MetaphaseError:
             raise
         except requests.HTTPError as error:
-            raise self._refused(error.response, what) from error
+            code, status = error.response.status_code, f"{error.response.status_code} {error.response.reason}"
+            if code in (401, 403):
+                problem, step = f"denies access ({status})", LET_IN
+            elif code == 404:
+                problem, step = f"does not have it ({status})", "check the address and the UIDs"
+            else:
+                problem, step = f"answered {status}", "try again later, or ask who runs it"
+            raise self._fault(problem, what, step) from error
         except requests.Timeout as error:
             raise self._fault(f"did not answer within {TIMEOUT_S:g} s", what, "try again later") from error
         except requests.ConnectionError as error:
@@ -165,14 +177,6 @@ class Archive:
             raise self._fault(
                 f"gave an answer that cannot be used ({described(error)})", what, step
             ) from error
-
-    def _refused(self, response: Any, what: str) -> SlideError:
-        status = f"{response.status_code} {response.reason}"
-        if response.status_code in (401, 403):
-            return self._fault(f"denies access ({status})", what, LET_IN)
-        if response.status_code == 404:
-            return self._fault(f"does not have it ({status})", what, "check the address and the UIDs")
-        return self._fault(f"answered {status}", what, "try again later, or ask who runs it")
 
     def _fault(self, problem: str, what: str, next_step: str) -> SlideError:
         return SlideError(f"{self.url} was asked for {what} and {problem}", next_step=next_step)
@@ -334,15 +338,5 @@ def _tiles_client() -> Any:
     return Tiles
 
 
-def _syntaxes() -> list[str]:
-    """Every transfer syntax with a name; wsidicom leaves out those that it cannot decode."""
-    return [str(uid) for uid in _needed("pydicom.uid").AllTransferSyntaxes]
-
-
 def _needed(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise SlideError(
-            f"a DICOMweb server needs the package {name}", next_step="pip install 'metaphase[dicom]'"
-        ) from error
+    return library(name, "dicom", "a DICOMweb server needs", error=SlideError)

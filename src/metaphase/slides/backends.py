@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openslide
@@ -41,13 +42,38 @@ def choose_resolution(
     believed = stated if stated and all(_believable(value) for value in stated) else None
     own = sum(believed) / 2 if believed else None
     if flag is None:
-        return (Resolution(own, "metadata") if own else None), _warnings(stated)
+        warnings: ResultWarnings = ()
+        if stated is None:
+            warnings = (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
+        elif believed is None:
+            text = f"the file states {stated[0]:.4g} x {stated[1]:.4g} um/px, which no bright-field scan has"
+            warnings = (ResultWarning("odd-mpp", text, GIVE_MPP),)
+        elif abs(stated[0] / stated[1] - 1) > SQUARE_TOLERANCE:
+            text = f"pixels are not square ({stated[0]:.4g} x {stated[1]:.4g} um)"
+            warnings = (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
+        return (Resolution(own, "metadata") if own else None), warnings
     check_flag(flag, path)
     given = Resolution(float(flag), "flag")
     if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
         return given, ()
     text = f"the given {flag:g} um/px overrides the {own:.4g} of the file"
     return given, (ResultWarning("mpp-overridden", text, CHECK_MPP),)
+
+
+def slide_info(
+    path: Path | None,
+    backend: str,
+    sizes: Iterable[tuple[int, int]],
+    stated: tuple[float, float] | None,
+    mpp: float | None,
+    **more: Any,
+) -> SlideInfo:
+    """What is known of a slide, by the sizes of its levels and the (x, y) mpp that it states."""
+    resolution, warnings = choose_resolution(stated, mpp, path)
+    levels = make_levels(sizes)
+    full = Box(0, 0, levels[0].width, levels[0].height)
+    usual: dict[str, Any] = {"vendor": backend, "bounds": full, "warnings": warnings}
+    return SlideInfo(levels=levels, resolution=resolution, backend=backend, path=path, **(usual | more))
 
 
 def check_flag(mpp: float, path: Path | None) -> None:
@@ -127,19 +153,6 @@ def _believable(mpp: float) -> bool:
     return math.isfinite(mpp) and low <= mpp <= high
 
 
-def _warnings(stated: tuple[float, float] | None) -> ResultWarnings:
-    if stated is None:
-        return (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
-    x, y = stated
-    if not (_believable(x) and _believable(y)):
-        text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
-        return (ResultWarning("odd-mpp", text, GIVE_MPP),)
-    if abs(x / y - 1) > SQUARE_TOLERANCE:
-        text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
-        return (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
-    return ()
-
-
 # ---- slides of every vendor that OpenSlide 4 knows ----
 
 Properties = dict[str, str]
@@ -153,20 +166,14 @@ class OpenSlideSlide(Slide):
         with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
             self._handle = openslide.OpenSlide(path)
         properties = dict(self._handle.properties)
-        resolution, warnings = choose_resolution(openslide_mpp(properties), mpp, path)
-        levels = make_levels(self._handle.level_dimensions)
-        info = SlideInfo(
-            levels=levels,
-            resolution=resolution,
-            vendor=properties.get("openslide.vendor", "unknown"),
-            backend="openslide",
-            bounds=filled_bounds(properties, Box(0, 0, levels[0].width, levels[0].height)),
-            objective_power=objective_power(properties),
-            path=path,
-            warnings=warnings,
-            properties=properties,
-        )
-        super().__init__(info)
+        sizes = self._handle.level_dimensions
+        more = {
+            "vendor": properties.get("openslide.vendor", "unknown"),
+            "bounds": filled_bounds(properties, Box(0, 0, *sizes[0])),
+            "objective_power": objective_power(properties),
+            "properties": properties,
+        }
+        super().__init__(slide_info(path, "openslide", sizes, openslide_mpp(properties), mpp, **more))
 
     def _decode(self, level: int, box: Box) -> RGB:
         # OpenSlide wants the corner in whole level-0 pixels and divides by its own downsample, so where that
@@ -231,15 +238,7 @@ class ArraySlide(Slide):
                 next_step="give (height, width, 3) uint8 RGB",
             )
         height, width = pixels.shape[:2]
-        info = SlideInfo(
-            levels=make_levels([(width, height)]),
-            resolution=choose_resolution(None, mpp, path)[0],
-            vendor=vendor,
-            backend="array",
-            bounds=Box(0, 0, width, height),
-            path=path,
-        )
-        super().__init__(info)
+        super().__init__(slide_info(path, "array", [(width, height)], None, mpp, vendor=vendor, warnings=()))
         self._pixels = pixels
 
     def _decode(self, level: int, box: Box) -> RGB:  # noqa: ARG002 -- there is one level

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -58,10 +58,12 @@ class SlideInfo:
     """What a slide file says about itself."""
 
     levels: tuple[Level, ...]
+    """The pyramid, finest level first."""
     resolution: Resolution | None
     vendor: str
     backend: str
     bounds: Box
+    """The part of level 0 that the scanner filled."""
     objective_power: float | None = None
     path: Path | None = None
     warnings: ResultWarnings = ()
@@ -108,6 +110,8 @@ class Slide(ABC):
 
     def __init__(self, info: SlideInfo) -> None:
         self.info = info
+        self.levels, self.bounds = info.levels, info.bounds
+        self.width, self.height = info.levels[0].width, info.levels[0].height
 
     @abstractmethod
     def _decode(self, level: int, box: Box) -> RGB:
@@ -152,26 +156,6 @@ class Slide(ABC):
 
     def close(self) -> None:  # noqa: B027 -- slides in memory have nothing to close
         """Release the file; reading afterwards is an error."""
-
-    @property
-    def width(self) -> int:
-        """Level-0 width in pixels."""
-        return self.info.levels[0].width
-
-    @property
-    def height(self) -> int:
-        """Level-0 height in pixels."""
-        return self.info.levels[0].height
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The pyramid, finest level first."""
-        return self.info.levels
-
-    @property
-    def bounds(self) -> Box:
-        """The part of level 0 that the scanner filled."""
-        return self.info.bounds
 
     @property
     def name(self) -> str:
@@ -249,76 +233,11 @@ ALIGNED_PX = 0.01
 """Below this distance from the level's own pixel grid, pixels are copied and not resampled."""
 
 
-class Pyramid(Protocol):
-    """The part of a slide that resampling needs."""
+def read_resampled(slide: Slide, x: float, y: float, width: int, height: int, scale: float) -> RGB:
+    """Read `width` x `height` pixels of `scale` level-0 pixels each, from level-0 (x, y) on.
 
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The pyramid, finest level first."""
-
-    def read_level(self, level: int, box: Box) -> RGB:
-        """Pixels of `box` in the plane of `level`."""
-
-
-def best_level(levels: Sequence[Level], scale: float) -> int:
-    """Index of the coarsest level that still holds the detail of `scale` level-0 pixels per pixel."""
-    enough = [i for i, level in enumerate(levels) if level.downsample <= scale * (1 + COARSER_TOLERANCE)]
-    return max(enough, key=lambda i: levels[i].downsample, default=0)
-
-
-def read_resampled(pyramid: Pyramid, x: float, y: float, width: int, height: int, scale: float) -> RGB:
-    """Read `width` x `height` pixels of `scale` level-0 pixels each, from level-0 (x, y) on."""
-    _check_region(x, y, width, height, scale)
-    level = best_level(pyramid.levels, scale)
-    downsample = pyramid.levels[level].downsample
-    return _read_scaled(pyramid, level, x / downsample, y / downsample, width, height, scale / downsample)
-
-
-def _read_scaled(
-    pyramid: Pyramid, level: int, left: float, top: float, width: int, height: int, ratio: float
-) -> RGB:
-    """Read output pixels of `ratio` level pixels each, from (left, top) of the level's plane on."""
-    if _aligned(left, top, width, height, ratio):
-        return pyramid.read_level(level, Box(round(left), round(top), width, height))
-    source = _source_box(left, top, width, height, ratio)
-    if source.area <= MAX_SOURCE_PX or max(width, height) == 1:
-        return _resample(pyramid.read_level(level, source), source, left, top, width, height, ratio)
-    out = np.empty((height, width, 3), np.uint8)
-    if width >= height:
-        half = width // 2
-        out[:, :half] = _read_scaled(pyramid, level, left, top, half, height, ratio)
-        out[:, half:] = _read_scaled(pyramid, level, left + half * ratio, top, width - half, height, ratio)
-    else:
-        half = height // 2
-        out[:half] = _read_scaled(pyramid, level, left, top, width, half, ratio)
-        out[half:] = _read_scaled(pyramid, level, left, top + half * ratio, width, height - half, ratio)
-    return out
-
-
-def _resample(
-    pixels: RGB, source: Box, left: float, top: float, width: int, height: int, ratio: float
-) -> RGB:
-    """Columns, then rows: left to itself, Pillow goes by the shape, and roundings would differ."""
-    x, y = left - source.x, top - source.y
-    across = (x, 0, x + width * ratio, source.height)
-    narrowed = Image.fromarray(pixels).resize((width, source.height), KERNEL, box=across)
-    return np.asarray(narrowed.resize((width, height), KERNEL, box=(0, y, width, y + height * ratio)))
-
-
-def _source_box(left: float, top: float, width: int, height: int, ratio: float) -> Box:
-    """The level pixels that some output pixel's kernel touches."""
-    reach = KERNEL_RADIUS * max(ratio, 1.0) + 1
-    x, y = math.floor(left - reach), math.floor(top - reach)
-    right, bottom = math.ceil(left + width * ratio + reach), math.ceil(top + height * ratio + reach)
-    return Box(x, y, right - x, bottom - y)
-
-
-def _aligned(left: float, top: float, width: int, height: int, ratio: float) -> bool:
-    drift = abs(ratio - 1) * max(width, height)
-    return max(drift, abs(left - round(left)), abs(top - round(top))) < ALIGNED_PX
-
-
-def _check_region(x: float, y: float, width: int, height: int, scale: float) -> None:
+    They come from the coarsest level that still holds the detail.
+    """
     if width < 1 or height < 1:
         raise RegionError(
             f"a region of {width} x {height} pixels is empty", next_step="ask for at least 1 x 1 pixel"
@@ -328,30 +247,56 @@ def _check_region(x: float, y: float, width: int, height: int, scale: float) -> 
             f"region at ({x}, {y}) with {scale} level-0 pixels per pixel makes no sense",
             next_step="give finite coordinates and a resolution above 0",
         )
+    downsamples = [level.downsample for level in slide.levels]
+    enough = [i for i, found in enumerate(downsamples) if found <= scale * (1 + COARSER_TOLERANCE)]
+    level = max(enough, key=lambda i: downsamples[i], default=0)
+    downsample = downsamples[level]
+    return _read_scaled(slide, level, x / downsample, y / downsample, width, height, scale / downsample)
+
+
+def _read_scaled(
+    slide: Slide, level: int, left: float, top: float, width: int, height: int, ratio: float
+) -> RGB:
+    """Read output pixels of `ratio` level pixels each, from (left, top) of the level's plane on."""
+    drift = abs(ratio - 1) * max(width, height)
+    if max(drift, abs(left - round(left)), abs(top - round(top))) < ALIGNED_PX:
+        return slide.read_level(level, Box(round(left), round(top), width, height))
+    reach = KERNEL_RADIUS * max(ratio, 1.0) + 1  # of some output pixel's kernel, in level pixels
+    x, y = math.floor(left - reach), math.floor(top - reach)
+    right, bottom = math.ceil(left + width * ratio + reach), math.ceil(top + height * ratio + reach)
+    source = Box(x, y, right - x, bottom - y)
+    if source.area <= MAX_SOURCE_PX or max(width, height) == 1:
+        # Columns, then rows: left to itself, Pillow goes by the shape, and roundings would differ.
+        across = (left - x, 0, left - x + width * ratio, source.height)
+        down = (0, top - y, width, top - y + height * ratio)
+        pixels = Image.fromarray(slide.read_level(level, source))
+        narrowed = pixels.resize((width, source.height), KERNEL, box=across)
+        return np.asarray(narrowed.resize((width, height), KERNEL, box=down))
+    parts, axis = [], int(width >= height)
+    for part in _halves(Box(0, 0, width, height)):
+        corner = left + part.x * ratio, top + part.y * ratio
+        parts.append(_read_scaled(slide, level, *corner, part.width, part.height, ratio))
+    return np.concatenate(parts, axis)
 
 
 # ---- arithmetic of pyramid levels, shared by all backends ----
 
 
 def make_levels(sizes: Iterable[tuple[int, int]]) -> tuple[Level, ...]:
-    """Levels from their (width, height), finest first."""
-    (width, height), *rest = sizes
-    coarser = (Level(w, h, level_downsample((width, height), (w, h))) for w, h in rest)
-    return (Level(width, height, 1.0), *coarser)
-
-
-def level_downsample(full: tuple[int, int], reduced: tuple[int, int]) -> float:
-    """How many level-0 pixels make one pixel of the reduced level.
+    """Levels from their (width, height), finest first.
 
     Scanners reduce by a whole factor and cut off what is left over, so the ratio of the sizes is
     slightly wrong; across 100,000 pixels that would shift the far edge by several pixels. The whole
     factor is taken where both sizes fit it.
     """
-    ratio = (full[0] / reduced[0] + full[1] / reduced[1]) / 2
-    factor = round(ratio)
-    if factor >= 1 and all(abs(f / factor - r) <= 1 for f, r in zip(full, reduced, strict=True)):
-        return float(factor)
-    return ratio
+    (width, height), *rest = sizes
+    levels = [Level(width, height, 1.0)]
+    for w, h in rest:
+        ratio = (width / w + height / h) / 2
+        factor = round(ratio)
+        fits = factor >= 1 and all(abs(full / factor - r) <= 1 for full, r in ((width, w), (height, h)))
+        levels.append(Level(w, h, float(factor) if fits else ratio))
+    return tuple(levels)
 
 
 # ---- samples of any kind to opaque RGB ----

@@ -38,7 +38,12 @@ def check_png(path: Path) -> None:
             size, kind = struct.unpack(">I4s", head)
             end = file.tell() + size + 4
             if kind == b"IHDR":
-                needed = _bytes_needed(file.read(size))
+                width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", file.read(13))
+                bits = (
+                    depth * CHANNELS[colour]
+                )  # and a byte a row that tells how it is packed, unless interlaced
+                row = -(-width * bits // 8) + 1
+                needed = width * height * bits // 8 if interlaced else height * row
             elif kind == b"IDAT":
                 while size and (piece := file.read(min(size, PIECE_BYTES))):
                     size -= len(piece)
@@ -47,13 +52,6 @@ def check_png(path: Path) -> None:
     held += len(unpacker.flush())
     if held < needed:
         raise ValueError(f"the file holds {held:,} of {needed:,} bytes")
-
-
-def _bytes_needed(header: bytes) -> int:
-    """Of all rows, each with a byte that tells how it is packed; of interlaced images, without these."""
-    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header[:13])
-    bits = depth * CHANNELS[colour]
-    return int(width * height * bits // 8) if interlaced else int(height * (1 + -(-width * bits // 8)))
 
 
 def _unpacked(unpacker: zlib._Decompress, piece: bytes) -> int:

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, is_file, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, is_file, library, parsing, raised
 from metaphase.base.remote import url_of
-from metaphase.slides.backends import OpenSlideSlide, choose_resolution
-from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb, make_levels
+from metaphase.slides.backends import OpenSlideSlide, slide_info
+from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb
 from metaphase.slides.damage import check_jpeg
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
@@ -70,7 +69,7 @@ def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slid
     with parsing(
         path, "damaged DICOM slide", next_step="check that all its files are there", error=SlideError
     ):
-        handle = _wsidicom(path).WsiDicom.open(parts)
+        handle = library("wsidicom", "dicom", path=path, error=SlideError).WsiDicom.open(parts)
     return DicomSlide(handle, mpp, path, local=True)
 
 
@@ -119,7 +118,8 @@ class _OpenSlideDicom(OpenSlideSlide):
         if path is None or not _has_wsidicom():
             return None
         with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
-            opened = _wsidicom(path).WsiDicom.open(self._parts or _of_series(path))
+            wsidicom = library("wsidicom", "dicom", path=path, error=SlideError)
+            opened = wsidicom.WsiDicom.open(self._parts or _of_series(path))
             return _JpegFrames(self._checks.enter_context(opened))
 
     def _decode(self, level: int, box: Box) -> RGB:
@@ -177,17 +177,8 @@ class DicomSlide(Slide):
             )
         spacing = pyramid.mpp
         stated = (float(spacing.width), float(spacing.height))
-        resolution, warnings = choose_resolution(stated, mpp, path)
         sizes = [(level.size.width, level.size.height) for level in pyramid.levels]
-        return SlideInfo(
-            levels=make_levels(sizes),
-            resolution=resolution,
-            vendor="dicom",
-            backend="dicom",
-            bounds=Box(0, 0, *sizes[0]),
-            path=path,
-            warnings=warnings,
-        )
+        return slide_info(path, "dicom", sizes, stated, mpp)
 
     @cached_property
     def _frames(self) -> _JpegFrames:
@@ -210,7 +201,7 @@ class DicomSlide(Slide):
 
 def header_of(path: Path, names: tuple[str, ...] = _HEADER) -> Any:
     """What a DICOM file says of itself, its pixels left out."""
-    pydicom = _needed("pydicom", path)
+    pydicom = library("pydicom", "dicom", path=path, error=SlideError)
     with parsing(path, "damaged DICOM file", next_step="copy it again", error=SlideError):
         return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(names))
 
@@ -218,7 +209,7 @@ def header_of(path: Path, names: tuple[str, ...] = _HEADER) -> Any:
 def source_image(path: Path) -> Any:
     """Header of a slide's finest level, to which results refer; of concatenated parts, of the first."""
     parts = _only_slide(path) if path.is_dir() else _of_series(path)
-    pydicom = _needed("pydicom", path)
+    pydicom = library("pydicom", "dicom", path=path, error=SlideError)
     sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
     headers = [header_of(part, sized) for part in parts]
     chosen = finest(headers, path)
@@ -283,18 +274,3 @@ def _has_wsidicom() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _wsidicom(path: Path) -> ModuleType:
-    return _needed("wsidicom", path)
-
-
-def _needed(name: str, path: Path) -> ModuleType:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise SlideError(
-            f"reading it needs the package {name}", path=path, next_step="pip install 'metaphase[dicom]'"
-        ) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,13 @@ import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, library, parsing, raised
 from metaphase.slides.archive import is_remote, open_remote
-from metaphase.slides.backends import choose_resolution, micrometres
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.backends import micrometres, slide_info
+from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, as_rgb
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
-
-
-def _library(module: str, extra: str, path: Path) -> Any:
-    """A library that is not everybody's."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise SlideError(
-            f"reading it needs the package {module.split('.')[0]}",
-            path=path,
-            next_step=f"pip install 'metaphase[{extra}]', or convert the slide to OME-TIFF",
-        ) from error
-
-
-def _info(path: Path, name: str, sizes: list[tuple[int, int]], stated: Any, mpp: float | None) -> SlideInfo:
-    resolution, warnings = choose_resolution(stated, mpp, path)
-    return SlideInfo(
-        levels=make_levels(sizes),
-        resolution=resolution,
-        vendor=name,
-        backend=name,
-        bounds=Box(0, 0, *sizes[0]),
-        path=path,
-        warnings=warnings,
-    )
+OR_CONVERT = ", or convert the slide to OME-TIFF"
 
 
 # ---- Zeiss CZI ----
@@ -58,9 +33,9 @@ class CziSlide(Slide):
     """All scenes of a CZI where they lie on the glass; level 0 begins where the first of them does."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        library = _library("pylibCZIrw.czi", "czi", path)
+        czi = library("pylibCZIrw.czi", "czi", path=path, instead=OR_CONVERT, error=SlideError)
         with parsing(path, "damaged CZI", next_step="copy the file again", error=SlideError):
-            self._opened = library.open_czi(str(path))
+            self._opened = czi.open_czi(str(path))
             self._file = self._opened.__enter__()
             kinds = set(self._file.pixel_types.values())
             area = self._file.total_bounding_rectangle
@@ -71,7 +46,7 @@ class CziSlide(Slide):
         self._corner, self._lock = (area.x, area.y), threading.Lock()
         steps = [step for step in COARSE if min(area.w, area.h) // step >= LEAST_SIDE_PX]
         sizes = [(area.w, area.h), *((area.w // step, area.h // step) for step in steps)]
-        super().__init__(_info(path, "czi", sizes, stated, mpp))
+        super().__init__(slide_info(path, "czi", sizes, stated, mpp))
 
     def _decode(self, level: int, box: Box) -> RGB:
         step = round(self.levels[level].downsample)
@@ -107,10 +82,10 @@ class OmeZarrSlide(Slide):
     """The first image of an OME-Zarr (0.4 or 0.5), a folder or `.ozx` file; first of times and depths."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        library = _library("zarr", "zarr", path)
+        zarr = library("zarr", "zarr", path=path, instead=OR_CONVERT, error=SlideError)
         with parsing(path, "not an OME-Zarr image", next_step="copy it again", error=SlideError):
-            self._store = library.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
-            group = library.open_group(self._store, mode="r")
+            self._store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+            group = zarr.open_group(self._store, mode="r")
             if "bioformats2raw.layout" in _ome(group.attrs):
                 group = group["0"]
             image = _ome(group.attrs)["multiscales"][0]
@@ -121,24 +96,19 @@ class OmeZarrSlide(Slide):
             for array in self._arrays:
                 if array.ndim != len(self._axes):
                     raise ValueError(f"{len(self._axes)} axes for an array of {array.ndim}")
-            sizes = [self._size(array) for array in self._arrays]
+            x, y = self._axes.index("x"), self._axes.index("y")
+            sizes = [(int(array.shape[x]), int(array.shape[y])) for array in self._arrays]
             if not all(min(size) > 0 for size in sizes):
                 raise ValueError("a level without pixels")
             stated = _ome_mpp(image)
             for array in self._arrays:
                 _refuse_risky(array, path)
         for array in self._arrays:
-            kind, samples = array.dtype, self._samples(array)
+            kind, samples = array.dtype, array.shape[self._axes.index("c")] if "c" in self._axes else 1
             if kind != np.uint8 or samples not in (1, 3, 4):
                 self.close()
                 raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
-        super().__init__(_info(path, "ome-zarr", sizes, stated, mpp))
-
-    def _size(self, array: Any) -> tuple[int, int]:
-        return int(array.shape[self._axes.index("x")]), int(array.shape[self._axes.index("y")])
-
-    def _samples(self, array: Any) -> int:
-        return int(array.shape[self._axes.index("c")]) if "c" in self._axes else 1
+        super().__init__(slide_info(path, "ome-zarr", sizes, stated, mpp))
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}

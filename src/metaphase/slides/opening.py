@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 import openslide
 from PIL import Image, UnidentifiedImageError
-from tifffile import TiffPage
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
@@ -34,11 +33,11 @@ from metaphase.slides.backends import (
     Properties,
     aperio_properties,
     check_flag,
-    choose_resolution,
     objective_power,
     openslide_mpp,
+    slide_info,
 )
-from metaphase.slides.contract import Slide, SlideBackend, SlideInfo, as_rgb, make_levels
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
@@ -86,7 +85,11 @@ def open_slide(
     other = _further(path, backend)
     if other is not None and (is_folder(path) or backend != "auto"):
         return other.open(path, mpp)
-    _check_file(path)
+    if not check_plain(path, SlideError):
+        raise SlideError("the file is empty (0 bytes)", path=path, next_step="copy it again")
+    allowed = parsing(path, "cannot be read", next_step="check its permissions", error=SlideError)
+    with allowed, path.open("rb") as file:
+        is_tiff = file.read(4) in _TIFF_MAGIC
     with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
         vendor = openslide.OpenSlide.detect_format(path)
     if backend == "openslide" or (backend == "auto" and vendor not in FAST_VENDORS):
@@ -97,7 +100,7 @@ def open_slide(
                 raise
     if other is not None:
         return other.open(path, mpp)
-    if backend == "tiff" or (backend == "auto" and _is_tiff(path)):
+    if backend == "tiff" or (backend == "auto" and is_tiff):
         return _open_tiff(path, vendor, mpp, may_fall_back=backend == "auto")
     return _open_image(path, mpp)
 
@@ -259,12 +262,19 @@ def _stated(path: Path, _size: int, _changed_ns: int, _tag: str) -> tuple[float 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
     layout = open_layout(path)
     with ExitStack() as on_failure:
-        on_failure.callback(layout.close)
+        on_failure.callback(layout.file.close)
         full = layout.pages[0]
         if may_fall_back and vendor and full.compression not in DECODABLE:
             return OpenSlideSlide(path, mpp)
-        _check_readable(full, path)
-        properties = _openslide_properties(path) if vendor else {}
+        problem = not_bright_field(full)
+        if problem is None and full.compression not in DECODABLE:
+            problem = f"compression {full.compression!r} is not supported"
+        if problem:
+            raise SlideError(problem, path=path, next_step="export it as tiled 8-bit RGB TIFF")
+        properties: Properties = {}
+        if vendor:
+            with suppress(openslide.OpenSlideError), openslide.OpenSlide(path) as handle:
+                properties = dict(handle.properties)  # the fast path may know more codecs than OpenSlide
         own, tags = openslide_mpp(properties), layout.mpp
         stated = own or tags if vendor == "aperio" else tags or own
         slide = _tiff_slide(layout, path, vendor or "tiff", properties, stated, mpp)
@@ -280,21 +290,14 @@ def _tiff_slide(
     stated: tuple[float, float] | None,
     mpp: float | None,
 ) -> Slide:
-    full = layout.pages[0]
-    resolution, found = choose_resolution(stated, mpp, path)
-    info = SlideInfo(
-        levels=make_levels((page.imagewidth, page.imagelength) for page in layout.pages),
-        resolution=resolution,
-        vendor=vendor,
-        backend="tiff",
-        bounds=Box(0, 0, full.imagewidth, full.imagelength),
-        objective_power=objective_power(properties),
-        path=path,
-        warnings=found,
-        properties=properties,
-        decoding="associated alpha" if is_premultiplied(full) else "",
-    )
-    return TiffSlide(layout, info)
+    sizes = [(page.imagewidth, page.imagelength) for page in layout.pages]
+    more = {
+        "vendor": vendor,
+        "objective_power": objective_power(properties),
+        "properties": properties,
+        "decoding": "associated alpha" if is_premultiplied(layout.pages[0]) else "",
+    }
+    return TiffSlide(layout, slide_info(path, "tiff", sizes, stated, mpp, **more))
 
 
 def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
@@ -307,7 +310,7 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
             raise SlideError("is not a TIFF", path=path, next_step=locally)
     layout = open_layout(path)
     with ExitStack() as on_failure:
-        on_failure.callback(layout.close)
+        on_failure.callback(layout.file.close)
         full = layout.pages[0]
         others = [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]
         problem = not_bright_field(full)
@@ -322,14 +325,6 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
         slide = _tiff_slide(layout, path, "aperio" if full.is_svs else "tiff", properties, stated, mpp)
         on_failure.pop_all()
         return slide
-
-
-def _check_readable(page: TiffPage, path: Path) -> None:
-    problem = not_bright_field(page)
-    if problem is None and page.compression not in DECODABLE:
-        problem = f"compression {page.compression!r} is not supported"
-    if problem:
-        raise SlideError(problem, path=path, next_step="export it as tiled 8-bit RGB TIFF")
 
 
 def _open_image(path: Path, mpp: float | None) -> Slide:
@@ -382,26 +377,6 @@ def _opaque(image: Image.Image) -> RGB:
         band = image.crop((0, top, image.width, min(top + rows, image.height)))
         pixels[top : top + rows] = as_rgb(np.asarray(band.convert(mode)))
     return pixels
-
-
-def _check_file(path: Path) -> None:
-    if not check_plain(path, SlideError):
-        raise SlideError("the file is empty (0 bytes)", path=path, next_step="copy it again")
-    with parsing(path, "cannot be read", next_step="check its permissions", error=SlideError):
-        path.open("rb").close()
-
-
-def _is_tiff(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) in _TIFF_MAGIC
-
-
-def _openslide_properties(path: Path) -> dict[str, str]:
-    try:
-        with openslide.OpenSlide(path) as handle:
-            return dict(handle.properties)
-    except openslide.OpenSlideError:
-        return {}  # the fast path may know more codecs than OpenSlide
 
 
 OPEN_SLIDES = 8

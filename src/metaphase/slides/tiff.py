@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNIT, TiffFile, TiffPage
@@ -48,10 +48,11 @@ COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
 """A single tile or strip above this would fill the memory; such files are refused."""
 ASPECT_TOLERANCE = 0.05
-
-
 HEADER_BYTES = 8
 MOST_DIRECTORIES = 4096
+MOST_PX_OF_LITTLE = 100_000_000
+MOST_PX_A_BYTE = 50_000
+"""An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,7 @@ class Chunks:
         return Box(column * self.width, row * self.height, self.width, self.height)
 
 
-@dataclass(frozen=True)
-class TiffLayout:
+class TiffLayout(NamedTuple):
     """An open TIFF file and what was found in it."""
 
     file: BinaryIO
@@ -98,10 +98,6 @@ class TiffLayout:
     """The full image and its reduced copies, finest first."""
     mpp: tuple[float, float] | None
     """(x, y) micrometres per pixel as the file states them."""
-
-    def close(self) -> None:
-        """Release the file."""
-        self.file.close()
 
 
 def open_layout(path: Path) -> TiffLayout:
@@ -126,24 +122,13 @@ def open_layout(path: Path) -> TiffLayout:
                 path=path,
                 next_step=again,
             )
-        _check_amount(pages[0], size, path)
+        width, height = pages[0].imagewidth, pages[0].imagelength
+        if width * height > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
+            raise SlideError(
+                f"states {width:,} x {height:,} pixels in {size:,} bytes", path=path, next_step=RAISE_LIMITS
+            )
         on_failure.pop_all()
     return layout
-
-
-MOST_PX_OF_LITTLE = 100_000_000
-MOST_PX_A_BYTE = 50_000
-"""An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
-
-
-def _check_amount(page: TiffPage, size: int, path: Path) -> None:
-    promised = page.imagewidth * page.imagelength
-    if promised > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
-        raise SlideError(
-            f"states {page.imagewidth:,} x {page.imagelength:,} pixels in {size:,} bytes",
-            path=path,
-            next_step=RAISE_LIMITS,
-        )
 
 
 def _check_page(page: TiffPage) -> None:
@@ -247,14 +232,14 @@ class TiffSlide(Slide):
     def __init__(self, layout: TiffLayout, info: SlideInfo) -> None:
         super().__init__(info)
         self._levels = tuple(Chunks.of(page) for page in layout.pages)
-        self._layout = layout
+        self._file = layout.file
         self._lock = threading.Lock()
         self._threads = available_cores()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:
         indices = self._levels[level].covering(box)
-        file = self._layout.file
+        file = self._file
         if isinstance(file, RemoteFile):
             page = self._levels[level].page
             file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
@@ -325,7 +310,7 @@ class TiffSlide(Slide):
         return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
 
     def _bytes(self, offset: int, size: int) -> bytes:
-        handle = self._layout.file
+        handle = self._file
         if isinstance(handle, RemoteFile):
             return handle.at(offset, size)
         if hasattr(os, "pread"):
@@ -337,4 +322,4 @@ class TiffSlide(Slide):
     def close(self) -> None:
         """Release the file and the decoding threads."""
         self._pool.shutdown(cancel_futures=True)
-        self._layout.close()
+        self._file.close()

@@ -247,14 +247,18 @@ class TileProcesses:
 
     def __init__(self, count: int, prepare: Prepare | None = None) -> None:
         self.count = count
-        self._file = _shared_file()
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("tiles")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
         self._room: mmap.mmap | None = None
         self._prepare: Prepare = prepare or (lambda _: lambda: None)
         self._undo: Callable[[], object] = lambda: None
         shared = _Shared(self._file)
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (shared,))
         for _ in range(count):
-            self._pool.submit(_ready)
+            self._pool.submit(os.getpid)
 
     def read(self, slide: Slide, plan: TilePlan, *, ahead: int, hold: int) -> Iterator[tuple[Tile, RGB]]:
         """Tiles with their pixels, in the plan's order; pixels hold until `hold` further ones were taken.
@@ -314,14 +318,6 @@ def _received(handle: Any) -> _Shared:
     return _Shared(handle.detach())
 
 
-def _shared_file() -> int:
-    """A file without a name: in memory where the system has that."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("tiles")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 # ---- what runs in the processes ----
 
 _worker: dict[str, Any] = {}
@@ -333,10 +329,6 @@ def _begin(shared: _Shared) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the tiles is stopped, and ends them
     os.nice(NICENESS)
     _worker["file"] = shared.file
-
-
-def _ready() -> None:
-    """Nothing: what comes before it was the beginning."""
 
 
 def _decode(

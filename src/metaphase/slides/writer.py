@@ -88,7 +88,9 @@ def write_pyramid(
     first = next(source, None)
     if first is None:
         raise ValueError("there are no tiles to write")
-    sizes = _level_sizes(width, height, form.tile_px)
+    sizes = [(width, height)]
+    while max(sizes[-1]) > form.tile_px:  # odd edges are cut off, as scanners do
+        sizes.append((max(1, sizes[-1][0] // 2), max(1, sizes[-1][1] // 2)))
     workers = threads or available_cores()
     with atomic_path(path) as temporary, ExitStack() as spools:
         coarser: list[_CoarserLevel] = []
@@ -99,7 +101,21 @@ def write_pyramid(
         encoded = ordered_map(partial(_encode, form=form), padded, threads=workers, ahead=2 * workers)
         with TiffWriter(temporary, bigtiff=True) as tiff:
             for level, data in enumerate([encoded, *(level.encoded() for level in coarser)]):
-                _write_level(tiff, data, level, sizes[level], first, form)
+                per_cm = 10_000 / (form.mpp * 2**level)
+                tiff.write(
+                    data,
+                    shape=(sizes[level][1], sizes[level][0], *first.shape[2:]),
+                    dtype=first.dtype,
+                    tile=(form.tile_px, form.tile_px),
+                    photometric="rgb" if first.ndim == 3 else "minisblack",
+                    compression="zlib" if form.quality is None else "jpeg",
+                    subsampling=None if form.quality is None else form.subsampling,
+                    subfiletype=int(level > 0),
+                    resolution=(per_cm, per_cm),
+                    resolutionunit="CENTIMETER",
+                    software=f"metaphase {__version__}" if level == 0 else False,
+                    metadata=None,
+                )
 
 
 class _CoarserLevel:
@@ -177,33 +193,6 @@ def _feed(
         raise ValueError(f"more than {columns} x {rows} tiles")
 
 
-def _write_level(
-    tiff: TiffWriter,
-    data: Iterator[bytes],
-    level: int,
-    size: tuple[int, int],
-    like: Pixels,
-    form: PyramidFormat,
-) -> None:
-    """Append one page of encoded tiles; `like` tells its type and samples."""
-    per_cm = 10_000 / (form.mpp * 2**level)
-    jpeg = form.quality is not None
-    tiff.write(
-        data,
-        shape=(size[1], size[0], *like.shape[2:]),
-        dtype=like.dtype,
-        tile=(form.tile_px, form.tile_px),
-        photometric="rgb" if like.ndim == 3 else "minisblack",
-        compression="jpeg" if jpeg else "zlib",
-        subsampling=form.subsampling if jpeg else None,
-        subfiletype=int(level > 0),
-        resolution=(per_cm, per_cm),
-        resolutionunit="CENTIMETER",
-        software=f"metaphase {__version__}" if level == 0 else False,
-        metadata=None,
-    )
-
-
 def _encode(tile: Pixels, form: PyramidFormat) -> bytes:
     tile = np.ascontiguousarray(tile)
     if form.quality is None:
@@ -223,21 +212,12 @@ def _reduce(tile: Pixels, reduction: Reduction) -> Pixels:
     """Half the width and height."""
     if reduction == "nearest":
         return tile[::2, ::2]
-    if reduction == "max":
-        quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])
-        return np.asarray(quads.max(axis=(1, 3)))
-    if tile.dtype.name in _OPENCV_MEANS:
+    if reduction == "mean" and tile.dtype.name in _OPENCV_MEANS:
         return np.asarray(cv2.resize(tile, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
     quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])
+    if reduction == "max":
+        return np.asarray(quads.max(axis=(1, 3)))
     return np.asarray(quads.mean(axis=(1, 3)).round().astype(tile.dtype))
-
-
-def _level_sizes(width: int, height: int, tile_px: int) -> list[tuple[int, int]]:
-    """Halve, cutting off odd edges as scanners do, until one tile holds the whole slide."""
-    sizes = [(width, height)]
-    while max(sizes[-1]) > tile_px:
-        sizes.append((max(1, sizes[-1][0] // 2), max(1, sizes[-1][1] // 2)))
-    return sizes
 
 
 def _grid(size: tuple[int, int], tile_px: int) -> tuple[int, int]:

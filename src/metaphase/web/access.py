@@ -117,34 +117,27 @@ def is_loopback(host: str) -> bool:
 
 def refusal(request: Request, access: Access) -> Refusal | None:
     """The first thing wrong with a request, apart from its body."""
-    if access.loopback_only and not is_loopback(_hostname(request.headers.get("host", ""))):
+    host = request.headers.get("host", "")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        name = ""
+    if access.loopback_only and not is_loopback(name):
         return Refusal(421, "This server answers to localhost only.")
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not (access.matches(request.cookies.get(access.cookie)) or access.matches(bearer)):
         return Refusal(403, "Open the link with its token, as printed where the server was started.")
     if request.method not in ("GET", "HEAD", "POST"):
         return Refusal(405, "Not allowed.")
-    return _refused_writing(request) if request.method == "POST" else None
-
-
-def _refused_writing(request: Request) -> Refusal | None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if request.method != "POST":
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return Refusal(415, "Send JSON.")
     origin = request.headers.get("origin")
-    foreign = (
-        origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
-    )
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
     if foreign or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return Refusal(403, "Another site may not write here.")
     return None
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 class Guard:
@@ -158,19 +151,35 @@ class Guard:
         """Handle one connection; websockets are not ours."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._guard(scope, receive, _with_headers(send))
+        if scope["type"] != "http":
+            return
 
-    async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sender(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        waiting: list[Message] = []
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
         request = Request(scope)
         response = self._entrance(request)
         if response is None and (problem := refusal(request, self._access)):
             response = PlainTextResponse(problem.reason, problem.status)
         if response is None and request.method == "POST":
-            body = await _read_body(receive)
-            receive = _replayed(body or b"", receive)
-            response = PlainTextResponse("Too long.", 413) if body is None else None
-        await (response or self._app)(scope, receive, send)
+            body, more = b"", True
+            while more and len(body) <= MAX_BODY:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                response, body = PlainTextResponse("Too long.", 413), b""
+            waiting.append({"type": "http.request", "body": body, "more_body": False})
+        await (response or self._app)(scope, replay, sender)
 
     def _entrance(self, request: Request) -> Response | None:
         """Turn a valid token in the address into a cookie, and the address into a clean one.
@@ -185,38 +194,3 @@ class Guard:
         cookie = self._access.cookie
         response.set_cookie(cookie, self._access.token, COOKIE_S, httponly=True, samesite="strict")
         return response
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body, or None where it is too long."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY:
-            return None
-    return body
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    waiting = [body]
-
-    async def replay() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return replay
-
-
-def _with_headers(send: Send) -> Send:
-    async def sender(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers[name] = value
-            headers.setdefault("cache-control", "no-store")
-        await send(message)
-
-    return sender

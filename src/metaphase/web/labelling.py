@@ -30,7 +30,7 @@ from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM
-from metaphase.labels.registration.transform import Transform, load_transform
+from metaphase.labels.registration.transform import load_transform
 from metaphase.reports.pages import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
@@ -162,12 +162,10 @@ class ReviewCrops(Crops):
         position = np.array([row[name] for name in names], float)
         path, mpp = (pair.he, pair.he_mpp) if view == "he" else (pair.phh3, pair.phh3_mpp)
         with self._slides.open(path, mpp) as slide:
-            matrix = np.eye(2) if view == "he" else self._matrix(case)
+            matrix = np.eye(2)
+            if view == "phh3":
+                matrix = self._transform(self._review.workspace / Path(case) / TRANSFORM).similarity.matrix
             return encode_jpeg(turned_crop(slide, position, matrix, CLOSE_UM, SIDE_PX))
-
-    def _matrix(self, case: str) -> npt.NDArray[np.float64]:
-        transform: Transform = self._transform(self._review.workspace / Path(case) / TRANSFORM)
-        return transform.similarity.matrix
 
 
 def turned_crop(
@@ -258,6 +256,14 @@ def labelling_app(
             raise HTTPException(404, "unavailable")
         return Response(path.read_bytes(), media_type="image/png", headers={"cache-control": "no-cache"})
 
+    def point(row: Row) -> Point:
+        said = {
+            name: row[name] for name in ("case", "candidate", "confidence", "probability", "method", "reason")
+        }
+        contrast = float(row["contrast"])
+        shown = contrast if math.isfinite(contrast) else 0.0
+        return Point(**said, contrast=shown, accepted=row["automatic"])
+
     @app.post("/api/session")
     def session(hello: Hello) -> Session:
         """The observer's own state, from any device."""
@@ -272,7 +278,7 @@ def labelling_app(
             question=settings.question,
             answers=settings.answers,
             items=order,
-            points=[_point(review.by_number[number]) for number in order] if review else [],
+            points=[point(review.by_number[number]) for number in order] if review else [],
             given=[(number, answer) for number, answer in given if number in asked],
             seconds=store.seconds_spent(observer),
             crops=f"/crop/{crops.version}",
@@ -292,20 +298,6 @@ def labelling_app(
         return Receipt(saved=[one.uuid for one in known], refused=refused)
 
     return app
-
-
-def _point(row: Row) -> Point:
-    contrast = float(row["contrast"])
-    return Point(
-        case=row["case"],
-        candidate=row["candidate"],
-        confidence=row["confidence"],
-        probability=row["probability"],
-        contrast=contrast if math.isfinite(contrast) else 0.0,
-        method=row["method"],
-        accepted=row["automatic"],
-        reason=row["reason"],
-    )
 
 
 # ---- starting the server ----

@@ -140,6 +140,7 @@ class CountView(Shown):
     beneath: list[str]
     """The counts that it stands for: those without people."""
     grades: list[float] | None
+    """Chance of each; empty where no grade is given, None where nothing was drawn."""
     counted: int
     hotspot: CircleView | None
     runner_up: CircleView | None
@@ -232,47 +233,41 @@ def _shown(count: Count) -> dict[str, Any]:
     """A count as the page shows it."""
     low, high = count.count_interval or (None, None)
     number = count.count if math.isfinite(count.count) else None
-    facts = {
-        "count": number,
-        "low": low,
-        "high": high,
-        "text": count.text,
-        "interval": count.interval_text,
-    }
-    return facts | {"kind": count.kind}
+    words = {"text": count.text, "interval": count.interval_text, "kind": count.kind}
+    return {"count": number, "low": low, "high": high} | words
 
 
 def slide_view(slide: ViewedSlide) -> SlideView:
     """A slide and what the networks found."""
-    base: dict[str, Any] = {
-        "key": slide.key,
-        "name": slide.name,
-        "width": slide.width,
-        "height": slide.height,
-        "mpp": slide.mpp,
-        "tiles": f"/tile/{slide.key}/{slide.version}",
-        "tile_px": TILE_PX,
-        "levels": levels_of(slide.width, slide.height),
-        "layers": tuple(
+    found: dict[str, Any] = {}
+    if slide.result is not None:
+        table = slide.result.candidates
+        found = {
+            "x": tuple(round(value, 1) for value in table["x"].tolist()),
+            "y": tuple(round(value, 1) for value in table["y"].tolist()),
+            "probability": tuple(table["probability"].tolist()),
+            "order": tuple(slide.order),
+            "threshold": slide.result.counting.threshold,
+            "lowest": float(table["probability"].min()) if len(table) else 0.0,
+            "outline": _outline(slide),
+        }
+    return SlideView(
+        key=slide.key,
+        name=slide.name,
+        width=slide.width,
+        height=slide.height,
+        mpp=slide.mpp,
+        tiles=f"/tile/{slide.key}/{slide.version}",
+        tile_px=TILE_PX,
+        levels=levels_of(slide.width, slide.height),
+        layers=tuple(
             LayerView(name=name, title=one.title, ending=one.ending,
                       tiles=f"/layer/{slide.key}/{name}/{one.version}")
             for name, one in slide.layers.items()
         ),
-        "counted": slide.result is not None,
-    }  # fmt: skip
-    if slide.result is None:
-        return SlideView(**base)
-    table = slide.result.candidates
-    return SlideView(
-        **base,
-        x=tuple(round(value, 1) for value in table["x"].tolist()),
-        y=tuple(round(value, 1) for value in table["y"].tolist()),
-        probability=tuple(table["probability"].tolist()),
-        order=tuple(slide.order),
-        threshold=slide.result.counting.threshold,
-        lowest=float(table["probability"].min()) if len(table) else 0.0,
-        outline=_outline(slide),
-    )
+        counted=slide.result is not None,
+        **found,
+    )  # fmt: skip
 
 
 def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
@@ -298,26 +293,20 @@ def count_view(
     best, *beneath = counts_in(facts)
     own = count.config.threshold == slide.found.counting.threshold
     waits = own and not facts["draws"] and slide.found.site is not None
+    chances = [] if facts["grade_shown"]["withheld"] else facts["grade_probabilities"]
     return CountView(
         **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
         name=best.interval_name,
         note=f"{best.kind_text}; {best.interval_note}",
         beneath=[str(one) for one in beneath],
         grade=facts["grade_shown"]["text"],
-        grades=_grades(facts),
+        grades=chances if facts["draws"] else None,
         counted=count.counted,
         hotspot=_circle(count.hotspot) if count.hotspot.count else None,
         runner_up=_circle(second) if second else None,
         density=density,
         shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
     )
-
-
-def _grades(facts: Mapping[str, Any]) -> list[float] | None:
-    """Chance of each grade; none where no grade is given, None where nothing was drawn."""
-    if not facts["draws"]:
-        return None
-    return [] if facts["grade_shown"]["withheld"] else facts["grade_probabilities"]
 
 
 def _circle(hotspot: Hotspot) -> CircleView:

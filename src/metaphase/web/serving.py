@@ -45,12 +45,6 @@ QUIET_S = 60.0
 """The same complaint is logged once in this time."""
 
 
-def most_connections() -> int:
-    """How many connections may be open: half of the files that this process may, for slides need some."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(4, min(MOST_CONNECTIONS, (files - BACKLOG) // 2))
-
-
 class ImpatientProtocol(H11Protocol):
     """HTTP with limits on connections and on the time that a request may take to arrive."""
 
@@ -60,7 +54,8 @@ class ImpatientProtocol(H11Protocol):
         """Begin to wait for a request; of too many who do, whoever has said nothing for longest is let go."""
         super().connection_made(transport)
         self._hurry()
-        if len(self.connections) > most_connections():
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # of which slides need some, too
+        if len(self.connections) > max(4, min(MOST_CONNECTIONS, (files - BACKLOG) // 2)):
             waiting = (
                 one for one in self.connections if isinstance(one, ImpatientProtocol) and one._deadline
             )
@@ -114,14 +109,6 @@ class OnceInAWhile(logging.Filter):
         return True
 
 
-def quieten() -> None:
-    """Keep the logs of the server and of its event loop from filling a disk."""
-    for name in ("asyncio", "uvicorn.error"):
-        log = logging.getLogger(name)
-        if not any(isinstance(one, OnceInAWhile) for one in log.filters):
-            log.addFilter(OnceInAWhile())
-
-
 # ---- one way to run ----
 
 LOOPBACK = "127.0.0.1"
@@ -153,7 +140,11 @@ def listening(host: str, port: int) -> socket.socket:
             listener.listen(BACKLOG)  # whoever comes before we serve waits
             on_failure.pop_all()
     except OSError as error:
-        raise _cannot_listen(error, host, port) from error
+        other = "" if host == LOOPBACK else "--host an address of this machine and "
+        raise MetaphaseError(
+            f"cannot listen on {host}, port {port} ({error.strerror or error})",
+            next_step=f"give {other}--port a number from 1024 on",
+        ) from error
     return listener
 
 
@@ -200,7 +191,10 @@ def serve(
     with listening(host, port) as listener:
         if ready is not None:
             ready(Running(url_of(host, listener.getsockname()[1], access.token), shown))
-        quieten()
+        for name in ("asyncio", "uvicorn.error"):  # whose complaints would fill a disk
+            log = logging.getLogger(name)
+            if not any(isinstance(one, OnceInAWhile) for one in log.filters):
+                log.addFilter(OnceInAWhile())
         if until is not None:
             threading.Thread(target=watch, daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):  # how one stops it
@@ -210,25 +204,14 @@ def serve(
 
 def url_of(host: str, port: int, token: str) -> str:
     """Where a browser reaches the server; holds the token."""
-    name = _own_address() if host in ("0.0.0.0", "::", "") else host
+    name = host
+    if host in ("0.0.0.0", "::", ""):  # by which others on the network most likely reach this machine
+        name = socket.gethostname()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(NOWHERE)
+            name = str(probe.getsockname()[0])
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/?token={quote(token)}"
-
-
-def _own_address() -> str:
-    """The address by which others on the network most likely reach this machine."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(NOWHERE)
-        return str(probe.getsockname()[0])
-    return socket.gethostname()
-
-
-def _cannot_listen(error: OSError, host: str, port: int) -> MetaphaseError:
-    address = "" if host == LOOPBACK else "--host an address of this machine and "
-    return MetaphaseError(
-        f"cannot listen on {host}, port {port} ({error.strerror or error})",
-        next_step=f"give {address}--port a number from 1024 on",
-    )
 
 
 # ---- files, and replies to errors ----
@@ -249,14 +232,22 @@ def bare_app(*folders: str) -> FastAPI:
     It serves the files of these folders of `static`, read once, by their names; `page.html` is the page.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(MetaphaseError)(_failed)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_request: Request, error: RequestValidationError) -> Response:
+        """Say which field is wrong, without echoing what was sent."""
+        fields = [".".join(map(str, one["loc"])) for one in error.errors()]
+        return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
+
+    def asset(content: bytes, kind: str) -> Callable[[], Response]:
+        return lambda: Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
     for folder in folders:
         for file in files("metaphase.web").joinpath("static", folder).iterdir():
             address = "" if file.name == "page.html" else file.name
-            app.add_api_route(
-                f"/{address}", _asset(file.read_bytes(), Path(file.name).suffix), methods=["GET"]
-            )
+            served = asset(file.read_bytes(), KINDS[Path(file.name).suffix])
+            app.add_api_route(f"/{address}", served, methods=["GET"], response_model=None)
     return app
 
 
@@ -266,20 +257,6 @@ def picture(content: bytes | None, ending: str = "jpg") -> Response:
         raise HTTPException(404, "unavailable")
     kind = "image/png" if ending == "png" else "image/jpeg"
     return Response(content, media_type=kind, headers={"cache-control": KEEP_PICTURES})
-
-
-def _asset(content: bytes, ending: str) -> Callable[[], Response]:
-    def asset() -> Response:
-        return Response(content, media_type=KINDS[ending], headers={"cache-control": "no-cache"})
-
-    return asset
-
-
-def _invalid(_request: Request, error: Exception) -> Response:
-    """Say which field is wrong, without echoing what was sent."""
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    fields = [".".join(map(str, one["loc"])) for one in problems]
-    return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
 
 
 def _failed(_request: Request, error: Exception) -> Response:

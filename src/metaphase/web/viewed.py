@@ -6,7 +6,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from fastapi import HTTPException
 from PIL import Image
 
@@ -148,7 +147,13 @@ def viewed_slides(
             found[slide.key] = slide
     if problems and (failed is None or not found):
         raise problems[0]
-    _refuse_unseen(pairs, found.values())
+    for pair in pairs:
+        if not any(pair.is_of(slide.source.path) for slide in found.values()):
+            raise UsageError(
+                f"belongs to the H&E slide {pair.he}, which is not among those to view",
+                path=pair.folder,
+                next_step="give that slide, or its results, too",
+            )
     for problem in problems:
         if failed is not None:
             failed(str(problem))
@@ -165,18 +170,6 @@ def _parts(path: Path) -> list[tuple[Path, Path | None]]:
             "holds no results", path=path, next_step="give what metaphase detect -o named, or slides"
         )
     return [(path, folder) for folder in folders]
-
-
-def _refuse_unseen(pairs: Sequence[RegisteredPair], slides: Iterable[ViewedSlide]) -> None:
-    """Refuse a registration of a slide that is not shown."""
-    shown = [slide.source.path for slide in slides]
-    for pair in pairs:
-        if not any(pair.is_of(path) for path in shown):
-            raise UsageError(
-                f"belongs to the H&E slide {pair.he}, which is not among those to view",
-                path=pair.folder,
-                next_step="give that slide, or its results, too",
-            )
 
 
 def _digest(text: str) -> str:
@@ -235,13 +228,14 @@ class Layer(ABC):
     def version(self) -> str:
         """Changes with its pixels, and with where they lie."""
         stat = self.source.path.stat()
-        return _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY, self.placed())))
+        return _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY, self.placed)))
 
     @property
     @abstractmethod
     def title(self) -> str:
         """What a person calls it."""
 
+    @property
     def placed(self) -> object:
         """What decides where it lies, apart from the slide's resolution."""
         return ()
@@ -269,6 +263,7 @@ class Phh3Layer(Layer):
         """With its verdict where that is a doubt."""
         return "PHH3" if self.verdict == "reliable" else f"PHH3 (registration {self.verdict})"
 
+    @property
     def placed(self) -> object:
         """The transform."""
         return json.dumps(self.transform.to_json())
@@ -283,19 +278,16 @@ class Phh3Layer(Layer):
         wide, tall = (np.ceil((there.max(axis=(0, 1)) - low) / step) + 2).astype(int).tolist()
         pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
         at = ((there - low) / step - 0.5).astype(np.float32)
-        where = _between(at, width, height)
+        middles = (
+            (np.arange(side, dtype=np.float32) + 0.5) / side * (len(axis) - 1)
+            for side, axis in ((width, columns), (height, rows))
+        )
+        across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(*middles))
+        where = cv2.remap(at, across, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
         warped = cv2.remap(
             pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255)
         )
         return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
-
-
-def _between(grid: npt.NDArray[np.float32], width: int, height: int) -> npt.NDArray[np.float32]:
-    """Values at the middles of width x height pixels, from those at a grid from corner to corner."""
-    rows, columns = grid.shape[:2]
-    x = ((np.arange(width, dtype=np.float32) + 0.5) / width * (columns - 1))[None].repeat(height, axis=0)
-    y = ((np.arange(height, dtype=np.float32) + 0.5) / height * (rows - 1))[:, None].repeat(width, axis=1)
-    return np.asarray(cv2.remap(grid, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.float32)
 
 
 @dataclass(frozen=True, eq=False)

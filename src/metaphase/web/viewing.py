@@ -68,7 +68,17 @@ def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool 
         return by_key[key]
 
     _add_tiles(app, named, tiles)
-    _add_slides(app, slides, named, blind)
+
+    @app.post("/api/slides")
+    def cohort(asked: AskedCount) -> SlideList:
+        """The list."""
+        return SlideList(slides=[slide_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+
+    @app.get("/api/slide/{key}")
+    def one(key: str) -> SlideView:
+        """A slide and what the networks found."""
+        return slide_view(named(key))
+
     _add_review(app, named, blind)
     return app
 
@@ -116,20 +126,6 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         if layer is None or (version, ending) != (layer.version, layer.ending):
             raise HTTPException(404, "unavailable")
         return picture(await made(request, slide, layer, level, column, row), ending)
-
-
-def _add_slides(
-    app: FastAPI, slides: Sequence[ViewedSlide], named: Callable[[str], ViewedSlide], blind: bool
-) -> None:
-    @app.post("/api/slides")
-    def cohort(asked: AskedCount) -> SlideList:
-        """The list."""
-        return SlideList(slides=[slide_row(slide, asked.observer, blind) for slide in slides], blind=blind)
-
-    @app.get("/api/slide/{key}")
-    def one(key: str) -> SlideView:
-        """A slide and what the networks found."""
-        return slide_view(named(key))
 
 
 def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:

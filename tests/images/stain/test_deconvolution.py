@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from skimage.color import separate_stains
 
 from metaphase.base.errors import UsageError
-from metaphase.images.stain import augmentation
 from metaphase.images.stain.deconvolution import (
     H_DAB_RESIDUAL,
     HE_RESIDUAL,
@@ -35,14 +33,6 @@ def test_agrees_with_scikit_image(image, matrix):
 def test_there_and_back_is_within_half_a_level(image, matrix):
     back = combine(separate(image, matrix), matrix) * 255
     assert np.abs(back - image).max() < 0.5
-
-
-@given(images, matrices)
-def test_torch_twin_agrees(image, matrix):
-    batch = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
-    stains = augmentation.separate(batch, matrix)
-    ours = separate(image, matrix)
-    np.testing.assert_allclose(stains[0].permute(1, 2, 0).numpy(), ours, atol=1e-5)
 
 
 def test_vectors_are_the_papers_divided_by_their_length():

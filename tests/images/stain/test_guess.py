@@ -57,7 +57,7 @@ def test_real_images(real_data, pattern, expected, reduction):
 
 @pytest.mark.parametrize(
     ("module", "absent"),
-    [("standardisation", "torch"), ("pictures", "torch"), ("augmentation", "openslide")],
+    [("standardisation", "torch"), ("augmentation", "openslide")],
 )
 def test_each_part_imports_only_what_it_needs(module, absent):
     code = f"import sys, metaphase.images.stain.{module}; sys.exit({absent!r} in sys.modules)"

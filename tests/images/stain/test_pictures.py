@@ -7,7 +7,7 @@ from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.stain.deconvolution import HED, stain_pictures
 from metaphase.images.stain.gallery import GalleryConfig, gallery, write_gallery
-from metaphase.images.stain.pictures import view, write_picture, write_stain_pictures
+from metaphase.images.stain.standardisation import view, write_picture, write_stain_pictures
 from metaphase.slides.backends import ArraySlide
 
 from .samples import BAD_IMAGES, tissue

@@ -144,7 +144,7 @@ class Lease:
     def __init__(self, path: Path, token: str) -> None:
         self._path, self._token, self._beat = path, token, 0
         self._lost, self._done = False, threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="lease", daemon=True)
+        self.beating = threading.Thread(target=self._go_on, name="lease", daemon=True)
 
     def check(self) -> None:
         """Stop here where somebody else has taken over."""
@@ -168,41 +168,32 @@ class Lease:
         }
         return json.dumps(stated).encode()
 
-    def start(self) -> None:
-        """Begin to beat."""
-        self._thread.start()
-
     def release(self) -> None:
         """Give it back, unless it is another's already."""
         self._done.set()
-        self._thread.join(BEAT_S)
+        self.beating.join(BEAT_S)
         with contextlib.suppress(OSError, OutputError):
             if self._is_mine(_read(self._path)):
                 self._path.unlink()
 
     def _go_on(self) -> None:
+        """Renew it in place, not by renaming: whoever opens the same file again sees the newest content."""
         renewed = time.monotonic()
-        while not self._done.wait(BEAT_S):
+        while not self._lost and not self._done.wait(BEAT_S):
             try:
-                self._renew()
+                if not self._is_mine(_read(self._path)):
+                    self._lost = True
+                    return
+                self._beat += 1
+                with self._path.open("r+b") as file:
+                    file.write(self.content())
+                    file.flush()
+                    os.fsync(file.fileno())
                 renewed = time.monotonic()
             except (FileNotFoundError, OutputError):
                 self._lost = True
             except OSError:  # a file server that is away for a moment
                 self._lost = time.monotonic() - renewed > LAPSE_S
-            if self._lost:
-                return
-
-    def _renew(self) -> None:
-        """In place, not by renaming: whoever opens the same file again sees the newest content."""
-        if not self._is_mine(_read(self._path)):
-            self._lost = True
-            return
-        self._beat += 1
-        with self._path.open("r+b") as file:
-            file.write(self.content())
-            file.flush()
-            os.fsync(file.fileno())
 
     def _is_mine(self, there: Holder | None) -> bool:
         return there is not None and there.stated.get("token") == self._token
@@ -215,30 +206,24 @@ def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]
     `lapsed` is the content of a lease that the caller has seen unchanged for its holder's `lapse_s`: it is
     taken over.
     """
-    got = _claim(path, lapsed)
-    if isinstance(got, Holder):
-        yield got
-        return
-    got.start()
-    try:
-        yield got
-    finally:
-        got.release()
-
-
-def _claim(path: Path, lapsed: bytes | None) -> Lease | Holder:
     for _ in range(TRIES):
         lease = Lease(path, uuid4().hex)
         if _created(path, lease.content()):
-            return lease
+            break
         there = _read(path)
-        if there is None:
-            continue
-        if there.content != lapsed:
-            return there
-        with _alone(path.parent):
-            _set_aside(path, there)
-    raise OutputError("cannot be locked", path=path, next_step="check who else works in the folder")
+        if there is not None and there.content != lapsed:
+            yield there
+            return
+        if there is not None:
+            with _alone(path.parent):
+                _set_aside(path, there)
+    else:
+        raise OutputError("cannot be locked", path=path, next_step="check who else works in the folder")
+    lease.beating.start()
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def _read(path: Path) -> Holder | None:
@@ -270,19 +255,13 @@ def _created(path: Path, content: bytes) -> bool:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return _created_alone(path, content)
+            try:  # others may see it empty for a moment
+                with path.open("xb") as file:
+                    file.write(content)
+            except FileExistsError:
+                return False
         finally:
             own.unlink(missing_ok=True)
-    return True
-
-
-def _created_alone(path: Path, content: bytes) -> bool:
-    """The same for a file system without hard links; others may see it empty for a moment."""
-    try:
-        with path.open("xb") as file:
-            file.write(content)
-    except FileExistsError:
-        return False
     return True
 
 

@@ -120,7 +120,12 @@ class DaskWorkers(Workers):
     @contextmanager
     def at(self, work: Callable[..., Any]) -> Iterator[None]:
         """Give the work to all workers, those that come later included, for the time inside."""
-        self._check_versions()
+        for where, found in self._client.run(_version).items():
+            if found != __version__:  # it would give other results, or none
+                raise UsageError(
+                    f"the worker {where} has metaphase {found or 'not installed'}, here it is {__version__}",
+                    next_step="install the same version for all workers, and start them again",
+                )
         self._topic = f"metaphase-{uuid4().hex}"
         plugin = _worker_plugin(self._topic, work, self._cores)
         self._client.register_plugin(plugin)
@@ -208,15 +213,6 @@ class DaskWorkers(Workers):
             return Failure(name, message, foreseen=True)
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
             return Failure.of(name, error)
-
-    def _check_versions(self) -> None:
-        """Workers with another program would give other results, or none."""
-        for where, found in self._client.run(_version).items():
-            if found != __version__:
-                raise UsageError(
-                    f"the worker {where} has metaphase {found or 'not installed'}, here it is {__version__}",
-                    next_step="install the same version for all workers, and start them again",
-                )
 
     def _workers(self) -> dict[str, Any]:
         found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -329,9 +325,14 @@ def dask_workers(
 
 
 def _client(distributed: Any, where: Any) -> Any:
+    async def greet() -> None:
+        """Exchange greetings, for which a client would wait for ever where a web server listens."""
+        keys = distributed.Security().get_connection_args("client")
+        (await asyncio.wait_for(distributed.comm.connect(where, **keys), GREETING_S)).abort()
+
     try:
         if isinstance(where, str):
-            asyncio.run(_greet(distributed, where))
+            asyncio.run(greet())
         return distributed.Client(where, set_as_default=False)
     except Exception as error:  # whatever a server that is none may say
         foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
@@ -340,12 +341,6 @@ def _client(distributed: Any, where: Any) -> Any:
             f"no Dask scheduler answers at {where} ({why})",
             next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786",
         ) from error
-
-
-async def _greet(distributed: Any, address: str) -> None:
-    """Exchange greetings, for which a client would wait for ever where a web server listens."""
-    keys = distributed.Security().get_connection_args("client")
-    (await asyncio.wait_for(distributed.comm.connect(address, **keys), GREETING_S)).abort()
 
 
 def _local(workers: int, share: int, gpus: int) -> tuple[Any, dict[Any, set[int]]]:
@@ -386,7 +381,13 @@ def _queued(config: ClusterConfig) -> Any:
     exports = [f"export OMP_NUM_THREADS={options['cores']}", f"export {KEEP_MEMORY}"]
     options["job_script_prologue"] = [*exports, *options.get("job_script_prologue", ())]
     chosen = getattr(dask_jobqueue, KINDS[config.kind])
-    _check_commands(config.kind, chosen.job_cls)
+    commands = (chosen.job_cls.submit_command, chosen.job_cls.cancel_command)
+    missing = [one.split()[0] for one in commands if one and shutil.which(one.split()[0]) is None]
+    if missing:  # jobs that nobody can submit would be waited for for ever
+        raise UsageError(
+            f"a cluster of kind {config.kind!r} needs the command {missing[0]}, which is not on this machine",
+            next_step="run this where jobs are submitted (a login node), or use --workers",
+        )
     try:
         cluster = chosen(**options)
     except (TypeError, ValueError) as error:
@@ -399,14 +400,3 @@ def _queued(config: ClusterConfig) -> Any:
     else:
         cluster.adapt(minimum_jobs=config.least_jobs, maximum_jobs=config.jobs)
     return cluster
-
-
-def _check_commands(kind: str, job: Any) -> None:
-    """Jobs that nobody can submit would be waited for for ever."""
-    commands = [command.split()[0] for command in (job.submit_command, job.cancel_command) if command]
-    missing = [command for command in commands if shutil.which(command) is None]
-    if missing:
-        raise UsageError(
-            f"a cluster of kind {kind!r} needs the command {missing[0]}, which is not on this machine",
-            next_step="run this where jobs are submitted (a login node), or use --workers",
-        )

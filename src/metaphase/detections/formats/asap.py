@@ -87,19 +87,15 @@ def _rows(
     elif not len(positions):
         left_out["annotations without coordinates"] += 1
     else:
-        label = _label(drawing.get("PartOfGroup", ""), parents)
+        group, chain = drawing.get("PartOfGroup", ""), list[str]()
+        while group not in (*NO_GROUP, *chain):
+            chain.append(group)
+            group = parents.get(group, "")
+        known = (name for name in chain if common_label(name) in (MITOSIS, LOOKALIKE, IGNORE))
+        label = next(known, chain[0] if chain else MITOSIS)
         probability = noted_probability(drawing.get("Name"))
         for x, y in [_centroid(positions)] if kind in OUTLINES else positions.tolist():
             yield slide, x, y, probability, label
-
-
-def _label(group: str, parents: Mapping[str, str]) -> str:
-    chain: list[str] = []
-    while group not in (*NO_GROUP, *chain):
-        chain.append(group)
-        group = parents.get(group, "")
-    known = (name for name in chain if common_label(name) in (MITOSIS, LOOKALIKE, IGNORE))
-    return next(known, chain[0] if chain else MITOSIS)
 
 
 def _position(corner: ET.Element) -> tuple[float, float]:

@@ -68,16 +68,15 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     ]
     content = {
         "info": {"description": "detections of metaphase"},
-        "images": [_image(number, slide, context) for slide, number in image_ids.items()],
+        "images": [
+            {"id": number, "file_name": slide}
+            | dict(zip(("width", "height"), context.sizes.get(slide, ()), strict=False))
+            for slide, number in image_ids.items()
+        ],
         "categories": [{"id": number, "name": name_of(label)} for label, number in category_ids.items()],
         "annotations": annotations,
     }
     save_json(path, content)
-
-
-def _image(number: int, slide: str, context: WriteContext) -> dict[str, Any]:
-    size = context.sizes.get(slide)
-    return {"id": number, "file_name": slide} | ({"width": size[0], "height": size[1]} if size else {})
 
 
 def _box(x: float, y: float, side: float) -> dict[str, Any]:
@@ -111,8 +110,8 @@ def _refuse_corners(boxes: np.ndarray[Any, np.dtype[np.float64]], images: list[A
         )
 
 
-def _is_coco(content: Any) -> bool:
-    return isinstance(content, dict) and "images" in content and "annotations" in content
-
-
-COCO = Format("coco", (".json",), _is_coco, read, write, title="COCO JSON")
+COCO = Format(
+    "coco", (".json",),
+    lambda content: isinstance(content, dict) and {"images", "annotations"} <= content.keys(),
+    read, write, title="COCO JSON",
+)  # fmt: skip

@@ -16,7 +16,7 @@ import pandas as pd
 
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
-from metaphase.base.foreign import is_file, parsing
+from metaphase.base.foreign import is_file, library, parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, name_of, never
 from metaphase.detections.table import (
@@ -39,6 +39,7 @@ ANNOTATIONS = "1.2.840.10008.5.1.4.1.1.91.1"
 SCHEME = "99METAPHASE"
 """Private scheme of our codes."""
 MAKER = "metaphase"
+NEEDS = "DICOM annotations need"
 KINDS = {MITOSIS: "mitotic-figure", BELOW: "below-threshold", LOOKALIKE: "lookalike", IGNORE: "ignore"}
 """Values of our codes."""
 _START = 4096
@@ -115,7 +116,7 @@ def save(dataset: Any, path: Path) -> None:
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     """A group of points for each label, with their probabilities."""
     (slide,) = detections.slides
-    highdicom = _highdicom(path)
+    highdicom = library("highdicom", "dicom", NEEDS, path=path, error=OutputError)
     source = source_of(context, slide, path)
     table = detections.table
     stated = table.attrs.get(OPERATING_POINTS, {})
@@ -173,7 +174,7 @@ def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: d
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
     """Points of all groups; outlines and boxes by their centres."""
-    highdicom = _highdicom(path)
+    highdicom = library("highdicom", "dicom", NEEDS, path=path, error=OutputError)
     if not holds_annotations(path):
         raise TableError(
             "is DICOM, but not Microscopy Bulk Simple Annotations", path=path, next_step="name that file"
@@ -214,18 +215,6 @@ def holds_annotations(path: Path) -> bool:
         start = file.read(_START)
     position = start.find(ANNOTATIONS.encode())
     return position > 0 and start[position + len(ANNOTATIONS) :][:1] not in DIGITS
-
-
-def _highdicom(path: Path) -> Any:
-    try:
-        import highdicom
-    except ImportError as error:
-        raise OutputError(
-            "DICOM annotations need the package highdicom",
-            path=path,
-            next_step="pip install 'metaphase[dicom]'",
-        ) from error
-    return highdicom
 
 
 DICOM = Format(

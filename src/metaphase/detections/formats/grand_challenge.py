@@ -61,11 +61,8 @@ def _row(
     return slide, x, y, stated_probability(point.get("probability"), path), str(point.get("name") or MITOSIS)
 
 
-def _is_multiple_points(content: Any) -> bool:
-    return isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points"
-
-
 GRAND_CHALLENGE = Format(
-    "grand-challenge", (".json",), _is_multiple_points, read, write, one_slide=True,
-    title="Grand-Challenge JSON",
+    "grand-challenge", (".json",),
+    lambda content: isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points",
+    read, write, one_slide=True, title="Grand-Challenge JSON",
 )  # fmt: skip

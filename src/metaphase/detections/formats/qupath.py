@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import shapely
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -93,29 +92,28 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
+    """Features with the shape of plain numbers that they state; true and false would pass for 1 and 0."""
+    shapes = []
     try:
-        return [
-            (feature, _valid(feature["geometry"])) for feature in found if feature["geometry"] is not None
-        ]
+        for feature in found:
+            if (stated := feature["geometry"]) is not None:
+                geometry = shape(stated)
+                if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
+                    raise ValueError("a corner that is not a number")
+                if geometry.is_empty or not np.isfinite(geometry.bounds).all():
+                    raise ValueError("an empty shape")
+                shapes.append((feature, geometry))
     except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
         raise TableError(
             f"holds a feature that is not GeoJSON ({error})", path=path, next_step="export it again"
         ) from error
+    return shapes
 
 
 def _kind(feature: dict[str, Any]) -> str | None:
     """What QuPath calls the object; its first versions said it in other positions."""
     properties = feature.get("properties") or {}
     return properties.get("objectType") or properties.get("object_type") or feature.get("id")
-
-
-def _class_name(properties: dict[str, Any]) -> str | None:
-    """The class of a QuPath object as QuPath shows it, or None where it has none."""
-    classification = properties.get("classification")
-    if isinstance(classification, dict):
-        names = classification.get("names") or [classification.get("name")]
-        return ": ".join(str(name) for name in names if name) or None
-    return str(classification) if classification else None
 
 
 def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -140,19 +138,13 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
         raise TableError(
             f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
         ) from error
-    label = _class_name(properties) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
+    stated_class = properties.get("classification")
+    if isinstance(stated_class, dict):
+        names = stated_class.get("names") or [stated_class.get("name")]
+        stated_class = ": ".join(str(name) for name in names if name)
+    label = str(stated_class or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
     probability = stated_probability(lowered.get(stated or ""), path)
     return {"probability": probability, "label": label} | extra
-
-
-def _valid(stated: dict[str, Any]) -> BaseGeometry:
-    """The shape of plain numbers that a feature states; true and false would pass for 1 and 0."""
-    geometry = shape(stated)
-    if "coordinates" in stated and not _are_numbers(stated["coordinates"]):
-        raise ValueError("a corner that is not a number")
-    if geometry.is_empty or not np.isfinite(geometry.bounds).all():
-        raise ValueError("an empty shape")
-    return geometry
 
 
 def _are_numbers(values: Any) -> bool:
@@ -166,7 +158,11 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     table = detections.table
     (slide,) = detections.slides
     mpp = resolution_of(context.mpp, slide)
-    circles = _circles(table[["x", "y"]].to_numpy(), MARKER_UM / mpp if mpp else MARKER_PX)
+    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)  # anticlockwise, as GeoJSON wants it
+    width = MARKER_UM / mpp if mpp else MARKER_PX
+    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
+    centres = table[["x", "y"]].to_numpy().round(PLACE_DECIMALS)
+    circles = (centres[:, None] + ring.round(PLACE_DECIMALS)).round(PLACE_DECIMALS).tolist()
     rows = zip(identities(table), circles, _properties(table), strict=True)
     found = [
         {
@@ -178,15 +174,6 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         for identity, circle, properties in rows
     ]
     save_json(path, {"type": "FeatureCollection", "features": found})
-
-
-def _circles(centres: npt.NDArray[np.float64], width: float) -> list[list[list[float]]]:
-    """Closed rings around the centres, anticlockwise as GeoJSON wants them."""
-    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)
-    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
-    corners = centres.round(PLACE_DECIMALS)[:, None] + ring.round(PLACE_DECIMALS)
-    rings: list[list[list[float]]] = corners.round(PLACE_DECIMALS).tolist()
-    return rings
 
 
 def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -205,14 +192,10 @@ def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
     """Each row's values that are there: JSON has neither NaN nor infinity."""
-    columns = [_present(table[name]) for name in names]
-    for values in zip(*columns, strict=True) if names else repeat((), len(table)):
-        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def _present(column: pd.Series[Any]) -> list[Any]:
-    kept = column.notna() & ~column.isin([math.inf, -math.inf])
-    return [value if there else None for value, there in zip(column.tolist(), kept.tolist(), strict=True)]
+    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool).tolist()
+    columns = [table[name].tolist() for name in names]
+    for values, kept in zip(zip(*columns, strict=True) if names else repeat(()), there, strict=False):
+        yield {name: value for name, value, found in zip(names, values, kept, strict=True) if found}
 
 
 def _is_geojson(content: Any) -> bool:

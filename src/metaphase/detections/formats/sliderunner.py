@@ -156,20 +156,16 @@ STEPS_ALLOWED = 200
 """... and is stopped when it did so this often, and once more for each of as many bytes: some seconds."""
 
 
-def _restrict(connection: sqlite3.Connection, size: int) -> None:
-    """Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, come to an end."""
-    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    steps = iter(range(raised(STEPS_ALLOWED + size // STEPS)))
-    connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
-
-
 @contextmanager
 def database(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection; what is not a SlideRunner database becomes an error that says so."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            _restrict(connection, path.stat().st_size)
+            # Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, ends.
+            connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            steps = iter(range(raised(STEPS_ALLOWED + path.stat().st_size // STEPS)))
+            connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
             yield connection
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise TableError(
@@ -184,8 +180,28 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
 
     A point that is unclassified stays without a label, for people to give it one.
     """
-    content = {"Persons": pd.DataFrame({"uid": [PERSON], "name": ["metaphase"]})}
-    content |= _named_tables(detections, context) | _spot_tables(detections)
+    table = detections.table
+    sizes = [context.sizes.get(slide, (None, None)) for slide in detections.slides]
+    slides = pd.DataFrame(sizes, columns=["width", "height"], dtype=object)  # else SlideRunner fills them in
+    slides[["directory", "filename"]] = _positions(detections.slides)
+    classes = {label: number for number, label in enumerate(ordered(set(table["label"]) - {NO_CLASS}), 1)}
+    uid = pd.Series(range(1, len(table) + 1), table.index)
+    slide = table["slide"].map({name: number for number, name in enumerate(detections.slides, start=1)})
+    agreed = table["label"].map(classes).fillna(0).astype(int)
+    notes = [probability_note(value) for value in table["probability"]]
+    x, y = (table[name].round().astype(int) for name in ("x", "y"))
+    spots = {"uid": uid, "slide": slide, "type": SPOT, "agreedClass": agreed}
+    positions = {"annoId": uid, "slide": slide, "coordinateX": x, "coordinateY": y, "orderIdx": 1}
+    labels = pd.DataFrame({"annoId": uid, "person": PERSON, "class": agreed})
+    named = {"name": [name_of(label) for label in classes], "color": [hex_colour(label) for label in classes]}
+    content = {
+        "Persons": pd.DataFrame({"uid": [PERSON], "name": ["metaphase"]}),
+        "Slides": slides.assign(uid=range(1, len(slides) + 1)),
+        "Classes": pd.DataFrame({"uid": list(classes.values()), **named}),
+        "Annotations": pd.DataFrame(spots | {"guid": identities(table), "description": notes}),
+        "Annotations_coordinates": pd.DataFrame(positions),
+        "Annotations_label": labels[labels["class"] > 0],
+    }
     try:
         with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as connection:
             connection.executescript(_SCHEMA)
@@ -195,23 +211,6 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         raise OutputError(
             f"cannot write the database ({error})", path=path, next_step="check the disk"
         ) from error
-
-
-def _named_tables(detections: DetectionSet, context: WriteContext) -> dict[str, pd.DataFrame]:
-    """Slides and classes; SlideRunner fills in sizes and folders when it opens the slides."""
-    sizes = [context.sizes.get(slide, (None, None)) for slide in detections.slides]
-    slides = pd.DataFrame(sizes, columns=["width", "height"], dtype=object)
-    slides[["directory", "filename"]] = _positions(detections.slides)
-    slides = slides.assign(uid=range(1, len(slides) + 1))
-    labels = _class_ids(detections)
-    classes = pd.DataFrame(
-        {
-            "uid": list(labels.values()),
-            "name": [name_of(label) for label in labels],
-            "color": [hex_colour(label) for label in labels],
-        }
-    )
-    return {"Slides": slides, "Classes": classes}
 
 
 def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:
@@ -225,29 +224,6 @@ def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:
         if _names([file] * len(names), directories) == names:
             positions |= {name: (folder, file) for name, folder in zip(names, directories, strict=True)}
     return [positions[slide] for slide in slides]
-
-
-def _spot_tables(detections: DetectionSet) -> dict[str, pd.DataFrame]:
-    """One annotation a point, with its only coordinate and its only label."""
-    table = detections.table
-    uid = pd.Series(range(1, len(table) + 1), table.index)
-    slide = table["slide"].map({name: number for number, name in enumerate(detections.slides, start=1)})
-    agreed = table["label"].map(_class_ids(detections)).fillna(0).astype(int)
-    notes = [probability_note(value) for value in table["probability"]]
-    x, y = (table[name].round().astype(int) for name in ("x", "y"))
-    spots = {"uid": uid, "slide": slide, "type": SPOT, "agreedClass": agreed}
-    positions = {"annoId": uid, "slide": slide, "coordinateX": x, "coordinateY": y, "orderIdx": 1}
-    labels = pd.DataFrame({"annoId": uid, "person": PERSON, "class": agreed})
-    return {
-        "Annotations": pd.DataFrame(spots | {"guid": identities(table), "description": notes}),
-        "Annotations_coordinates": pd.DataFrame(positions),
-        "Annotations_label": labels[labels["class"] > 0],
-    }
-
-
-def _class_ids(detections: DetectionSet) -> dict[str, int]:
-    labels = set(detections.table["label"]) - {NO_CLASS}
-    return {label: number for number, label in enumerate(ordered(labels), start=1)}
 
 
 SLIDERUNNER = Format(

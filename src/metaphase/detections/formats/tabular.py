@@ -27,8 +27,24 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     if len(set(lowered)) < len(lowered):
         raise TableError("two columns differ only in case", path=path, next_step="rename one of them")
     frame.columns = lowered
-    _refuse_no_probability(frame, path)
-    _refuse_no_class(frame, path)
+    if {"x", "y", "probability"} <= set(lowered):
+        positions = frame["x"].notna() | frame["y"].notna()
+        bad = (positions & frame["probability"].isna()).to_numpy()
+        if bad.any():
+            text = f"{bad.sum()} of {positions.sum()} points have no probability"
+            raise TableError(
+                f"{text}, first in row {bad.argmax() + 1}",
+                path=path,
+                next_step="fill the cells, or leave the column probability out where nothing is known",
+            )
+    if "label" in lowered:  # `NA` may be a missing label, hence a mitosis, or the word for none
+        odd = frame["label"].isin([word for word in NO_VALUE if word]).to_numpy()
+        if odd.any():
+            raise TableError(
+                f"the label in row {odd.argmax() + 1} is {frame['label'].iloc[odd.argmax()]!r}",
+                path=path,
+                next_step="name the class; an empty cell is a mitosis",
+            )
     source = next((name for name in SLIDE_COLUMNS if name in frame.columns), None)
     if source is None:
         frame["slide"] = context.slide
@@ -36,32 +52,6 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     if source != "slide":
         frame = frame.rename(columns={source: "slide"})
     return detection_set(frame, (), path, markers=True)
-
-
-def _refuse_no_probability(frame: pd.DataFrame, path: Path) -> None:
-    if not {"x", "y", "probability"} <= set(frame.columns):
-        return
-    positions = frame["x"].notna() | frame["y"].notna()
-    bad = (positions & frame["probability"].isna()).to_numpy()
-    if bad.any():
-        raise TableError(
-            f"{bad.sum()} of {positions.sum()} points have no probability, first in row {bad.argmax() + 1}",
-            path=path,
-            next_step="fill the cells, or leave the column probability out where nothing is known",
-        )
-
-
-def _refuse_no_class(frame: pd.DataFrame, path: Path) -> None:
-    """`NA` may be a missing label, hence a mitosis, or the word for none: nobody should have to guess."""
-    if "label" not in frame.columns:
-        return
-    odd = frame["label"].isin([word for word in NO_VALUE if word]).to_numpy()
-    if odd.any():
-        raise TableError(
-            f"the label in row {odd.argmax() + 1} is {frame['label'].iloc[odd.argmax()]!r}",
-            path=path,
-            next_step="name the class; an empty cell is a mitosis",
-        )
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all

@@ -1,31 +1,241 @@
-"""Published data sets as they lie on disk: TUPAC16, MIDOG, and fields of other collections."""
+"""Published data sets as they lie on disk: TUPAC16, MIDOG, fields of other collections, SlideRunner's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import ResultWarning
-from metaphase.base.tables import TableError, named, without_suffix
+import pandas as pd
+
+from metaphase.base.errors import ResultWarning, ResultWarnings
+from metaphase.base.tables import (
+    IDENTIFIERS,
+    MANIFEST_COLUMNS,
+    TableError,
+    named,
+    natural,
+    read_table,
+    require_columns,
+    tails,
+    without_suffix,
+)
+from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.sliderunner import SLIDERUNNER, folders, listed_slides
-from metaphase.detections.table import LOOKALIKE, MITOSIS, common_label
+from metaphase.detections.table import LOOKALIKE, MITOSIS, DetectionSet, common_label, detection_set
 from metaphase.evaluation.comparison import slide_geometry
-from metaphase.evaluation.datasets.contract import (
-    Collector,
-    Dataset,
-    beside,
-    centre_of_pixels,
-    images_below,
-    images_by_stem,
-    note_points,
-    number_rows,
-    only_database,
-    read_points_csv,
-)
+from metaphase.slides.opening import SUFFIXES
+
+# ---- what every adapter gives, and the reading that several layouts share ----
+
+EXTRA_COLUMNS = ("patient", "scanner", "tumour", "mpp", "width", "height", "grade", "proliferation")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A published data set in the common form."""
+
+    manifest: pd.DataFrame
+    """One row an image, as in the cohort manifest."""
+    truth: DetectionSet
+    """Points under the case of their image; images without points are covered too."""
+    warnings: ResultWarnings = ()
+
+
+@dataclass
+class Collector:
+    """Gathers images and points while an adapter walks its folder."""
+
+    prefix: str
+    """Put before every name, so that cases of different data sets never collide."""
+    patients: str = ""
+    """Put before every patient; the prefix, unless other data sets show the same patients."""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[ResultWarning] = field(default_factory=list)
+
+    def image(self, name: str, path: Path | None, *, patient: str | None = None, **facts: Any) -> None:
+        """Note an image; a later call for the same name changes nothing."""
+        row = {"case": self.prefix + name, "he": "" if path is None else str(path.resolve())}
+        row["patient"] = (self.patients or self.prefix) + (patient or name)
+        self.rows.setdefault(name, row | facts)
+
+    def point(self, name: str, x: float, y: float, label: str, **facts: Any) -> None:
+        """Note a point of an image."""
+        self.points.append({"slide": self.prefix + name, "x": x, "y": y, "label": label} | facts)
+
+    def dataset(self, source: Path) -> Dataset:
+        """All that was gathered, in order of the images' names."""
+        if not self.rows:
+            raise TableError("holds no image of this data set", path=source, next_step="check the folder")
+        rows = [self.rows[name] for name in sorted(self.rows, key=natural)]
+        manifest = pd.DataFrame(rows).reindex(columns=[*MANIFEST_COLUMNS, *EXTRA_COLUMNS])
+        text = [name for name in manifest.columns if name in IDENTIFIERS or name in MANIFEST_COLUMNS]
+        manifest[text] = manifest[text].astype(object).where(manifest[text].notna(), "")
+        table = (
+            pd.DataFrame(self.points) if self.points else pd.DataFrame(columns=["slide", "x", "y", "label"])
+        )
+        truth = detection_set(table, tuple(manifest["case"]), source)
+        return Dataset(manifest, truth, tuple(self.warnings))
+
+
+def images_below(folder: Path) -> dict[str, Path]:
+    """Every image below the folder by its path relative to it, without suffix."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+
+
+def images_by_stem(folder: Path) -> dict[str, Path]:
+    """Every image below the folder by its stem; of several, the first in alphabetical order."""
+    found: dict[str, Path] = {}
+    for path in images_below(folder).values():
+        found.setdefault(path.stem, path)
+    return found
+
+
+def number_rows(path: Path) -> list[list[float]]:
+    """The numbers of each line; empty lines and a heading are passed over."""
+    rows = []
+    for index, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines()):
+        cells = [cell for cell in re.split(r"[,;\s]+", line.strip()) if cell]
+        try:
+            numbers = [float(cell) for cell in cells]
+        except ValueError as error:
+            if index == 0:
+                continue
+            raise TableError(
+                f"line {index + 1} holds more than numbers: {line[:60]!r}",
+                path=path,
+                next_step="compare it with the published file",
+            ) from error
+        if numbers:
+            rows.append(numbers)
+    return rows
+
+
+def centre_of_pixels(numbers: Iterable[float], path: Path) -> tuple[float, float]:
+    """The mean of x1, y1, x2, y2, ...: a point, corners of a box, an outline or all pixels of an object."""
+    values = list(numbers)
+    if len(values) < 2 or len(values) % 2:
+        raise TableError(
+            f"a line has {len(values)} numbers, not pairs of x and y", path=path, next_step="check the file"
+        )
+    return sum(values[::2]) / (len(values) // 2), sum(values[1::2]) / (len(values) // 2)
+
+
+def read_points_csv(
+    collector: Collector, folder: Path, table: Path, facts: Callable[[str], Mapping[str, Any]]
+) -> None:
+    """The simple layout: one CSV with `image, x, y, label` beside the images; `facts` tells about an image.
+
+    Images without rows are fields without findings.
+    """
+    frame = read_table(table)
+    require_columns(frame, ("image", "x", "y", "label"), table)
+    images = images_by_stem(folder)
+    for stem, path in images.items():
+        collector.image(stem, path, **facts(stem))
+    extra = [name for name in ("confidence", "radius_um") if name in frame.columns]
+    for row in frame.to_dict("records"):
+        stem = Path(str(row["image"])).stem
+        if stem not in images:
+            raise TableError(f"image {row['image']} is not there", path=table, next_step="restore the image")
+        collector.point(stem, row["x"], row["y"], row["label"], **{name: row[name] for name in extra})
+
+
+# ---- data sets kept as SlideRunner databases: CCMCT, CMC, and anybody's own ----
+
+
+def read_sliderunner(folder: Path, prefix: str = "", **facts: str) -> Dataset:
+    """Any SlideRunner database and the slides; without a prefix, cases are named after it and their files."""
+    path = only_database(folder)
+    collector = Collector(prefix or f"{path.stem}/")
+    slides = listed_slides(path)
+    stems = slides["slide"].map(without_suffix)
+    names = dict(zip(slides["slide"], slides["slide"] if stems.duplicated().any() else stems, strict=True))
+    images: dict[str, list[Path]] = defaultdict(list)  # under each end of their paths, without suffix
+    for found in images_below(beside(folder)).values():
+        for end in tails(without_suffix(found.resolve().as_posix())):
+            images[end].append(found)
+    doubtful = []
+    for row in slides.to_dict("records"):
+        slide = row["slide"]
+        candidates = images.get(without_suffix(slide), [])
+        chosen = _nearest(candidates, [*folders(row["directory"]), row["filename"]])
+        if candidates and chosen is None:
+            doubtful.append(slide)
+        size = {"width": row["width"] or None, "height": row["height"] or None}
+        collector.image(names[slide], chosen, **size, **facts)
+    note_points(collector, path, names)
+    if not images:
+        text = "no slide was found beside the database"
+        collector.warnings.append(ResultWarning("no-slides", text, "give --mpp"))
+    if doubtful:
+        text = f"several files could be {named(doubtful)}, so none was used"
+        collector.warnings.append(
+            ResultWarning("doubtful-slides", text, "keep one of them beside the database")
+        )
+    return collector.dataset(path)
+
+
+def note_points(collector: Collector, path: Path, names: Mapping[str, str]) -> int:
+    """Note the points of a database under the names of its slides; says how many are on slides without."""
+    found = read_detections(path)
+    columns = (found.table[name] for name in ("slide", "x", "y", "label"))
+    noted = 0
+    for slide, x, y, label in zip(*columns, strict=True):
+        if slide in names:
+            collector.point(names[slide], x, y, label)
+            noted += 1
+    collector.warnings.extend(found.warnings)
+    return len(found.table) - noted
+
+
+def only_database(folder: Path) -> Path:
+    """The database given itself, or the only one below the folder.
+
+    The published variants (MEL, HEAEL, ODAEL) differ in their labels, so that one must be chosen.
+    """
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
+    return _only(folder, found, "databases", "name the database itself")
+
+
+def _only(folder: Path, found: list[Path], what: str, advice: str) -> Path:
+    """The file that was given, or the only one that was found in the folder."""
+    if folder.is_file():
+        return folder
+    if len(found) != 1:
+        names = f": {named(path.name for path in found)}" if found else ""
+        raise TableError(
+            f"holds {len(found)} {what}{names}", path=folder, next_step=f"{advice} instead of its folder"
+        )
+    return found[0]
+
+
+def beside(folder: Path) -> Path:
+    """Where the slides of a database lie: in the folder that was named, or beside the file that was."""
+    return folder.parent if folder.is_file() else folder
+
+
+def _nearest(candidates: list[Path], wanted: list[str]) -> Path | None:
+    """The image whose path ends most like the wanted one; none where two do so equally."""
+
+    def agreement(path: Path) -> tuple[int, bool]:
+        ours, theirs = path.resolve().parent.parts[::-1], wanted[-2::-1]
+        equal = [one == other for one, other in zip(ours, theirs, strict=False)]
+        return [*equal, False].index(False), path.name == wanted[-1]
+
+    ranked = sorted(candidates, key=agreement, reverse=True)
+    if not ranked or (len(ranked) > 1 and agreement(ranked[0]) == agreement(ranked[1])):
+        return None
+    return ranked[0]
+
+
+# ---- TUPAC16 ----
 
 MPP = 0.25
 """As published for all regions."""
@@ -104,7 +314,8 @@ def _note_files(collector: Collector, folder: Path) -> None:
         region = _REGION.search(path.with_suffix("").as_posix())
         if not region:
             continue
-        name, label = "/".join(region.groups()), _label_of(path)
+        name = "/".join(region.groups())
+        label = LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
         other = seen.setdefault((name, label), path)
         if other is not path:
             raise TableError(
@@ -161,10 +372,6 @@ def _note_region(collector: Collector, name: str, path: Path | None, **facts: An
     collector.image(name, path, patient=case, **facts)
 
 
-def _label_of(path: Path) -> str:
-    return LOOKALIKE if any("nonmitos" in part.lower() for part in path.parts) else MITOSIS
-
-
 def _centre(case: int) -> tuple[str, str]:
     """Cases 1 to 23 are those of AMIDA13, the others come from two more hospitals."""
     if case not in PAPER_CASES:
@@ -214,37 +421,29 @@ def read_slides(folder: Path) -> Dataset:
 # ---- MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, or one database ----
 
 
-@dataclass(frozen=True)
-class _Domain:
-    """Images of consecutive numbers from one laboratory and scanner."""
-
-    last: int
-    tumour: str
-    scanner: str
-    centre: str
-
-
 _DOMAINS = (
-    _Domain(50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
-    _Domain(100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
-    _Domain(150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
-    _Domain(200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
-    _Domain(244, "canine lung cancer", "3D Histech", "VMU Vienna"),
-    _Domain(299, "canine lymphoma", "3D Histech", "VMU Vienna"),
-    _Domain(349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
-    _Domain(404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
-    _Domain(489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
-    _Domain(504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
-    _Domain(553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
+    (50, "human breast cancer", "Hamamatsu XR", "UMC Utrecht"),
+    (100, "human breast cancer", "Hamamatsu S360", "UMC Utrecht"),
+    (150, "human breast cancer", "Aperio CS2", "UMC Utrecht"),
+    (200, "human breast cancer", "Leica GT450", "UMC Utrecht"),
+    (244, "canine lung cancer", "3D Histech", "VMU Vienna"),
+    (299, "canine lymphoma", "3D Histech", "VMU Vienna"),
+    (349, "canine cutaneous mast cell tumor", "Aperio CS2", "FU Berlin"),
+    (404, "human neuroendocrine tumor", "Hamamatsu XR", "UMC Utrecht"),
+    (489, "canine soft tissue sarcoma", "3D Histech", "AMC New York"),
+    (504, "canine soft tissue sarcoma", "3D Histech", "VMU Vienna"),
+    (553, "human melanoma", "Hamamatsu XR", "UMC Utrecht"),
 )
+"""Images of consecutive numbers: the last, tumour, scanner and laboratory."""
 UNLABELLED = range(151, 201)
 """Images published without labels: they are not images without mitoses."""
 
 
 def read_midog(folder: Path) -> Dataset:
     """`MIDOG*.json` or a SlideRunner database (or the file itself), and the images it names."""
-    path = _source(folder)
-    images = images_by_stem(folder if folder.is_dir() else folder.parent)
+    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
+    path = _only(folder, found, "files MIDOG*.json or MIDOG*.sqlite", "name the file itself")
+    images = images_by_stem(beside(folder))
     collector = Collector("midog/")
     if path.suffix.lower() in SLIDERUNNER.suffixes:
         slides = listed_slides(path).rename(columns={"filename": "file_name"}).to_dict("records")
@@ -252,11 +451,22 @@ def read_midog(folder: Path) -> Dataset:
         labelled = {slide: name for slide, name in names.items() if name is not None}
         skipped = note_points(collector, path, labelled)
         return _finished(collector, path, len(names) - len(labelled), skipped)
-    content = load_json(path)
+    content, skipped = load_json(path), 0
     try:
         names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
         classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
-        skipped = _note_annotations(collector, content["annotations"], names, classes, path)
+        for annotation in content["annotations"]:
+            x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
+            if x2 <= x1 or y2 <= y1:
+                raise TableError(
+                    f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
+                    path=path,
+                    next_step="read it as COCO instead (x, y, width, height)",
+                )
+            if (name := names[annotation["image_id"]]) is None:
+                skipped += 1
+            else:
+                collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
     except (KeyError, TypeError, ValueError) as error:
         raise TableError(
             f"is not of MIDOG's form ({error!r})",
@@ -276,61 +486,22 @@ def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -
     return collector.dataset(path)
 
 
-def _source(folder: Path) -> Path:
-    """The file given, or the only MIDOG*.json of the folder, or else its only MIDOG*.sqlite."""
-    if folder.is_file():
-        return folder
-    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
-    if len(found) != 1:
-        raise TableError(
-            f"holds {len(found)} files MIDOG*.json or MIDOG*.sqlite"
-            + (f": {named(path.name for path in found)}" if found else ""),
-            path=folder,
-            next_step="name the file itself instead of its folder",
-        )
-    return found[0]
-
-
 def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str, Path]) -> str | None:
     stem = Path(str(image["file_name"])).stem
     number = int(stem) if stem.isdigit() else 0
     if number in UNLABELLED:
         return None
-    domain = next((domain for domain in _DOMAINS if 0 < number <= domain.last), None)
+    domain = next((domain for domain in _DOMAINS if 0 < number <= domain[0]), (0, "", "", ""))
     collector.image(
         stem,
         images.get(stem),
-        laboratory=domain.centre if domain else "",
-        scanner=domain.scanner if domain else "",
-        tumour=image.get("tumor_type") or (domain.tumour if domain else ""),
+        laboratory=domain[3],
+        scanner=domain[2],
+        tumour=image.get("tumor_type") or domain[1],
         width=image.get("width"),
         height=image.get("height"),
     )
     return stem
-
-
-def _note_annotations(
-    collector: Collector,
-    annotations: list[dict[str, Any]],
-    names: dict[Any, str | None],
-    classes: dict[Any, str],
-    path: Path,
-) -> int:
-    skipped = 0
-    for annotation in annotations:
-        name = names[annotation["image_id"]]
-        x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
-        if x2 <= x1 or y2 <= y1:
-            raise TableError(
-                f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
-                path=path,
-                next_step="read it as COCO instead (x, y, width, height)",
-            )
-        if name is None:
-            skipped += 1
-        else:
-            collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
-    return skipped
 
 
 # ---- data sets of separate fields of view ----
@@ -377,7 +548,9 @@ def read_atypia14(folder: Path) -> Dataset:
         if path.parent.name.lower() == "x40":
             collector.image(path.stem, path, **_icpr_facts(path.stem))
     for path in sorted(folder.rglob("*_mitosis.csv")):
-        stem, label = _atypia_label(path.stem)
+        stem = path.stem.removesuffix("_mitosis")
+        label = LOOKALIKE if stem.endswith("_not") else MITOSIS
+        stem = stem.removesuffix("_not")
         collector.image(stem, None, **_icpr_facts(stem))
         for x, y, *confidence in number_rows(path):
             collector.point(stem, x, y, label, confidence=confidence[0] if confidence else None)
@@ -398,7 +571,20 @@ def read_brecahad(folder: Path) -> Dataset:
         case = _BRECAHAD_NAME.match(path.stem)
         facts = {"tumour": TUMOUR, "laboratory": "Calgary", "width": size["width"], "height": size["height"]}
         collector.image(path.stem, images[path.stem], patient=case.group(1) if case else None, **facts)
-        _note_shares(collector, path, size)
+        try:
+            for name, positions in load_json(path).items():
+                label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
+                for position in positions:
+                    x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
+                    if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
+                        raise ValueError(f"{x}, {y} are not shares of the image")
+                    collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+            raise TableError(
+                f"is not of BreCaHAD's form ({error})",
+                path=path,
+                next_step="compare it with the published file",
+            ) from error
     return collector.dataset(folder)
 
 
@@ -432,24 +618,3 @@ def _icpr_facts(stem: str) -> dict[str, Any]:
         if name.group(1)[0] in _ICPR_SCANNERS:
             facts["scanner"], facts["mpp"] = _ICPR_SCANNERS[name.group(1)[0]]
     return facts
-
-
-def _atypia_label(stem: str) -> tuple[str, str]:
-    if stem.endswith("_not_mitosis"):
-        return stem.removesuffix("_not_mitosis"), LOOKALIKE
-    return stem.removesuffix("_mitosis"), MITOSIS
-
-
-def _note_shares(collector: Collector, path: Path, size: dict[str, float]) -> None:
-    try:
-        for name, positions in load_json(path).items():
-            label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
-            for position in positions:
-                x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
-                if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
-                    raise ValueError(f"{x}, {y} are not shares of the image")
-                collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
-    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-        raise TableError(
-            f"is not of BreCaHAD's form ({error})", path=path, next_step="compare it with the published file"
-        ) from error

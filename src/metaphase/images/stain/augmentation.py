@@ -22,8 +22,6 @@ from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import CODE_ONLY
 from metaphase.images.stain.deconvolution import (
-    EPSILON,
-    HE_RESIDUAL,
     HED,
     STAINED_OD,
     WHITE,
@@ -96,8 +94,14 @@ class AugmentationConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if isinstance(value, tuple):
-                _check_range(one.name, value, least=_LEAST[one.name])
+            least = _LEAST.get(one.name, 0.0)
+            if isinstance(value, tuple) and not (
+                all(map(math.isfinite, value)) and least <= value[0] <= value[1]
+            ):
+                raise UsageError(
+                    f"{one.name} = {value} is not a range",
+                    next_step=f"give a lowest and a highest number, neither below {least:g}",
+                )
         if self.size_px < 1 or self.translation_px < 0:
             raise UsageError(
                 f"patches of {self.size_px} px shifted by {self.translation_px} px cannot be cut",
@@ -123,17 +127,8 @@ class AugmentationConfig:
         return replace(self, **neutral)  # type: ignore[arg-type]
 
 
-_LEAST = {
-    "rotation_degrees": -math.inf,
-    "scale": 1e-3,
-    "stain_factor": 0.0,
-    "stain_bias": -math.inf,
-    "colour": 0.0,
-    "contrast": 0.0,
-    "brightness": 0.0,
-    "blur_sigma_px": 0.0,
-    "noise_sigma": 0.0,
-}
+_LEAST = {"rotation_degrees": -math.inf, "scale": 1e-3, "stain_bias": -math.inf}
+"""Lowest numbers of ranges; of all others 0."""
 
 
 def parse_recipe(letters: str) -> frozenset[str]:
@@ -144,14 +139,6 @@ def parse_recipe(letters: str) -> frozenset[str]:
         what = f"unknown letters {', '.join(unknown)}" if unknown else "a repeated letter"
         raise UsageError(f"the recipe {letters!r} has {what}", next_step=f"choose from {known}")
     return frozenset(letters)
-
-
-def _check_range(name: str, value: Range, *, least: float) -> None:
-    if not all(map(math.isfinite, value)) or not least <= value[0] <= value[1]:
-        raise UsageError(
-            f"{name} = {value} is not a range",
-            next_step=f"give a lowest and a highest number, neither below {least:g}",
-        )
 
 
 # ---- the random numbers of one batch ----
@@ -185,33 +172,10 @@ class Draw:
     """(n,)"""
     noise_sigma: Tensor
     """(n,)"""
-    nodes: Tensor | None = None
+    nodes: Tensor | None
     """(n, 2, k, k) standard normal, from which the elastic field is made; None without one."""
-    noise: Tensor | None = None
+    noise: Tensor | None
     """(n, 3, size, size) standard normal, channels-last in memory; None without noise."""
-
-
-def draw_numbers(count: int, config: AugmentationConfig, generator: Generator) -> Draw:
-    """All but the elastic nodes and the noise, for `count` patches, on the generator's device."""
-    unit = torch.rand((count, 17), generator=generator, device=generator.device)
-    angle = _within(unit[:, 0], config.rotation_degrees)
-    if config.quarter_turns:
-        angle = (angle / 90).round() * 90
-    steps = 2 * config.translation_px + 1
-    flip = torch.where(unit[:, 1:3] < 0.5, -1.0, 1.0) if config.mirror else torch.ones_like(unit[:, 1:3])
-    return Draw(
-        angle=angle * (math.pi / 180),
-        flip=flip,
-        scale=_within(unit[:, 3], config.scale),
-        shift_px=(unit[:, 4:6] * steps).floor().clamp(max=steps - 1) - config.translation_px,
-        stain_factor=_within(unit[:, 6:9], config.stain_factor),
-        stain_bias=_within(unit[:, 9:12], config.stain_bias),
-        colour=_within(unit[:, 12], config.colour),
-        contrast=_within(unit[:, 13], config.contrast),
-        brightness=_within(unit[:, 14], config.brightness),
-        blur_sigma_px=_within(unit[:, 15], config.blur_sigma_px),
-        noise_sigma=_within(unit[:, 16], config.noise_sigma),
-    )
 
 
 def _within(unit: Tensor, limits: Range) -> Tensor:
@@ -237,19 +201,6 @@ def normal_quantiles() -> Tensor:
     return torch.div(quantiles, quantiles.std(correction=0)).float()
 
 
-# ---- torch twins of `metaphase.images.stain.deconvolution` ----
-
-
-def separate(batch: Tensor, matrix: StainMatrix = HE_RESIDUAL, *, epsilon: float = EPSILON) -> Tensor:
-    """Stain amounts (n, 3, h, w) of a float batch (n, 3, h, w) in [0, 1]."""
-    return _mix(-(batch + epsilon).log(), torch.from_numpy(matrix.inverse))
-
-
-def _mix(planes: Tensor, matrix: Tensor) -> Tensor:
-    """Row vectors along the channel axis, times `matrix`."""
-    return torch.einsum("nchw,cd->ndhw", planes, matrix.to(planes))
-
-
 # ---- Gaussian blur with a sigma of its own for each patch ----
 
 NEGLIGIBLE = 1e-10
@@ -260,18 +211,10 @@ def blur(batch: Tensor, sigma_px: Tensor) -> Tensor:
     """Blur (n, c, s, s) with `sigma_px` (n,); edges are mirrored.
 
     Along each axis blurring is a product with one matrix a patch, which batches well whatever the
-    sigmas are, and sigma 0 is the identity exactly.
+    sigmas are, and sigma 0 is the identity exactly. Column i of a matrix holds the weights with which pixel i
+    gathers the pixels of its line.
     """
     count, channels, size, _ = batch.shape
-    gather = _gathering(sigma_px, size)
-    across = torch.bmm(batch.reshape(count, channels * size, size), gather)
-    turned = across.view(count, channels, size, size).transpose(2, 3)
-    down = torch.bmm(turned.reshape(count, channels * size, size), gather)
-    return down.view(count, channels, size, size).transpose(2, 3)
-
-
-def _gathering(sigma_px: Tensor, size: int) -> Tensor:
-    """(n, s, s): column i holds the weights with which pixel i gathers the pixels of its line."""
     spread = (2 * sigma_px[:, None] ** 2).clamp(min=torch.finfo(sigma_px.dtype).tiny)
     distance = torch.arange(1 - size, 2 * size, device=sigma_px.device)
     bell = torch.exp(-(distance**2) / spread)  # (n, 3 s - 1), distances 1 - s ... 2 s - 1
@@ -280,7 +223,11 @@ def _gathering(sigma_px: Tensor, size: int) -> Tensor:
     direct = windows[:, :size].flip(2)  # row i: i - j
     left = windows[:, size : 2 * size]  # row i: i + 1 + j, the line mirrored at its left end
     weights = direct + left + left.flip(1, 2)
-    return weights / weights.sum(dim=1, keepdim=True)
+    gather = weights / weights.sum(dim=1, keepdim=True)
+    across = torch.bmm(batch.reshape(count, channels * size, size), gather)
+    turned = across.view(count, channels, size, size).transpose(2, 3)
+    down = torch.bmm(turned.reshape(count, channels * size, size), gather)
+    return down.view(count, channels, size, size).transpose(2, 3)
 
 
 # ---- stain and colour ----
@@ -307,18 +254,13 @@ def vary_stains(
 def enhance(batch: Tensor, colour: Tensor, contrast: Tensor, brightness: Tensor) -> Tensor:
     """Saturation, then contrast, then brightness as Pillow's ImageEnhance has them; factors (n,)."""
     colour, contrast, brightness = (factor[:, None, None] for factor in (colour, contrast, brightness))
-    vivid = torch.bmm(_saturation(colour), batch.flatten(2)).clamp_(0, 1)
+    same = torch.eye(3, device=colour.device)
+    to_grey = torch.stack([torch.full((3,), weight, device=colour.device) for weight in GREY], dim=1)
+    vivid = torch.bmm(colour * same + (1 - colour) * to_grey, batch.flatten(2)).clamp_(0, 1)
     red, green, blue = vivid.mean(dim=2).unbind(1)
     grey = (red * GREY[0] + green * GREY[1] + blue * GREY[2])[:, None, None]
     contrasted = vivid.mul_(contrast).add_(grey * (1 - contrast)).clamp_(0, 1)
     return contrasted.mul_(brightness).clamp_(0, 1).view_as(batch)
-
-
-def _saturation(colour: Tensor) -> Tensor:
-    """(n, 3, 3): the colour's share of a pixel as it is, the rest as its grey; `colour` is (n, 1, 1)."""
-    same = torch.eye(3, device=colour.device)
-    to_grey = torch.stack([torch.full((3,), weight, device=colour.device) for weight in GREY], dim=1)
-    return colour * same + (1 - colour) * to_grey
 
 
 # ---- elastic displacement (Simard et al. 2003) ----
@@ -355,12 +297,6 @@ def displacement(nodes: Tensor, spread: Tensor, alpha_px: float) -> Tensor:
 # ---- rotation, mirroring, scaling, deformation, shift and crop as one resampling ----
 
 
-def pixel_positions(size_px: int) -> Tensor:
-    """(2, size, size): x and y of each pixel of a patch, from the patch's centre."""
-    axis = torch.arange(size_px, dtype=torch.float32) - (size_px - 1) / 2
-    return torch.stack([axis.expand(size_px, size_px), axis[:, None].expand(size_px, size_px)])
-
-
 def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
     """Sample (n, 3, h, w) at `positions` (n or 1, 2, size, size), turned and shifted as drawn.
 
@@ -369,7 +305,10 @@ def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
     height, width = batch.shape[-2:]
     size = positions.shape[-1]
     flat = positions.flatten(2).expand(len(batch), 2, size * size)
-    x, y = torch.baddbmm(drawn.shift_px[..., None], _turns(drawn), flat).unbind(1)
+    cosine, sine = drawn.angle.cos(), drawn.angle.sin()
+    rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
+    turns = rotation * drawn.flip[:, None] / drawn.scale[:, None, None]  # from output to input
+    x, y = torch.baddbmm(drawn.shift_px[..., None], turns, flat).unbind(1)
     grid = torch.stack([_normalised(x, width, size), _normalised(y, height, size)], dim=-1)
     return functional.grid_sample(
         batch,
@@ -378,13 +317,6 @@ def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
         padding_mode="reflection",
         align_corners=False,
     )
-
-
-def _turns(drawn: Draw) -> Tensor:
-    """(n, 2, 2), from output to input: rotation times mirroring over scale."""
-    cosine, sine = drawn.angle.cos(), drawn.angle.sin()
-    rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
-    return rotation * drawn.flip[:, None] / drawn.scale[:, None, None]
 
 
 def _normalised(position: Tensor, side: int, size: int) -> Tensor:
@@ -418,9 +350,11 @@ class Augmentation(nn.Module):
         super().__init__()
         self.letters = parse_recipe(letters)
         self.config = config.only(letters)
-        constants = {
-            "pixels": pixel_positions(config.size_px)[None],
-            "spread": node_spread(config.size_px, config.elastic_sigma_px),
+        size = config.size_px
+        axis = torch.arange(size, dtype=torch.float32) - (size - 1) / 2
+        constants = {  # x and y of each pixel of a patch, from its centre
+            "pixels": torch.stack([axis.expand(size, size), axis[:, None].expand(size, size)])[None],
+            "spread": node_spread(size, config.elastic_sigma_px),
             "stains": torch.from_numpy(config.stain_matrix.array).float(),
             "separation": torch.from_numpy(config.stain_matrix.inverse).float(),
             "quantiles": normal_quantiles(),
@@ -441,15 +375,34 @@ class Augmentation(nn.Module):
         """Random numbers for `count` patches; moves the recipe to the generator's device."""
         if self.pixels.device.type != generator.device.type:
             self.to(generator.device)
-        numbers = draw_numbers(count, self.config, generator)
-        nodes = noise = None
+        config, nodes, noise = self.config, None, None
+        unit = torch.rand((count, 17), generator=generator, device=generator.device)
+        angle = _within(unit[:, 0], config.rotation_degrees)
+        if config.quarter_turns:
+            angle = (angle / 90).round() * 90
+        steps = 2 * config.translation_px + 1
+        flip = torch.where(unit[:, 1:3] < 0.5, -1.0, 1.0) if config.mirror else torch.ones_like(unit[:, 1:3])
         if "E" in self.letters:
             side = self.spread.shape[1]
             nodes = standard_normal((count, 2, side, side), self.quantiles, generator)
         if "G" in self.letters:
-            size = self.config.size_px
+            size = config.size_px
             noise = standard_normal((count, size, size, 3), self.quantiles, generator).permute(0, 3, 1, 2)
-        return replace(numbers, nodes=nodes, noise=noise)
+        return Draw(
+            angle=angle * (math.pi / 180),
+            flip=flip,
+            scale=_within(unit[:, 3], config.scale),
+            shift_px=(unit[:, 4:6] * steps).floor().clamp(max=steps - 1) - config.translation_px,
+            stain_factor=_within(unit[:, 6:9], config.stain_factor),
+            stain_bias=_within(unit[:, 9:12], config.stain_bias),
+            colour=_within(unit[:, 12], config.colour),
+            contrast=_within(unit[:, 13], config.contrast),
+            brightness=_within(unit[:, 14], config.brightness),
+            blur_sigma_px=_within(unit[:, 15], config.blur_sigma_px),
+            noise_sigma=_within(unit[:, 16], config.noise_sigma),
+            nodes=nodes,
+            noise=noise,
+        )
 
     @torch.no_grad()
     def apply_draw(self, batch: Tensor, drawn: Draw) -> Tensor:

@@ -2,7 +2,6 @@
 
 A pixel P in [0, 1] has the stain amounts S = -log(P + epsilon) M^-1, where each row of M is the
 optical density of one stain per channel, divided by its length (Ruifrok and Johnston 2001).
-`metaphase.images.stain.augmentation` holds the torch twin of `separate`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,18 @@ def rgb_unit(image: npt.NDArray[Any]) -> Floats32:
         raise UsageError(
             f"an image of shape {image.shape} has no pixels", next_step="give (height, width, 3)"
         )
-    unit = _unit(image if image.ndim > 2 else image[..., None])
+    image = image if image.ndim > 2 else image[..., None]
+    unit: Floats32
+    if image.dtype.kind in "bu":
+        full = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
+        unit = image.astype(np.float32) / np.float32(full)
+    elif image.dtype.kind == "f" and image.min() >= 0 and image.max() <= 1:  # false for NaN
+        unit = image.astype(np.float32)
+    else:
+        raise UsageError(
+            f"cannot tell the range of these {image.dtype} pixels",
+            next_step="give uint8, uint16 or floats in [0, 1] without NaN",
+        )
     channels = unit.shape[-1]
     if channels == 1:
         return np.repeat(unit, 3, axis=-1)
@@ -67,18 +77,6 @@ def rgb_uint8(image: npt.NDArray[Any]) -> RGB:
 def to_uint8(unit: npt.NDArray[Any]) -> RGB:
     """Floats in [0, 1] to the nearest of 256 levels."""
     return (unit * np.float32(WHITE) + np.float32(0.5)).astype(np.uint8)
-
-
-def _unit(image: npt.NDArray[Any]) -> Floats32:
-    if image.dtype.kind in "bu":
-        full = 1 if image.dtype == np.bool_ else np.iinfo(image.dtype).max
-        return image.astype(np.float32) / np.float32(full)
-    if image.dtype.kind == "f" and image.min() >= 0 and image.max() <= 1:  # false for NaN
-        return image.astype(np.float32)
-    raise UsageError(
-        f"cannot tell the range of these {image.dtype} pixels",
-        next_step="give uint8, uint16 or floats in [0, 1] without NaN",
-    )
 
 
 # ---- how much light stained pixels absorb ----
@@ -226,7 +224,9 @@ def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | N
     stained = density[(density > MIN_DENSITY).all(axis=1)].astype(np.float64)
     if len(stained) < MIN_PIXELS:
         return None
-    plane = _principal_plane(stained)
+    _, vectors = np.linalg.eigh(np.cov(stained.T))
+    plane = vectors[:, [2, 1]]  # in which density varies most, the first pointing to denser
+    plane = plane * np.where(plane.sum(axis=0) < 0, -1, 1)
     angles = np.arctan2(*(stained @ plane).T[::-1])
     low, high = np.percentile(angles, [EXTREME_PERCENT, 100 - EXTREME_PERCENT])
     if np.degrees(high - low) < MIN_ANGLE_DEGREES:
@@ -234,10 +234,3 @@ def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | N
     extremes = [plane @ np.array([np.cos(angle), np.sin(angle)]) for angle in (low, high)]
     eosin, haematoxylin = sorted(extremes, key=lambda vector: float(vector[0]))
     return StainMatrix.of(haematoxylin.tolist(), eosin.tolist(), names=HE_RESIDUAL.names)
-
-
-def _principal_plane(density: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The two directions (3, 2) in which density varies most, the first pointing to denser."""
-    _, vectors = np.linalg.eigh(np.cov(density.T))
-    plane = vectors[:, [2, 1]]
-    return plane * np.where(plane.sum(axis=0) < 0, -1, 1)

@@ -14,7 +14,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
-from metaphase.images.stain.pictures import write_picture
+from metaphase.images.stain.standardisation import write_picture
 from metaphase.slides.contract import WORKING_MPP, Slide
 
 GAP_PX = 4
@@ -57,7 +57,12 @@ def gallery(patch: npt.NDArray[np.generic], config: GalleryConfig = GALLERY) -> 
         for y, picture in enumerate(column):
             top, left = HEAD_PX + y * (size + GAP_PX), x * (size + GAP_PX)
             sheet[top : top + size, left : left + size] = picture
-    return _titled(sheet, ["original", *titles[1:]], size + GAP_PX)
+    image = Image.fromarray(sheet)
+    pen = ImageDraw.Draw(image)
+    for i, title in enumerate(["original", *titles[1:]]):
+        text = f"{title} {LETTERS[title].split(' ')[0].rstrip(',')}" if title in LETTERS else title
+        pen.text((i * (size + GAP_PX) + 2, 3), text, fill=(0, 0, 0), font=ImageFont.load_default(13))
+    return np.asarray(image)
 
 
 def write_gallery(
@@ -85,12 +90,3 @@ def _augmented(batch: torch.Tensor, letters: str, config: GalleryConfig) -> RGB:
     generator = torch.Generator().manual_seed(config.seed)
     augmented = Augmentation(letters, ranges)(batch, generator)
     return to_uint8(augmented.permute(0, 2, 3, 1).numpy())
-
-
-def _titled(sheet: RGB, titles: list[str], pitch: int) -> RGB:
-    image = Image.fromarray(sheet)
-    pen = ImageDraw.Draw(image)
-    for i, title in enumerate(titles):
-        text = f"{title} {LETTERS[title].split(' ')[0].rstrip(',')}" if title in LETTERS else title
-        pen.text((i * pitch + 2, 3), text, fill=(0, 0, 0), font=ImageFont.load_default(13))
-    return np.asarray(image)

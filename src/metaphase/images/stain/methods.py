@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar
 
 import cv2
 import numpy as np
@@ -79,16 +78,11 @@ def odds(logit: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(logit, -50, 50))))[:, None]
 
 
-@dataclass(frozen=True)
-class Stained:
-    """Densities of a sample: of its glass (3,), and of its tissue pixels (n, 3) above the glass."""
+def stained(pixels: RGB) -> tuple[Floats, Floats]:
+    """Densities of a sample of pixels (..., 3): of its glass (3,), and of its tissue (n, 3) above the glass.
 
-    glass: Floats
-    tissue: Floats
-
-
-def stained(pixels: RGB) -> Stained:
-    """Split a sample of pixels (..., 3) into glass and tissue, or say that there is too little tissue."""
+    Too little tissue is an error.
+    """
     density = to_density(pixels.reshape(-1, 3).astype(np.float32))
     bright = density[density.mean(axis=1) < GLASS_DENSITY]
     glass = np.median(bright, axis=0) if len(bright) >= MIN_TISSUE_PIXELS else np.zeros(3, np.float32)
@@ -105,7 +99,7 @@ def stained(pixels: RGB) -> Stained:
             "all stained pixels have the same colour",
             next_step="check that this is a scan of stained tissue",
         )
-    return Stained(glass, tissue)
+    return glass, tissue
 
 
 # ---- what every method of standardisation offers ----
@@ -115,6 +109,7 @@ def stained(pixels: RGB) -> Stained:
 class SlideColours(ABC):
     """How one slide is stained, in the few numbers that a method needs: floats, and tuples of them."""
 
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
     method: ClassVar[str]
 
     @classmethod
@@ -150,8 +145,8 @@ class MacenkoColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue among `pixels`."""
-        sample = stained(pixels)
-        density = sample.tissue + sample.glass
+        glass, tissue = stained(pixels)
+        density = tissue + glass
         matrix = stains_of_density(density) or HE_RESIDUAL
         amounts = density @ matrix.inverse
         strength = np.maximum(np.percentile(amounts[:, :2], STRONG_PERCENT, axis=0), MIN_STRENGTH)
@@ -191,10 +186,10 @@ class ReinhardColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue among `pixels`."""
-        sample = stained(pixels)
-        lab = _to_lab(from_density(sample.tissue + sample.glass))
+        glass, tissue = stained(pixels)
+        lab = _to_lab(from_density(tissue + glass))
         deviation = np.maximum(lab.std(axis=0), MIN_DEVIATION)
-        return cls(vector(sample.glass), vector(lab.mean(axis=0)), vector(deviation))
+        return cls(vector(glass), vector(lab.mean(axis=0)), vector(deviation))
 
     def towards(self, template: Self, colours: Floats) -> Floats:
         """Shift and stretch each axis of CIELAB; glass, which would be tinted, becomes the template's."""
@@ -202,7 +197,9 @@ class ReinhardColours(SlideColours):
         lab = (_to_lab(colours) - self.mean) * scale + template.mean
         density = to_density(colours) - np.array(self.glass, dtype=np.float32)
         weight = tissue_weight(density)
-        return weight * _from_lab(lab) + (1 - weight) * from_density(density + template.glass)
+        rgb = np.asarray(cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0], np.float32)
+        tissue: Floats = weight * np.clip(rgb * 255, 0, 255)
+        return tissue + (1 - weight) * from_density(density + template.glass)
 
 
 def _to_lab(colours: Floats) -> Floats:
@@ -210,12 +207,7 @@ def _to_lab(colours: Floats) -> Floats:
     return np.asarray(cv2.cvtColor(unit, cv2.COLOR_RGB2LAB)[0])
 
 
-def _from_lab(lab: Floats) -> Floats:
-    rgb = cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0]
-    return np.asarray(np.clip(rgb * 255, 0, 255))
-
-
-# ---- dataclasses of numbers as JSON files ----
+# ---- what is saved, as JSON files ----
 
 Value = TypeVar("Value")
 
@@ -233,24 +225,6 @@ def read_plain(path: str | Path, form: str, parse: Callable[[dict[str, Any]], Va
         if data["format"] != form:
             raise ValueError(f"its format is {data['format']!r}")
         return parse(data)
-
-
-def from_plain(kind: type[Value], data: Any) -> Value:
-    """Make a float, a tuple or a dataclass of those from what `asdict` and JSON left of it.
-
-    Raises KeyError, TypeError or ValueError where the data do not fit.
-    """
-    if kind is float:
-        number = float(data)
-        if not math.isfinite(number):
-            raise ValueError(f"{number} is not a number")
-        return number  # type: ignore[return-value]
-    inner = get_args(kind)
-    if inner:
-        kinds = [inner[0]] * len(data) if inner[-1] is Ellipsis else inner
-        return tuple(from_plain(k, item) for k, item in zip(kinds, data, strict=True))  # type: ignore[return-value]
-    hints = get_type_hints(kind)
-    return kind(**{f.name: from_plain(hints[f.name], data[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
 
 
 # ---- hue-saturation-density space (Bejnordi et al. 2016) ----
@@ -278,6 +252,7 @@ MIN_CLASS_PIXELS = 100
 class StainClass:
     """One stain's pixels: the distribution of their chroma, and quantiles of their density."""
 
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
     weight: float
     mean: Pair
     covariance: tuple[Pair, Pair]
@@ -312,15 +287,15 @@ class StainClass:
 
     def towards(self, template: StainClass, features: Floats) -> Floats:
         """Give features (n, 3) the chroma and the density that the template's class has."""
-        chroma = (features[:, :2] - self.mean) @ self._stretch(template) + template.mean
-        density = _match(features[:, 2], self.quantiles, template.quantiles)
-        return np.column_stack([chroma, density])
-
-    def _stretch(self, template: StainClass) -> Floats:
-        """The linear map that turns this chroma covariance into the template's with the least movement."""
-        own, other = np.array(self.covariance), np.array(template.covariance)
-        root, inverse = _power(own, 0.5), _power(own, -0.5)
-        return _limited(inverse @ _power(root @ other @ root, 0.5) @ inverse)
+        covariance, wanted = np.array(self.covariance), np.array(template.covariance)
+        root, inverse = _power(covariance, 0.5), _power(covariance, -0.5)
+        least = inverse @ _power(root @ wanted @ root, 0.5) @ inverse  # movement
+        stretch = _spectral(least, lambda values: np.clip(values, 1 / MAX_STRETCH, MAX_STRETCH))
+        chroma = (features[:, :2] - self.mean) @ stretch + template.mean
+        density, own, other = features[:, 2], self.quantiles, template.quantiles
+        between = np.interp(density, own, other)  # in proportion below the first and beyond the last
+        upper = np.where(density > own[-1], density * (other[-1] / own[-1]), between)
+        return np.column_stack([chroma, np.where(density < own[0], density * (other[0] / own[0]), upper)])
 
 
 @dataclass(frozen=True)
@@ -335,10 +310,12 @@ class HsdColours(SlideColours):
     @classmethod
     def describe(cls, pixels: RGB) -> Self:
         """Fit on the tissue and the glass among `pixels`."""
-        sample = stained(pixels)
-        features = _features(sample.tissue)
-        red = sample.tissue[:, 0]
-        blue = red > _nuclear_density(red)
+        glass, tissue = stained(pixels)
+        features, red = _features(tissue), tissue[:, 0]
+        step = BLACK_DENSITY / 255
+        levels = np.clip(red / step, 0, 255).astype(np.uint8)
+        otsu, _ = cv2.threshold(levels[None], 0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
+        blue = red > float((otsu + 1) * step)  # which eosin hardly absorbs
         if min(blue.sum(), (~blue).sum()) < MIN_CLASS_PIXELS:
             raise TooLittleTissueError(
                 f"only {min(blue.sum(), (~blue).sum())} of {len(blue)} tissue pixels have the second stain",
@@ -346,7 +323,7 @@ class HsdColours(SlideColours):
             )
         share = float(np.clip(blue.mean(), 0.05, 0.95))
         return cls(
-            vector(sample.glass),
+            vector(glass),
             StainClass.of(features[blue], share),
             StainClass.of(features[~blue], 1 - share),
         )
@@ -386,26 +363,11 @@ def _from_features(features: Floats) -> Floats:
     return np.column_stack([mean * (x + 1), mean * (2 - x + slope) / 2, mean * (2 - x - slope) / 2])
 
 
-def _nuclear_density(red: Floats) -> float:
-    """Density in red, which eosin hardly absorbs, from which on pixels count as haematoxylin (Otsu)."""
-    step = BLACK_DENSITY / 255
-    levels = np.clip(red / step, 0, 255).astype(np.uint8)
-    threshold, _ = cv2.threshold(levels[None], 0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
-    return float((threshold + 1) * step)
-
-
-def _match(density: Floats, own: tuple[float, ...], other: tuple[float, ...]) -> Floats:
-    """Move quantiles to quantiles; in proportion below the first and beyond the last."""
-    low, high = other[0] / own[0], other[-1] / own[-1]
-    between = np.interp(density, own, other)
-    return np.where(density < own[0], density * low, np.where(density > own[-1], density * high, between))
+def _spectral(matrix: Floats, change: Callable[[Floats], Floats]) -> Floats:
+    """A symmetric matrix with its eigenvalues changed."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * change(values)) @ vectors.T)
 
 
 def _power(matrix: Floats, exponent: float) -> Floats:
-    values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.maximum(values, 1e-9) ** exponent) @ vectors.T)
-
-
-def _limited(matrix: Floats) -> Floats:
-    values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.clip(values, 1 / MAX_STRETCH, MAX_STRETCH)) @ vectors.T)
+    return _spectral(matrix, lambda values: np.maximum(values, 1e-9) ** exponent)

@@ -9,6 +9,7 @@ from the map itself by less than a grey level nearly everywhere (see docs/stain.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,11 +22,20 @@ from typing import Any, Self
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
+from pydantic import TypeAdapter
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
+from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.images.stain.deconvolution import TooLittleTissueError, rgb_uint8
+from metaphase.images.stain.deconvolution import (
+    HE_RESIDUAL,
+    StainMatrix,
+    TooLittleTissueError,
+    rgb_uint8,
+    stain_pictures,
+)
 from metaphase.images.stain.methods import (
     GLASS_DENSITY,
     Floats,
@@ -33,13 +43,11 @@ from metaphase.images.stain.methods import (
     MacenkoColours,
     ReinhardColours,
     SlideColours,
-    from_plain,
     is_tissue,
     read_plain,
     to_density,
     write_plain,
 )
-from metaphase.images.stain.pictures import PICTURE_SUFFIXES, write_picture
 from metaphase.slides.contract import Slide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -55,7 +63,11 @@ class LookupTable:
     """A colour map, ready to be applied to any number of pixels from any number of threads."""
 
     def __init__(self, colour_map: Callable[[Floats], Floats]) -> None:
-        self._packed = _expand(_evaluate(colour_map))
+        axis = np.arange(0, LEVELS, STEP, dtype=np.float32)
+        blue, green, red = np.meshgrid(axis, axis, axis, indexing="ij")
+        colours = np.stack([red, green, blue], axis=-1)
+        planes = [colour_map(plane.reshape(-1, 3)).reshape(plane.shape) for plane in colours]
+        self._packed = _expand(np.stack(planes).astype(np.float32, copy=False))
 
     def apply(self, pixels: RGB, threads: int = 1) -> RGB:
         """Map uint8 pixels (..., 3); the result is a new array."""
@@ -69,32 +81,16 @@ class LookupTable:
         starts = range(0, len(flat), BLOCK_PIXELS)
 
         def look_up(start: int) -> None:
+            """Three bytes make an index, the entry found there has the new three."""
             block = slice(start, start + BLOCK_PIXELS)
-            self._look_up(flat[block], result[block])
+            padded = cv2.cvtColor(flat[block][None], cv2.COLOR_RGB2RGBA).view("<u4").ravel()
+            index = np.bitwise_and(padded, 0xFFFFFF).astype(np.intp)
+            found = self._packed.take(index, mode="wrap")  # never out of range: this mode saves the check
+            cv2.cvtColor(found.view(np.uint8).reshape(1, -1, 4), cv2.COLOR_RGBA2RGB, dst=result[block][None])
 
-        if threads == 1 or len(starts) < 2:
-            for start in starts:
-                look_up(start)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(look_up, starts))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(look_up, starts))
         return result.reshape(pixels.shape)
-
-    def _look_up(self, block: RGB, result: RGB) -> None:
-        """Map (n, 3): three bytes make an index, the entry found there has the new three."""
-        padded = cv2.cvtColor(block[None], cv2.COLOR_RGB2RGBA).view("<u4").ravel()
-        index = np.bitwise_and(padded, 0xFFFFFF).astype(np.intp)
-        found = self._packed.take(index, mode="wrap")  # never out of range: this mode saves the check
-        cv2.cvtColor(found.view(np.uint8).reshape(1, -1, 4), cv2.COLOR_RGBA2RGB, dst=result[None])
-
-
-def _evaluate(colour_map: Callable[[Floats], Floats]) -> Floats:
-    """The map at the nodes, (blue, green, red, 3)."""
-    axis = np.arange(0, LEVELS, STEP, dtype=np.float32)
-    blue, green, red = np.meshgrid(axis, axis, axis, indexing="ij")
-    colours = np.stack([red, green, blue], axis=-1)
-    planes = [colour_map(plane.reshape(-1, 3)).reshape(plane.shape) for plane in colours]
-    return np.stack(planes).astype(np.float32, copy=False)
 
 
 def _expand(nodes: Floats) -> npt.NDArray[np.uint32]:
@@ -151,16 +147,17 @@ class Template:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
-        return read_plain(path, TEMPLATE_FORMAT, cls._parse)
+
+        def parsed(data: dict[str, Any]) -> dict[str, SlideColours]:
+            stated = data["colours"]
+            return {name: TypeAdapter(one).validate_python(stated[name]) for name, one in METHODS.items()}
+
+        return cls(read_plain(path, TEMPLATE_FORMAT, parsed))
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
         plain = {name: asdict(colours) for name, colours in self.colours.items()}
         write_plain(path, TEMPLATE_FORMAT, {"colours": plain})
-
-    @classmethod
-    def _parse(cls, data: dict[str, Any]) -> Self:
-        return cls({name: from_plain(method, data["colours"][name]) for name, method in METHODS.items()})
 
 
 @dataclass(frozen=True)
@@ -200,12 +197,12 @@ class StainTransform:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
-        return read_plain(path, TRANSFORM_FORMAT, cls._parse)
 
-    @classmethod
-    def _parse(cls, data: dict[str, Any]) -> Self:
-        method = METHODS[data["method"]]
-        return cls(from_plain(method, data["source"]), from_plain(method, data["template"]))
+        def parsed(data: dict[str, Any]) -> list[SlideColours]:
+            colours: TypeAdapter[SlideColours] = TypeAdapter(METHODS[data["method"]])
+            return [colours.validate_python(data[name]) for name in ("source", "template")]
+
+        return cls(*read_plain(path, TRANSFORM_FORMAT, parsed))
 
 
 # ---- a fair sample of a slide's pixels ----
@@ -245,36 +242,74 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
         )
     scale = slide.bounds.width / overview.shape[1], slide.bounds.height / overview.shape[0]
     positions = np.column_stack([columns + 0.5, rows + 0.5]) * scale
-    fields = [_read(slide, box, config.mpp).reshape(-1, 3) for box in _choose(slide, positions, config, seed)]
+    # Level-0 pixels a sampled pixel; a slide that is coarser, or states no resolution, is taken as it is.
+    zoom = 1.0 if slide.info.resolution is None else max(1.0, config.mpp / slide.mpp)
+    bounds, side = slide.bounds, max(1, round(config.field_px * zoom))
+    across = bounds.width // side + 1
+    column, row = (positions // side).astype(int).T
+    cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[: config.fields]
+    fields = []
+    for cell in cells.tolist():  # of a grid, hence without overlap
+        box = Box(bounds.x + cell % across * side, bounds.y + cell // across * side, side, side)
+        box = box.intersection(bounds)
+        width, height = (max(1, int(side / zoom)) for side in (box.width, box.height))
+        field = slide.read(box.x, box.y, width, height, config.mpp) if zoom > 1 else slide.read_level(0, box)
+        fields.append(field.reshape(-1, 3))
     glass = overview[density.mean(axis=-1) < GLASS_DENSITY]
     return np.concatenate([*fields, glass])
 
 
-def _choose(slide: Slide, positions: npt.NDArray[np.float64], config: SamplingConfig, seed: int) -> list[Box]:
-    """Some level-0 boxes of a grid, hence without overlap, that hold `positions` (x, y within the bounds)."""
-    bounds = slide.bounds
-    side = max(1, round(config.field_px * _zoom(slide, config.mpp)))
-    columns = bounds.width // side + 1
-    column, row = (positions // side).astype(int).T
-    cells = np.random.default_rng(seed).permutation(np.unique(row * columns + column))[: config.fields]
-    boxes = (
-        Box(bounds.x + int(cell % columns) * side, bounds.y + int(cell // columns) * side, side, side)
-        for cell in cells
-    )
-    return [box.intersection(bounds) for box in boxes]
+# ---- pictures: a view of any slide, and files ----
+
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+JPEG_QUALITY = 95
+MOST_PX = 100_000_000
+"""Pixels of a picture of a region."""
 
 
-def _read(slide: Slide, box: Box, mpp: float) -> RGB:
-    zoom = _zoom(slide, mpp)
-    if zoom == 1:
-        return slide.read_level(0, box)
-    width, height = (max(1, int(side / zoom)) for side in (box.width, box.height))
-    return slide.read(box.x, box.y, width, height, mpp)
+def view(slide: Slide, region: Box | None = None, *, max_side: int = 2048) -> RGB:
+    """A region at level 0, or the whole slide reduced to at most `max_side` pixels."""
+    if region is not None:
+        if region.area > MOST_PX:
+            raise UsageError(
+                f"a region of {region.width} x {region.height} px is not a picture",
+                path=slide.info.path,
+                next_step=f"give one of up to {MOST_PX / 1e6:g} million pixels",
+            )
+        return slide.read_level(0, region)
+    if max(slide.bounds.width, slide.bounds.height) <= max_side:
+        return slide.read_level(0, slide.bounds)
+    return slide.thumbnail(max_side)
 
 
-def _zoom(slide: Slide, mpp: float) -> float:
-    """Level-0 pixels a sampled pixel; a slide that is coarser, or states no resolution, is taken as it is."""
-    return 1.0 if slide.info.resolution is None else max(1.0, mpp / slide.mpp)
+def write_picture(path: str | Path, rgb: RGB) -> None:
+    """Write uint8 (h, w, 3) as PNG or JPEG, as the name says."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in PICTURE_SUFFIXES:
+        raise UsageError(
+            f"{path}: there is no picture format {suffix!r}",
+            next_step=f"choose from {', '.join(PICTURE_SUFFIXES)}",
+        )
+    buffer = io.BytesIO()
+    form = "PNG" if suffix == ".png" else "JPEG"
+    Image.fromarray(rgb).save(buffer, format=form, quality=JPEG_QUALITY)
+    write_bytes(path, buffer.getvalue())
+
+
+def write_stain_pictures(
+    slide: Slide,
+    folder: str | Path,
+    matrix: StainMatrix = HE_RESIDUAL,
+    *,
+    region: Box | None = None,
+) -> list[Path]:
+    """Write one PNG a stain, `<slide>-<stain>.png`, and return their paths."""
+    paths = []
+    for name, picture in stain_pictures(view(slide, region), matrix).items():
+        path = Path(folder) / f"{Path(slide.name).stem}-{name}.png"
+        write_picture(path, picture)
+        paths.append(path)
+    return paths
 
 
 # ---- standardise files ----
@@ -327,34 +362,25 @@ def standardise_slide(
     if suffix == ".json":
         transform.save(output)
     elif suffix in SLIDE_SUFFIXES:
-        tiles = _standardised_tiles(slide, transform, tile_px)
+        table, threads = transform.table, available_cores()
+        boxes = (
+            Box(x, y, min(tile_px, slide.width - x), min(tile_px, slide.height - y))
+            for y in range(0, slide.height, tile_px)
+            for x in range(0, slide.width, tile_px)
+        )
+        tiles = ordered_map(
+            lambda box: table.apply(slide.read_level(0, box)), boxes, threads=threads, ahead=2 * threads
+        )
         form = PyramidFormat(mpp=slide.mpp, tile_px=tile_px, quality=quality)
         write_pyramid(output, tiles, slide.width, slide.height, form)
     elif suffix in PICTURE_SUFFIXES:
-        _check_picture_size(slide, output)
+        if slide.width * slide.height > MAX_PICTURE_PX:
+            raise UsageError(
+                f"{slide.width} x {slide.height} pixels are too many for one picture",
+                next_step=f"write a pyramid: {Path(output).with_suffix('.tif').name}",
+            )
         whole = slide.read_level(0, Box(0, 0, slide.width, slide.height))
         write_picture(output, transform.apply(whole, available_cores()))
     else:
         known = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES, ".json"))
         raise UsageError(f"{output}: there is no format {suffix!r}", next_step=f"choose from {known}")
-
-
-def _standardised_tiles(slide: Slide, transform: StainTransform, tile_px: int) -> Iterator[RGB]:
-    """Level-0 tiles, row by row."""
-    table, threads = transform.table, available_cores()
-    boxes = (
-        Box(x, y, min(tile_px, slide.width - x), min(tile_px, slide.height - y))
-        for y in range(0, slide.height, tile_px)
-        for x in range(0, slide.width, tile_px)
-    )
-    return ordered_map(
-        lambda box: table.apply(slide.read_level(0, box)), boxes, threads=threads, ahead=2 * threads
-    )
-
-
-def _check_picture_size(slide: Slide, output: str | Path) -> None:
-    if slide.width * slide.height > MAX_PICTURE_PX:
-        raise UsageError(
-            f"{slide.width} x {slide.height} pixels are too many for one picture",
-            next_step=f"write a pyramid: {Path(output).with_suffix('.tif').name}",
-        )

@@ -145,9 +145,14 @@ class SlideLook:
 def measure_appearance(rgb: RGB, mpp: float) -> SlideLook:
     """Absorbance of each pixel of `rgb` (height, width, 3) relative to the glass around it, and the grain."""
     planes = np.ascontiguousarray(np.moveaxis(rgb, 2, 0))
-    grain = _grain(planes, mpp)
+    side = max(3, round(GRAIN_UM / mpp))
+    light = planes.mean(axis=0, dtype=np.float32)
+    variance = cv2.blur(light * light, (side, side)) - cv2.blur(light, (side, side)) ** 2
+    grain = np.asarray(np.sqrt(np.maximum(variance, 0)), np.float32)
     unscanned = _unscanned_white(planes, mpp)
-    glass = _glass_pixels(planes, grain) & ~unscanned
+    brightest, darkest = planes.max(axis=0), planes.min(axis=0)
+    grey = brightest - darkest <= MAX_GLASS_TINT * brightest
+    glass = (darkest > MIN_GLASS_LEVEL) & grey & (grain < MAX_GLASS_GRAIN) & ~unscanned
     absorbance = np.log(_glass_colour(planes, glass, ~unscanned))[:, None, None] - _LOG_LEVELS[planes]
     density = np.asarray(absorbance.mean(axis=0), np.float32)
     flat = glass & (np.abs(density) < SHADING_RANGE) & (np.ptp(absorbance, axis=0) < MAX_SHADING_TINT)
@@ -156,41 +161,22 @@ def measure_appearance(rgb: RGB, mpp: float) -> SlideLook:
     return SlideLook(absorbance, grain, _noise(density, flat), glass_grain)
 
 
-def _grain(planes: RGB, mpp: float) -> Floats32:
-    side = max(3, round(GRAIN_UM / mpp))
-    light = planes.mean(axis=0, dtype=np.float32)
-    variance = cv2.blur(light * light, (side, side)) - cv2.blur(light, (side, side)) ** 2
-    return np.asarray(np.sqrt(np.maximum(variance, 0)), np.float32)
-
-
-def _glass_pixels(planes: RGB, grain: Floats32) -> Mask:
-    """Pixels that are bright, nearly grey and smooth."""
-    brightest, darkest = planes.max(axis=0), planes.min(axis=0)
-    grey = brightest - darkest <= MAX_GLASS_TINT * brightest
-    return np.asarray((darkest > MIN_GLASS_LEVEL) & grey & (grain < MAX_GLASS_GRAIN), np.bool_)
-
-
 def _unscanned_white(planes: RGB, mpp: float) -> Mask:
     """Areas of pure white (254 after JPEG) that a scanner filled in, known by their straight edges.
 
     Glass may be as white where the camera is saturated, but its edge then follows the tissue.
     """
     white = cv2.medianBlur((planes.min(axis=0) >= 254).astype(np.uint8), 5)
-    if _straightness(white, mpp) < MIN_FILLING_STRAIGHTNESS:
-        return np.zeros(white.shape, np.bool_)
-    return cv2.erode(white, np.ones((3, 3), np.uint8)) > 0
-
-
-def _straightness(area: npt.NDArray[np.uint8], mpp: float) -> float:
-    """Share of the edge of `area` (0 and 1) that runs straight along rows or columns; 0 without an edge."""
     line = np.ones((max(2, round(STRAIGHT_UM / mpp)), 1), np.uint8)
     edge = straight = 0
-    padded = np.pad(area, 1, mode="edge")
+    padded = np.pad(white, 1, mode="edge")
     for way in (padded, padded.T):
         steps = np.ascontiguousarray(way[:, 1:] != way[:, :-1]).astype(np.uint8)
         edge += int(np.count_nonzero(steps))
         straight += int(np.count_nonzero(cv2.morphologyEx(steps, cv2.MORPH_OPEN, line)))
-    return straight / max(edge, 1)
+    if straight / max(edge, 1) < MIN_FILLING_STRAIGHTNESS:
+        return np.zeros(white.shape, np.bool_)
+    return cv2.erode(white, np.ones((3, 3), np.uint8)) > 0
 
 
 def _glass_colour(planes: RGB, glass: Mask, scanned: Mask) -> Floats32:
@@ -247,39 +233,31 @@ INKED_TISSUE_DENSITY = 0.9
 
 def find_ink(absorbance: Floats32, mpp: float) -> Mask:
     """Pen marks, black borders and black unscanned areas, from absorbance (3, height, width)."""
+    red, green, blue = absorbance
+    least, spread, mean = absorbance.min(axis=0), np.ptp(absorbance, axis=0), absorbance.mean(axis=0)
+    kinds = {  # the core of strokes, and their fringe
+        "blue, green and turquoise": (
+            ((red > 0.4) & (red > 1.5 * green)) | ((red > 1.2) & (red > green) & (blue < 0.4 * red)),
+            (red > 0.15) & (red > 1.3 * green),
+        ),
+        "red": (
+            (green > 0.6) & (blue > 0.75 * green) & (red < 0.3 * green),
+            (green > 0.15) & (blue > 0.7 * green) & (red < 0.35 * green),
+        ),
+        "black, and the black frame and filling of a scan": (
+            ((least > 0.5) & (spread < 0.2 * least)) | (least > 2.0),
+            (mean > 0.15) & (spread < 0.25 * mean),
+        ),
+    }
     ink = np.zeros(absorbance.shape[1:], np.bool_)
-    for core, fringe in (_cool_ink(absorbance), _red_ink(absorbance), _black_ink(absorbance)):
+    for core, fringe in kinds.values():
         stroke = opened(core, STROKE_UM / 2 / mpp)
         if stroke.any():
             smeared = fringe & dilated(stroke, FRINGE_UM / mpp)
             ink |= without_coreless_objects(stroke | smeared, core=stroke)
     if ink.any():
-        ink = without_coreless_objects(ink | _too_dark(absorbance, mpp), core=ink)
+        side = max(1, round(STROKE_UM / mpp))
+        density = cv2.blur(np.minimum(mean, 1), (side, side))
+        dark = opened(density > INKED_TISSUE_DENSITY, STROKE_UM / 2 / mpp)
+        ink = without_coreless_objects(ink | dark, core=ink)
     return dilated(ink, RIM_UM / mpp)
-
-
-def _cool_ink(absorbance: Floats32) -> tuple[Mask, Mask]:
-    """Blue, green and turquoise ink: the core of strokes, and their fringe."""
-    red, green, blue = absorbance
-    core = ((red > 0.4) & (red > 1.5 * green)) | ((red > 1.2) & (red > green) & (blue < 0.4 * red))
-    return core, (red > 0.15) & (red > 1.3 * green)
-
-
-def _red_ink(absorbance: Floats32) -> tuple[Mask, Mask]:
-    """Red ink: the core of strokes, and their fringe."""
-    red, green, blue = absorbance
-    core = (green > 0.6) & (blue > 0.75 * green) & (red < 0.3 * green)
-    return core, (green > 0.15) & (blue > 0.7 * green) & (red < 0.35 * green)
-
-
-def _black_ink(absorbance: Floats32) -> tuple[Mask, Mask]:
-    """Black ink, the black frame of a scan, black filling: the core, and the fringe."""
-    least, spread, mean = absorbance.min(axis=0), np.ptp(absorbance, axis=0), absorbance.mean(axis=0)
-    core = ((least > 0.5) & (spread < 0.2 * least)) | (least > 2.0)
-    return core, (mean > 0.15) & (spread < 0.25 * mean)
-
-
-def _too_dark(absorbance: Floats32, mpp: float) -> Mask:
-    side = max(1, round(STROKE_UM / mpp))
-    density = cv2.blur(np.minimum(absorbance.mean(axis=0), 1), (side, side))
-    return opened(density > INKED_TISSUE_DENSITY, STROKE_UM / 2 / mpp)

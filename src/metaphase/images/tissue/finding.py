@@ -30,7 +30,6 @@ from metaphase.base.provenance import FileContent
 from metaphase.base.tables import WHOLE_SLIDE
 from metaphase.images.tissue.background import (
     GRAIN_UM,
-    SlideLook,
     closed,
     eroded,
     find_ink,
@@ -136,14 +135,32 @@ class TissueMask:
 
         With a tolerance, corners are left out as long as the outline moves by at most so many mask pixels.
         """
-        outline = shapely.normalize(shapely.union_all(_runs(self.mask)))  # rings then start at a true corner
+        steps = np.diff(np.pad(self.mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+        rows, starts = np.nonzero(steps == 1)
+        ends = np.nonzero(steps == -1)[1]
+        runs = shapely.box(starts, rows, ends, rows + 1)  # of true pixels in a row
+        outline = shapely.normalize(shapely.union_all(runs))  # rings then start at a true corner
         outline = shapely.simplify(outline, tolerance_px)
         placed = shapely.transform(outline, lambda corners: corners * self.scale + (self.x, self.y))
         return tuple(part for part in shapely.get_parts(placed) if part.area > 0)
 
     def to_geojson(self, tolerance_px: float = 1.0) -> str:
         """A GeoJSON FeatureCollection for QuPath: one annotation of class Tissue for each piece."""
-        features = [_feature(polygon) for polygon in self.polygons(tolerance_px)]
+        features = []
+        for polygon in self.polygons(tolerance_px):
+            rounded = shapely.transform(polygon, lambda corners: corners.round(2))
+            geometry = json.loads(shapely.to_geojson(rounded))
+            features.append(
+                {
+                    "type": "Feature",
+                    "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
+                    "geometry": geometry,
+                    "properties": {
+                        "objectType": "annotation",
+                        "classification": {"name": CLASS_NAME, "color": list(CLASS_COLOUR)},
+                    },
+                }
+            )
         return json.dumps({"type": "FeatureCollection", "features": features})
 
     def to_png(self) -> bytes:
@@ -168,27 +185,6 @@ def load_tissue(path: str | Path) -> TissueMask:
         position = parse_json(image.info[PNG_KEY])
         numbers = {name: finite(position[name]) for name in ("mpp", "x", "y", "scale")}
         return TissueMask(np.asarray(image) > 0, **numbers)
-
-
-def _runs(mask: Mask) -> list[shapely.Polygon]:
-    """The mask as boxes one pixel high, one for each run of true pixels in a row."""
-    steps = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    rows, starts = np.nonzero(steps == 1)
-    _, ends = np.nonzero(steps == -1)
-    return list(shapely.box(starts, rows, ends, rows + 1))
-
-
-def _feature(polygon: shapely.Polygon) -> dict[str, object]:
-    geometry = json.loads(shapely.to_geojson(shapely.transform(polygon, lambda corners: corners.round(2))))
-    return {
-        "type": "Feature",
-        "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
-        "geometry": geometry,
-        "properties": {
-            "objectType": "annotation",
-            "classification": {"name": CLASS_NAME, "color": list(CLASS_COLOUR)},
-        },
-    }
 
 
 # ---- a picture of the slide with its tissue outlined ----
@@ -286,68 +282,6 @@ def segment_tissue(rgb: RGB, mpp: float, config: TissueConfig | None = None) -> 
     A finer image is averaged down to the working resolution first; a coarser one is taken as it is.
     """
     config = config or TissueConfig()
-    _check_image(rgb, mpp)
-    height, width = rgb.shape[:2]
-    mask = _segment(_averaged(rgb, config.mpp / mpp), max(config.mpp, mpp), config)
-    return cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST) > 0
-
-
-def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
-    look = measure_appearance(rgb, mpp)
-    ink = find_ink(look.absorbance, mpp)
-    coloured = _coloured(look, config)
-    stained = (coloured | _dense(look, mpp, config)) & ~ink
-    tissue = _bridged(stained, mpp, config)
-    tissue = without_small_holes(tissue, config.min_hole_um2 / mpp**2) & ~ink
-    tissue = _without_threads(tissue, coloured, config.thread_um / 2 / mpp)
-    least_px = min(config.min_object_um2 / mpp**2, config.min_object_share * tissue.size)
-    return _without_debris(tissue, coloured, least_px)
-
-
-def _coloured(look: SlideLook, config: TissueConfig) -> Mask:
-    """Stain that shows by its colour."""
-    density = look.density
-    least = np.maximum(max(config.min_colour, NOISE_FACTOR * look.noise), LEAST_HUE * density)
-    return np.asarray((look.colour > least) & (density > LEAST_DENSITY), np.bool_)
-
-
-def _dense(look: SlideLook, mpp: float, config: TissueConfig) -> Mask:
-    """Stain that shows by its darkness, however faint, but with structure."""
-    grainy = look.grain > max(LEAST_GRAIN, 2 * look.glass_grain)
-    structured = eroded(grainy, GRAIN_UM / 2 / mpp)
-    return (look.density > max(config.min_density, NOISE_FACTOR * look.noise)) & structured
-
-
-def _bridged(stained: Mask, mpp: float, config: TissueConfig) -> Mask:
-    """Close narrow gaps, except towards specks."""
-    walls = without_small_objects(stained, SPECK_UM2 / mpp**2)
-    return closed(walls, config.bridge_um / 2 / mpp) | stained
-
-
-def _without_threads(mask: Mask, coloured: Mask, radius_px: float) -> Mask:
-    """Drop thin grey parts, and pieces that are thin throughout."""
-    thick = opened(mask, radius_px)
-    return without_coreless_objects(thick | (mask & coloured), core=thick)
-
-
-def _without_debris(mask: Mask, coloured: Mask, min_area_px: float) -> Mask:
-    """Drop small pieces, and grey ones unless they are much larger."""
-    labels, areas = piece_areas(mask)
-    coloured_areas = np.bincount(labels[coloured & mask], minlength=len(areas))
-    grey = coloured_areas < LEAST_COLOURED_SHARE * areas
-    keep = areas >= np.where(grey, GREY_SIZE_FACTOR, 1.0) * min_area_px
-    return np.asarray(keep[labels] & mask, np.bool_)
-
-
-def _averaged(rgb: RGB, factor: float) -> RGB:
-    """The image made `factor` times smaller by averaging; unchanged where `factor` is 1 or less."""
-    if factor <= 1:
-        return rgb
-    height, width = (max(1, round(side / factor)) for side in rgb.shape[:2])
-    return np.asarray(cv2.resize(rgb, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def _check_image(rgb: RGB, mpp: float) -> None:
     if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or rgb.size == 0:
         raise UsageError(
             f"an array of shape {rgb.shape} and type {rgb.dtype} is not an image",
@@ -355,6 +289,32 @@ def _check_image(rgb: RGB, mpp: float) -> None:
         )
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"{mpp} um/px makes no sense", next_step="give a resolution above 0")
+    height, width = rgb.shape[:2]
+    if (factor := config.mpp / mpp) > 1:
+        small = (max(1, round(width / factor)), max(1, round(height / factor)))
+        rgb = np.asarray(cv2.resize(rgb, small, interpolation=cv2.INTER_AREA), np.uint8)
+    mask = _segment(rgb, max(config.mpp, mpp), config)
+    return cv2.resize(mask.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST) > 0
+
+
+def _segment(rgb: RGB, mpp: float, config: TissueConfig) -> Mask:
+    look = measure_appearance(rgb, mpp)
+    ink = find_ink(look.absorbance, mpp)
+    density, noise = look.density, NOISE_FACTOR * look.noise
+    least = np.maximum(max(config.min_colour, noise), LEAST_HUE * density)
+    coloured = (look.colour > least) & (density > LEAST_DENSITY)
+    structured = eroded(look.grain > max(LEAST_GRAIN, 2 * look.glass_grain), GRAIN_UM / 2 / mpp)
+    stained = (coloured | ((density > max(config.min_density, noise)) & structured)) & ~ink
+    walls = without_small_objects(stained, SPECK_UM2 / mpp**2)
+    bridged = closed(walls, config.bridge_um / 2 / mpp) | stained
+    tissue = without_small_holes(bridged, config.min_hole_um2 / mpp**2) & ~ink
+    thick = opened(tissue, config.thread_um / 2 / mpp)
+    tissue = without_coreless_objects(thick | (tissue & coloured), core=thick)
+    labels, areas = piece_areas(tissue)
+    grey = np.bincount(labels[coloured & tissue], minlength=len(areas)) < LEAST_COLOURED_SHARE * areas
+    least_px = min(config.min_object_um2 / mpp**2, config.min_object_share * tissue.size)
+    keep = areas >= np.where(grey, GREY_SIZE_FACTOR, 1.0) * least_px
+    return np.asarray(keep[labels] & tissue, np.bool_)
 
 
 # ---- from a slide to its tissue mask, and from the mask to files ----
@@ -420,7 +380,17 @@ class TissueSource:
         """The tissue of a slide; a slide without any is a `SlideError`."""
         if self.whole:
             return whole_slide(slide)
-        tissue = _own_mask(self.mask, slide) if self.mask is not None else find_tissue(slide, self.config)
+        tissue = find_tissue(slide, self.config) if self.mask is None else load_tissue(self.mask)
+        rows, columns = tissue.mask.shape
+        right, bottom = tissue.x + columns * tissue.scale, tissue.y + rows * tissue.scale
+        beyond = max(-tissue.x, -tissue.y, right - slide.width, bottom - slide.height)
+        if self.mask is not None and beyond > MASK_TOLERANCE_PX * tissue.scale:
+            raise SlideError(
+                f"is the mask of another slide: it covers pixels ({tissue.x:g}, {tissue.y:g}) to ({right:g}, "
+                f"{bottom:g}), and {slide.name} has {slide.width} x {slide.height}",
+                path=self.mask,
+                next_step="make the mask of this slide with metaphase tissue",
+            )
         if tissue.is_empty:
             damaged = {flaw.box for flaw in slide.flaws or () if flaw.kind == UNDECODABLE}
             if damaged:
@@ -436,22 +406,6 @@ class TissueSource:
                 "column tissue) searches everything",
             )
         return tissue
-
-
-def _own_mask(path: Path, slide: Slide) -> TissueMask:
-    """The mask in a file; one that reaches beyond this slide was made of another, and is refused."""
-    tissue = load_tissue(path)
-    rows, columns = tissue.mask.shape
-    right, bottom = tissue.x + columns * tissue.scale, tissue.y + rows * tissue.scale
-    beyond = max(-tissue.x, -tissue.y, right - slide.width, bottom - slide.height)
-    if beyond > MASK_TOLERANCE_PX * tissue.scale:
-        raise SlideError(
-            f"is the mask of another slide: it covers pixels ({tissue.x:g}, {tissue.y:g}) to ({right:g}, "
-            f"{bottom:g}), and {slide.name} has {slide.width} x {slide.height}",
-            path=path,
-            next_step="make the mask of this slide with metaphase tissue",
-        )
-    return tissue
 
 
 def whole_slide(slide: Slide) -> TissueMask:

@@ -176,7 +176,7 @@ def _runtime() -> Any:
 def own_graph(graph: bytes, outputs: Sequence[str]) -> Callable[[Pixels], list[Floats32]]:
     """What gives these outputs of a graph of our own for pixels (n, rows, columns, 3), on the CPU."""
     session = _runtime().InferenceSession(graph, providers=[PROVIDERS["cpu"]])
-    return lambda pixels: session.run(outputs, {PIXELS: pixels})  # type: ignore[no-any-return]
+    return lambda pixels: session.run(outputs, {PIXELS: pixels})
 
 
 def quick_path(path: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +27,12 @@ ROOM = 1.08
 """Length of the line in terms of the largest thing on it."""
 
 
-@dataclass(frozen=True)
-class GradeScale:
-    """Positions along the line in per cent of its length."""
+def grade_scale(score: SlideCount) -> dict[str, Any] | None:
+    """Positions of count, interval and cuts along the line in per cent of its length.
 
-    count: float
-    low: float
-    high: float
-    cuts: tuple[tuple[float, str], ...]
-    """Where grades 1 and 2 end, and the counts there; those that would run into another are left out."""
-
-
-def grade_scale(score: SlideCount) -> GradeScale | None:
-    """The line of a score; None where the count is not known."""
+    None where the count is not known. `cuts` are where grades 1 and 2 end, and the counts there; those that
+    would run into another are left out.
+    """
     if not math.isfinite(score.count):
         return None
     low, high = (end if math.isfinite(end) else score.count for end in score.count_interval)
@@ -49,34 +41,23 @@ def grade_scale(score: SlideCount) -> GradeScale | None:
     share = [round(100 * max(0.0, value) / length, 2) for value in (score.count, low, high, theta1, theta2)]
     cuts = [(share[3], f"{theta1:g}"), (share[4], f"{theta2:g}")]
     apart = cuts[1][0] - cuts[0][0] >= LEAST_APART
-    return GradeScale(share[0], share[1], share[2], tuple(cuts if apart else cuts[1:]))
+    return {"count": share[0], "low": share[1], "high": share[2], "cuts": cuts if apart else cuts[1:]}
 
 
-# ---- warnings with what to do about them ----
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What stands above everything else about the model's purpose."""
-
-    title: str
-    text: str
-
-
-def notice_of(card: Mapping[str, Any]) -> Notice | None:
-    """What the model's card says against clinical use, or None where it says nothing."""
+def notice_of(card: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Title and text of what the model's card says against clinical use; None where it says nothing."""
     sources = [str(source.get("name", "")) for source in card.get("data") or ()]
     simulated = [bool(re.search("simulat|synthetic", name, re.IGNORECASE)) for name in sources]
     use = str(card.get("intended_use") or "").strip()
     if simulated and all(simulated):
-        return Notice(
+        return (
             "Made with a model trained on simulated slides only",
             f"It shows how the software works; its numbers say nothing about a patient. {use}".strip(),
         )
     if any(simulated):
-        return Notice("Made with a model trained partly on simulated slides", use)
+        return "Made with a model trained partly on simulated slides", use
     if re.search(r"research|not for (diagnos|clinical)", use, re.IGNORECASE):
-        return Notice("For research", use)
+        return "For research", use
     return None
 
 
@@ -107,7 +88,9 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         score=result.score,
         points=points,
         counted=int(points.counted.sum()),
-        atypical=atypical_share(result.detections, _listed_from(result)),
+        atypical=atypical_share(
+            result.detections, float(result.points.get("mitoses", {}).get("delta", result.threshold))
+        ),
         scale=grade_scale(result.score),
         size=size_mm(slide),
         mpp=mpp_text(slide),
@@ -122,12 +105,6 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         histogram=histogram_of(points, result.threshold),
         facts=facts_of(slide, result, points),
     )
-
-
-def _listed_from(result: ReportInput) -> float:
-    """Probability from which a detection is a mitosis; where no point is stated, that of the count."""
-    point = result.points.get("mitoses", {})
-    return float(point.get("delta", result.threshold))
 
 
 def _warnings(slide: Slide, result: ReportInput, points: Points) -> ResultWarnings:

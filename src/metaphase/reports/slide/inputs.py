@@ -85,22 +85,17 @@ def shown_points(result: ReportInput) -> Points:
     order = np.lexsort((x, y, -probability))
     x, y, probability = x[order], y[order], probability[order]
     counted = probability >= result.threshold
-    inside = counted & _inside(x, y, result.score.hotspot)
+    circle = drawable(result.score.hotspot)
+    inside = np.zeros(len(x), bool)
+    if circle is not None:
+        inside = counted & (np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9))
     return Points(x, y, probability, counted, inside, int((~finite).sum()))
 
 
-def drawable(hotspot: Hotspot | None) -> Hotspot | None:
+def drawable(hotspot: Hotspot) -> Hotspot | None:
     """The hotspot, or None where there is nothing to draw: no mitosis, or no finite position."""
-    if hotspot is None or not hotspot.count:
-        return None
-    return hotspot if all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px))) else None
-
-
-def _inside(x: Floats, y: Floats, hotspot: Hotspot | None) -> Mask:
-    circle = drawable(hotspot)
-    if circle is None:
-        return np.zeros(len(x), bool)
-    return np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9)
+    finite = all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px)))
+    return hotspot if hotspot.count and finite else None
 
 
 # ---- where the numbers come from ----
@@ -110,27 +105,32 @@ MPP_SOURCES = {"metadata": "stated by the file", "flag": "given by the user"}
 Rows = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class FactGroup:
-    """Facts under one heading; those with an empty value are left out by `facts_of`."""
-
-    title: str
-    rows: Rows
-
-
-def facts_of(slide: Slide, result: ReportInput, points: Points) -> tuple[FactGroup, ...]:
-    """All groups that have something to say."""
+def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[str, Rows]]:
+    """All groups of facts that have something to say, by title."""
+    measures = result.score.heterogeneity
+    spread = ((measure(name), number(value)) for name, value in measures.items() if math.isfinite(value))
+    power = slide.info.objective_power
+    slide_rows = (
+        ("File", slide.name),
+        ("Resolution", mpp_text(slide)),
+        ("Objective", f"{power:g}x" if power else ""),
+        ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
+        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
+        ("Stain", result.stain),
+        ("Scanner or format", slide.info.vendor),
+        ("Read with", slide.info.backend),
+    )
     groups = (
-        ("Slide", _slide_rows(slide, result)),
+        ("Slide", slide_rows),
         ("Count", _count_rows(result, points)),
-        ("Spread of the mitoses", _spread_rows(result)),
+        ("Spread of the mitoses", spread),
         ("Model", _model_rows(result.card)),
-        ("Training data", _data_rows(result.card)),
+        ("Training data", (_source(source) for source in result.card.get("data") or ())),
         ("Time", _time_rows(result)),
         ("Versions", tuple((name, str(value)) for name, value in result.versions.items())),
     )
     filled = ((title, tuple(row for row in rows if row[1])) for title, rows in groups)
-    return tuple(FactGroup(title, rows) for title, rows in filled if rows)
+    return [(title, rows) for title, rows in filled if rows]
 
 
 def size_mm(slide: Slide) -> str:
@@ -144,51 +144,26 @@ def mpp_text(slide: Slide) -> str:
     return f"{number(slide.mpp, 4)} µm/px, {MPP_SOURCES.get(source, source)}"
 
 
-def _slide_rows(slide: Slide, result: ReportInput) -> Rows:
-    power = slide.info.objective_power
-    return (
-        ("File", slide.name),
-        ("Resolution", mpp_text(slide)),
-        ("Objective", f"{power:g}x" if power else ""),
-        ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
-        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
-        ("Stain", result.stain),
-        ("Scanner or format", slide.info.vendor),
-        ("Read with", slide.info.backend),
-    )
-
-
 def _count_rows(result: ReportInput, points: Points) -> Rows:
     counted = int(points.counted.sum())
     hotspot = result.score.hotspot
     centre = f"{number(round(hotspot.x))}, {number(round(hotspot.y))} px" if points.in_hotspot.any() else ""
     config, mitoses = result.score.config, result.points.get("mitoses", {})
     listed = int((points.probability >= mitoses["delta"]).sum()) if mitoses else 0
+    point = result.points.get("count", {})
+    recall, false = point.get("recall"), point.get("false_per_mm2")
+    merits = [] if recall is None else [f"found {recall:.0%} of the mitoses"]
+    merits += [] if false is None else [f"made {number(false)} false positives per mm²"]
     return (
         ("Counted from", number(config.threshold)),
-        ("That threshold is", str(result.points.get("count", {}).get("source", ""))),
-        ("There the model", _merit(result.points.get("count", {}))),
+        ("That threshold is", str(point.get("source", ""))),
+        ("There the model", " and ".join(merits)),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
         ("Detections from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),
     )
-
-
-def _merit(point: Mapping[str, Any]) -> str:
-    """What an operating point is known to find and to make up."""
-    recall, false = point.get("recall"), point.get("false_per_mm2")
-    parts = [
-        "" if recall is None else f"found {recall:.0%} of the mitoses",
-        "" if false is None else f"made {number(false)} false positives per mm²",
-    ]
-    return " and ".join(filter(None, parts))
-
-
-def _spread_rows(result: ReportInput) -> Rows:
-    measures = result.score.heterogeneity
-    return tuple((measure(name), number(value)) for name, value in measures.items() if math.isfinite(value))
 
 
 def _model_rows(card: Mapping[str, Any]) -> Rows:
@@ -207,17 +182,13 @@ def _model_rows(card: Mapping[str, Any]) -> Rows:
     )
 
 
-def _data_rows(card: Mapping[str, Any]) -> Rows:
-    return tuple((str(source.get("name", "")), _source(source)) for source in card.get("data") or ())
-
-
-def _source(source: Mapping[str, Any]) -> str:
+def _source(source: Mapping[str, Any]) -> tuple[str, str]:
     counts = [
         f"{source[name]:,} {what}"
         for name, what in (("positives", "mitoses"), ("negatives", "others"))
         if source.get(name) is not None
     ]
-    return "; ".join([*counts, str(source.get("terms") or "terms not stated")])
+    return str(source.get("name", "")), "; ".join([*counts, str(source.get("terms") or "terms not stated")])
 
 
 def _time_rows(result: ReportInput) -> Rows:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import shapely
 
-from metaphase.base.arrays import Box
+from metaphase.base.arrays import Box, Integers
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
@@ -39,28 +39,13 @@ LEGEND_STOPS = 9
 
 
 @dataclass(frozen=True)
-class Heat:
-    """The density as a picture, its place in units, and what its colours mean."""
-
-    image: str
-    x: float
-    y: float
-    width: float
-    height: float
-    ticks: tuple[str, str, str]
-    """Mitoses per mm2 at the start, middle and end of the legend."""
-    legend: str
-    """The legend's colours as a CSS gradient."""
-
-
-@dataclass(frozen=True)
 class Overview:
     """All layers of the drawing."""
 
     frame: Frame
     image: str
     outline: str
-    heat: Heat | None
+    heat: dict[str, Any] | None
     hotspot: Circle | None
     dots: str
     dots_left_out: int
@@ -104,23 +89,33 @@ def outline_path(tissue: TissueMask, frame: Frame) -> str:
     units = shapely.transform(units, lambda corners: frame.position(corners[:, 0], corners[:, 1]))
     simple = shapely.get_parts(shapely.simplify(units, tolerance))
     pieces = [part for part in simple if part.area > (4 * OUTLINE_UNITS) ** 2]
-    return "".join(_ring(ring) for part in pieces for ring in (part.exterior, *part.interiors))
+    rings = (np.asarray(ring.coords)[:-1] for part in pieces for ring in (part.exterior, *part.interiors))
+    return "".join("M" + "L".join(f"{x:g} {y:g}" for x, y in ring.round(1)) + "Z" for ring in rings)
 
 
-def heat_of(density: DensityMap | None, frame: Frame) -> Heat | None:
-    """The density map in colour, or None where it holds no mitosis."""
-    if density is None or density.values.size == 0:
-        return None
+def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
+    """The density as a picture, its place in units and its legend; None where it holds no mitosis."""
     values = np.nan_to_num(density.values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    highest = float(values.max())
+    highest = float(values.max(initial=0.0))
     if highest <= 0:
         return None
     rows, columns = values.shape
+    if (shrink := max(rows, columns) / DENSITY_PX) > 1:
+        size = (max(1, round(columns / shrink)), max(1, round(rows / shrink)))
+        values = np.asarray(cv2.resize(values, size, interpolation=cv2.INTER_AREA), np.float32)
     x, y = frame.position(density.x, density.y)
     step = density.step_px * frame.units_per_px
-    ticks = ("0", _tick(highest / 2), _tick(highest))
-    picture = png_uri(heat_colours(_small(values) / highest))
-    return Heat(picture, float(x), float(y), columns * step, rows * step, ticks, _legend())
+    colours = heat_colours(np.linspace(0, 1, LEGEND_STOPS, dtype=np.float32)[None])[0]
+    stops = ", ".join(f"rgb({r} {g} {b} / {a / 255:.2f})" for r, g, b, a in colours)
+    return {
+        "image": png_uri(heat_colours(values / highest)),
+        "x": float(x),
+        "y": float(y),
+        "width": columns * step,
+        "height": rows * step,
+        "ticks": ("0", *(f"{tick:.0f}" if tick >= 10 else f"{tick:.2g}" for tick in (highest / 2, highest))),
+        "legend": f"linear-gradient(90deg, {stops})",
+    }
 
 
 def heat_colours(share: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
@@ -142,30 +137,6 @@ def coarse_tissue(tissue: TissueMask) -> TissueMask:
     return TissueMask(blocks >= 0.5, tissue.mpp * factor, tissue.x, tissue.y, tissue.scale * factor)
 
 
-def _ring(ring: shapely.LinearRing) -> str:
-    corners = np.asarray(ring.coords)[:-1].round(1)
-    return "M" + "L".join(f"{x:g} {y:g}" for x, y in corners) + "Z"
-
-
-def _small(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    rows, columns = values.shape
-    shrink = max(rows, columns) / DENSITY_PX
-    if shrink <= 1:
-        return values
-    size = (max(1, round(columns / shrink)), max(1, round(rows / shrink)))
-    return np.asarray(cv2.resize(values, size, interpolation=cv2.INTER_AREA), np.float32)
-
-
-def _tick(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _legend() -> str:
-    colours = heat_colours(np.linspace(0, 1, LEGEND_STOPS, dtype=np.float32)[None])[0]
-    stops = ", ".join(f"rgb({r} {g} {b} / {a / 255:.2f})" for r, g, b, a in colours)
-    return f"linear-gradient(90deg, {stops})"
-
-
 # ---- the hotspot large enough to recognise architecture ----
 
 CLOSEUP_MPP = 2.0
@@ -177,15 +148,6 @@ MAX_RINGS = 600
 
 
 @dataclass(frozen=True)
-class Ring:
-    """A mark around the detection of rank `number`."""
-
-    number: int
-    x: float
-    y: float
-
-
-@dataclass(frozen=True)
 class Closeup:
     """The hotspot's surroundings."""
 
@@ -193,7 +155,8 @@ class Closeup:
     image: str
     mpp: float
     circle: Circle
-    rings: tuple[Ring, ...]
+    rings: list[tuple[int, float, float]]
+    """Rank and position of each detection that has one."""
     crowded: bool
     """Whether only the most probable mitoses have a ring."""
     bar: ScaleBar
@@ -201,45 +164,31 @@ class Closeup:
 
 def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | None:
     """Read the surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide."""
-    box = _box(slide, result)
-    if box is None:
+    hotspot = drawable(result.score.hotspot)
+    if hotspot is None:
         return None
+    half = hotspot.radius_px * MARGIN
+    x, y = math.floor(hotspot.x - half), math.floor(hotspot.y - half)
+    box = Box(x, y, math.ceil(2 * half), math.ceil(2 * half)).intersection(slide.bounds)
     frame = Frame(box)
-    circle = hotspot_circle(result, frame)
+    circle = hotspot_circle(result, frame) if box.area else None
     if circle is None:
         return None
     mpp = max(CLOSEUP_MPP, slide.mpp)
     width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
-    rings = _rings(frame, points)
+    positions = frame.position(points.x, points.y)
+    inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
+    marked = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
     pixels = slide.read(box.x, box.y, width, height, mpp)
     return Closeup(
         frame=frame,
         image=jpeg_uris([pixels], CLOSEUP_BYTES)[0],
         mpp=mpp,
         circle=circle,
-        rings=rings,
-        crowded=len(rings) == MAX_RINGS,
+        rings=[(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
+        crowded=len(marked) == MAX_RINGS,
         bar=scale_bar(frame, slide.mpp),
     )
-
-
-def _box(slide: Slide, result: ReportInput) -> Box | None:
-    hotspot = drawable(result.score.hotspot)
-    if hotspot is None:
-        return None
-    half = hotspot.radius_px * MARGIN
-    x, y = math.floor(hotspot.x - half), math.floor(hotspot.y - half)
-    side = math.ceil(2 * half)
-    box = Box(x, y, side, side).intersection(slide.bounds)
-    return box if box.area else None
-
-
-def _rings(frame: Frame, points: Points) -> tuple[Ring, ...]:
-    """Counted mitoses in view, the most probable ones where there are very many."""
-    positions = frame.position(points.x, points.y)
-    inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
-    chosen = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
-    return tuple(Ring(int(i) + 1, *map(float, positions[i].round(1))) for i in chosen)
 
 
 # ---- detections cut from the slide ----
@@ -253,16 +202,6 @@ GALLERY_BYTES = 1_600_000
 CONTEXT_UM, CONTEXT_PX = 256.0, 384
 """Side of the surroundings of a detection; the middle half of it, 128 um, is shown larger."""
 CONTEXT_BYTES = 900_000
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Detections that a part of the gallery shows: indices into `Points`, out of `total` (0: not said)."""
-
-    key: str
-    title: str
-    indices: tuple[int, ...]
-    total: int
 
 
 @dataclass(frozen=True)
@@ -286,14 +225,14 @@ class Crop:
 class Group:
     """A titled part of the gallery."""
 
-    key: str
     title: str
     crops: tuple[Crop, ...]
     total: int
+    """Out of so many; 0 where that is not said."""
 
 
-def choose(points: Points) -> tuple[Choice, ...]:
-    """Detections to show, as parts that do not overlap; empty parts are left out."""
+def choose(points: Points) -> list[tuple[str, Integers, int]]:
+    """Title, rows and out of how many of each part that is shown; parts do not overlap, none is empty."""
     hotspot = np.flatnonzero(points.in_hotspot)
     elsewhere = np.flatnonzero(points.counted & ~points.in_hotspot)
     under = np.flatnonzero(~points.counted)
@@ -301,65 +240,45 @@ def choose(points: Points) -> tuple[Choice, ...]:
     others = elsewhere[: max(ELSEWHERE_LEAST, COUNTED_MOST - len(first))]
     rest = np.setdiff1d(np.flatnonzero(points.counted), np.concatenate([first, others]))
     parts = (
-        ("hotspot", "Counted, in the hotspot", first, len(hotspot)),
-        ("elsewhere", "Counted, elsewhere on the slide", others, len(elsewhere)),
-        ("least", "Counted, but only just", rest[-BORDERLINE_MOST:], 0),
-        ("under", "Not counted: just under the threshold", under[:BORDERLINE_MOST], len(under)),
+        ("Counted, in the hotspot", first, len(hotspot)),
+        ("Counted, elsewhere on the slide", others, len(elsewhere)),
+        ("Counted, but only just", rest[-BORDERLINE_MOST:], 0),
+        ("Not counted: just under the threshold", under[:BORDERLINE_MOST], len(under)),
     )
-    return tuple(
-        Choice(key, title, tuple(map(int, indices)), total)
-        for key, title, indices, total in parts
-        if len(indices)
-    )
+    return [part for part in parts if len(part[1])]
 
 
 def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> tuple[Group, ...]:
     """Cut the chosen detections from the slide, in the order of `choose`."""
-    choices = choose(points)
-    chosen = [(points.x[i], points.y[i]) for choice in choices for i in choice.indices]
+    parts = choose(points)
+    chosen = [(points.x[i], points.y[i]) for _, indices, _ in parts for i in indices]
     images = jpeg_uris([cut_square(slide, x, y, CROP_PX) for x, y in chosen], GALLERY_BYTES)
     mpp = CONTEXT_UM / CONTEXT_PX
     contexts = jpeg_uris([cut_square(slide, x, y, CONTEXT_PX, mpp) for x, y in chosen], CONTEXT_BYTES)
     pictures = iter(zip(images, contexts, strict=True))
-    return tuple(
-        Group(
-            choice.key,
-            choice.title,
-            tuple(_crop(points, i, next(pictures), overview, closeup) for i in choice.indices),
-            choice.total,
+
+    def crop(index: int) -> Crop:
+        x, y = float(points.x[index]), float(points.y[index])
+        place = None if closeup is None else _units(closeup, x, y)
+        seen = closeup and place and 0 <= place[0] <= closeup.width and 0 <= place[1] <= closeup.height
+        return Crop(
+            index + 1,
+            *next(pictures),
+            x,
+            y,
+            float(points.probability[index]),
+            bool(points.counted[index]),
+            bool(points.in_hotspot[index]),
+            _units(overview, x, y),
+            place if seen else None,
         )
-        for choice in choices
-    )
 
-
-def _crop(
-    points: Points, index: int, pictures: tuple[str, str], overview: Frame, closeup: Frame | None
-) -> Crop:
-    x, y = float(points.x[index]), float(points.y[index])
-    return Crop(
-        number=index + 1,
-        image=pictures[0],
-        context=pictures[1],
-        x=x,
-        y=y,
-        probability=float(points.probability[index]),
-        counted=bool(points.counted[index]),
-        in_hotspot=bool(points.in_hotspot[index]),
-        overview=_units(overview, x, y),
-        closeup=_within(closeup, x, y),
-    )
+    return tuple(Group(title, tuple(crop(int(i)) for i in indices), total) for title, indices, total in parts)
 
 
 def _units(frame: Frame, x: float, y: float) -> tuple[float, float]:
     left, top = frame.position(x, y).round(1)
     return float(left), float(top)
-
-
-def _within(frame: Frame | None, x: float, y: float) -> tuple[float, float] | None:
-    if frame is None:
-        return None
-    left, top = _units(frame, x, y)
-    return (left, top) if 0 <= left <= frame.width and 0 <= top <= frame.height else None
 
 
 # ---- how sure the network was ----
@@ -371,54 +290,30 @@ THINNEST = 0.5
 TICKS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One bin: its place and size in units of the drawing, and what it holds."""
+def histogram_of(points: Points, threshold: float) -> dict[str, Any]:
+    """Bars from left (probability 0) to right (1), and the threshold's position.
 
-    x: float
-    y: float
-    width: float
-    height: float
-    text: str
-    counted: bool
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Bars from left (probability 0) to right (1), and the threshold's position."""
-
-    width: float
-    height: float
-    bars: tuple[Bar, ...]
-    threshold_x: float
-    ticks: tuple[tuple[float, str], ...]
-    most: int
-
-
-def histogram_of(points: Points, threshold: float) -> Histogram:
-    """Counts in bins of 0.02; a bin that the threshold cuts is drawn in two parts."""
+    Bins are 0.02 wide; one that the threshold cuts is drawn in two parts.
+    """
     edges = np.unique(np.append(np.linspace(0, 1, BINS + 1).round(6), threshold))
     counts, _ = np.histogram(np.clip(points.probability, 0, 1), edges)
     most = int(counts.max(initial=0))
-    bars = tuple(
-        _bar(low, high, int(count), most, low >= threshold)
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-        if count
-    )
-    ticks = tuple((tick * WIDTH, f"{tick:g}") for tick in TICKS)
-    return Histogram(WIDTH, HEIGHT, bars, threshold * WIDTH, ticks, most)
-
-
-def _bar(low: float, high: float, count: int, most: int, counted: bool) -> Bar:
-    height = HEIGHT * count / most
-    left, width = low * WIDTH, (high - low) * WIDTH
-    gap = min(1.0, width / 4)
-    text = f"{count} from {low:.3g} to {high:.3g}"
-    return Bar(
-        round(left + gap / 2, 2),
-        round(HEIGHT - height, 2),
-        round(max(width - gap, THINNEST), 2),
-        round(height, 2),
-        text,
-        counted,
-    )
+    bars = []
+    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        if count:
+            height = HEIGHT * int(count) / most
+            left, width = low * WIDTH, (high - low) * WIDTH
+            gap = min(1.0, width / 4)
+            bars.append(
+                {
+                    "x": round(left + gap / 2, 2),
+                    "y": round(HEIGHT - height, 2),
+                    "width": round(max(width - gap, THINNEST), 2),
+                    "height": round(height, 2),
+                    "text": f"{count} from {low:.3g} to {high:.3g}",
+                    "counted": low >= threshold,
+                }
+            )
+    ticks = [(tick * WIDTH, f"{tick:g}") for tick in TICKS]
+    size = {"width": WIDTH, "height": HEIGHT}
+    return size | {"bars": bars, "threshold_x": threshold * WIDTH, "ticks": ticks, "most": most}
