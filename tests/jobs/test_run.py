@@ -275,7 +275,7 @@ def test_a_reference_point_outside_its_slide_stops_the_run(tmp_path: Path) -> No
     chain = with_manifest(tmp_path, points)
     with pytest.raises(CandidateError, match="outside the 640 x 640 px"):
         run_chain(chain)
-    assert statuses(chain)["candidates"] == "interrupted"
+    assert statuses(chain)["candidates"] == "failed"
 
 
 def test_a_flood_of_candidates_stops_the_run(workspace: Path) -> None:

@@ -93,7 +93,9 @@ def test_a_failure_keeps_what_was_done(tmp_path: Path, fails: str) -> None:
         run_stages(broken.stages(), tmp_path, watch=lambda now: seen.append([s.status for s in now]))
     assert seen[-1][NAMES.index(fails)] == "failed"
     later = Job(tmp_path)
-    assert statuses(later)[NAMES.index(fails)] == "interrupted"
+    assert statuses(later)[NAMES.index(fails)] == "failed"
+    state = stage_states(later.stages(), tmp_path)[NAMES.index(fails)]
+    assert "told to fail" in state.reason
     run_stages(later.stages(), tmp_path)
     assert later.worked == list(NAMES[NAMES.index(fails) :])
     assert statuses(later) == ["kept"] * 3
@@ -180,7 +182,7 @@ def test_side_by_side_a_failure_lets_the_others_end(tmp_path: Path) -> None:
         run_stages(square(tmp_path, fails="b"), tmp_path, at_once=2)
     assert str(described.value) == f"{tmp_path}: told to fail. Do not tell."
     assert [state.status for state in stage_states(square(tmp_path), tmp_path)] == [
-        "kept", "interrupted", "kept", "waiting",
+        "kept", "failed", "kept", "waiting",
     ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def test_beyond_the_edge_is_dark_and_outside_is_an_error() -> None:
 
 def test_what_the_scanner_left_out_is_glass_and_not_beyond_the_slide() -> None:
     slide = ArraySlide(np.full((100, 100, 3), 200, np.uint8), 0.5)
-    object.__setattr__(slide.info, "bounds", Box(31, 17, 40, 40))
+    slide.bounds = Box(31, 17, 40, 40)
     view = item_view(slide, item_at(50, 50), 40.0, SIDE_PX)
     assert (view == 200).all()
     assert (item_view(slide, item_at(50, 99), 40.0, SIDE_PX)[-100:] == BEYOND).all()

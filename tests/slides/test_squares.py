@@ -23,7 +23,7 @@ class PartSlide(ArraySlide):
     def __init__(self, mpp: float = 0.25, corner: tuple[int, int] = (0, 0)) -> None:
         super().__init__(noise_image(WIDTH, HEIGHT), mpp=mpp)
         x, y = corner
-        object.__setattr__(self.info, "bounds", Box(x, y, WIDTH - x, HEIGHT - y))
+        self.bounds = Box(x, y, WIDTH - x, HEIGHT - y)
 
 
 def random_points(seed: int, count: int) -> np.ndarray:

@@ -184,7 +184,8 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
     def ready(running: Running) -> None:
         console.tell(
-            "It continues when everything is answered; metaphase lab next --enough continues with less."
+            "It continues when everything is answered. To continue with less, press Ctrl-C and run "
+            "metaphase lab next --enough."
         )
         console.tell("Open this address; Ctrl-C stops, and keeps the answers:")
         typer.echo(running.url)

@@ -202,6 +202,8 @@ INDEX, COUNTS = "index.html", "counts.csv"
 ROWS = "index.js"
 ASSIGNED, BEFORE, AFTER = "const SLIDES = ", ', "rows": [\n', "\n]};\n"
 """Around them: a script may be loaded where a page that is a file may fetch nothing."""
+COUNTED = COLUMNS[: COLUMNS.index("area_mm2") + 1]
+"""First columns of `counts.csv`."""
 PAGE_ROWS = 50
 NAMED_AT_MOST = 20
 """Slides of a warning, and failed ones, that the page itself names."""
@@ -356,7 +358,7 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
     """A slide's row in the index; `counts.csv` has its part up to `report`."""
     summary, count, folder = result.summary, result.in_force, result.folder.name
     row = counts_row(result.name, summary)
-    return {name: row[name] for name in COLUMNS[: COLUMNS.index("area_mm2") + 1]} | {
+    return {name: row[name] for name in COUNTED} | {
         "counted_mm2": summary["counted_mm2"],
         "detections": summary["detections"],
         "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
@@ -371,8 +373,8 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The counts in force of slides, a row each, and where their reports lie."""
-    table = pd.DataFrame([{**row, "warnings": len(row["warnings"])} for row in rows])
-    return table.loc[:, :"report"] if rows else pd.DataFrame(columns=list(COLUMNS))
+    table = [{**row, "warnings": len(row["warnings"])} for row in rows]
+    return pd.DataFrame(table, columns=[*COUNTED, "counted_mm2", "detections", "warnings", "report"])
 
 
 def _words(

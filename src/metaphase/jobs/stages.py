@@ -34,7 +34,8 @@ Facts = dict[str, Any]
 Report = Callable[[str, float, float], None]
 """Called with what is being made, how much is finished and how much there is."""
 Status = Literal["waiting", "interrupted", "running", "done", "kept", "failed"]
-"""`kept`: done by an earlier run. `interrupted`: begun by an earlier run, and goes on."""
+"""`kept`: done by an earlier run. `interrupted`: begun by an earlier run, and goes on. `failed`: in this run,
+or in an earlier one, and is tried again."""
 Account = Mapping[str, Any]
 FOLDER = "stages"
 """Where a workspace keeps the notes of its stages."""
@@ -209,7 +210,11 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
             _remove(stage, folder)
         write_note(begun, account)
     started = time.perf_counter()
-    facts = stage.work(report)
+    try:
+        facts = stage.work(report)
+    except MetaphaseError as error:
+        write_note(begun, account, {"error": str(error)})
+        raise
     seconds = round(time.perf_counter() - started, 2)
     missing = [name for name in stage.writes if not (folder / name).exists()]
     if missing:
@@ -232,8 +237,11 @@ def _state(stage: Stage, account: Account, folder: Path) -> StageState:
     reason = why_again(note, account) or _damage(stage, kept.get(SEALS, {}), folder)
     if not reason:
         return StageState(stage, "kept", kept.get("seconds"), kept.get("facts", {}))
-    if not why_again(_begun(folder, stage), account):
-        return StageState(stage, "interrupted", reason="it was started and not finished")
+    begun = _begun(folder, stage)
+    if not why_again(begun, account):
+        error = facts_of(begun).get("error")
+        status: Status = "failed" if error else "interrupted"
+        return StageState(stage, status, reason=error or "it was started and not finished")
     return StageState(stage, "waiting", reason=reason)
 
 

@@ -149,7 +149,7 @@ class ShiftedSlide(ArraySlide):
 
     def __init__(self, pixels: npt.NDArray[np.uint8], mpp: float, bounds: Box) -> None:
         super().__init__(pixels, mpp)
-        object.__setattr__(self.info, "bounds", bounds)
+        self.bounds = bounds
 
 
 def stained_slide(bounds: Box | None = None) -> ArraySlide:

@@ -29,7 +29,7 @@ class PlainSlide(ArraySlide):
 
     def __init__(self, bounds: Box, mpp: float = 0.25) -> None:
         super().__init__(np.full((1, 1, 3), 240, np.uint8), mpp)
-        object.__setattr__(self.info, "bounds", bounds)
+        self.bounds = bounds
 
 
 def blank_slide() -> ArraySlide:

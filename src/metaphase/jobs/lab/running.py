@@ -257,8 +257,8 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
     if waiting and is_first:
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
     stale = state.reason not in ("", "not made yet")
-    if state.status == "interrupted":
-        return "interrupted", state.reason
+    if state.status in ("interrupted", "failed"):
+        return state.status, state.reason
     if stale:
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about

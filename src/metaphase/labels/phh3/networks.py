@@ -189,7 +189,8 @@ def _check_classes(name: str, rows: pd.DataFrame) -> None:
             if not (labels == label).any():
                 raise Phh3Error(
                     f"no {called} among the {len(labels)} labels of the {split} cases",
-                    next_step="label more candidates, or split the cases differently",
+                    next_step="label more candidates or add slides; in lab.toml round1 = 0 and round2 = 0 "
+                    "take the bundled networks instead",
                 )
 
 

@@ -155,11 +155,11 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     merits = [] if recall is None else [f"found {recall:.0%} of the mitoses"]
     merits += [] if false is None else [f"made {number(false)} false positives per mm²"]
     return (
-        ("Counted from", number(config.threshold)),
-        ("That threshold is", str(point.get("source", ""))),
-        ("There the model", " and ".join(merits)),
+        ("Threshold of the count", number(config.threshold)),
+        ("Its source", str(point.get("source", ""))),
+        ("On validation slides it", " and ".join(merits)),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
-        ("Detections from", f"{number(mitoses['delta'])}: {listed:,}" if mitoses else ""),
+        ("Listed as mitoses", f"{listed:,}, threshold {number(mitoses['delta'])}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
         ("Centre of the hotspot", centre),
