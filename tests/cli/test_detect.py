@@ -61,6 +61,10 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     assert again.returncode == 0, "a slide that is recorded as bad is a result"
     assert again.stdout.startswith("2 slides counted (2 unchanged since an earlier run), 2 failed: see ")
     assert "warning" not in again.stderr
+    none = run("detect", slides / "bad.tif", "-o", tmp_path / "none", "--model", model, "--device", "cpu")
+    assert none.returncode == 1
+    headers = [(folder / "counts.csv").read_text().splitlines()[0] for folder in (out, tmp_path / "none")]
+    assert headers[0] == headers[1], "the same columns where no slide was counted"
 
 
 @pytest.mark.parametrize("slides", [1, 12, 200])

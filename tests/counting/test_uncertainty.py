@@ -19,6 +19,7 @@ from metaphase.counting.calibration import (
 from metaphase.counting.clinical import count_slide
 from metaphase.counting.hotspot import filled_percentile, lattice_around, lattice_counts
 from metaphase.counting.specimen import CountConfig
+from metaphase.detections.table import OPERATING_POINTS
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 
 STILL = CountConfig(threshold_spread=0.0)
@@ -81,6 +82,9 @@ def test_a_table_cut_at_the_threshold_is_reported() -> None:
     points = np.random.default_rng(0).uniform(0, 50, (40, 2))
     cut = count_slide(table(points, 0.9), mpp=MPP)
     assert "no detection is below the threshold of 0.8" in cut.warnings[0].text
+    own = table(points, 0.9)
+    own.attrs[OPERATING_POINTS] = {}
+    assert "cut-at-threshold" not in {warning.code for warning in count_slide(own, mpp=MPP).warnings}
     for silent in (table(points), table(points, np.linspace(0.5, 1, 40))):
         assert count_slide(silent, mpp=MPP, config=CountConfig(thetas_tuned=True)).warnings == ()
 

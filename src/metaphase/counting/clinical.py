@@ -30,6 +30,7 @@ from metaphase.counting.specimen import (
     stated_config,
     tissue_in_circle,
 )
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.images.tissue.finding import TissueMask
 
 # ---- what a reader of a score should know before relying on it ----
@@ -42,8 +43,8 @@ CERTAIN = 1.0
 MORE_TISSUE = "use a slide with more tumour if there is one; the count is not scaled up to 2 mm2"
 
 
-def warnings(slide: Specimen, hotspot: Hotspot, draws: int) -> ResultWarnings:
-    """Warnings about a slide's score, most serious first."""
+def warnings(slide: Specimen, hotspot: Hotspot, draws: int, is_own: bool = False) -> ResultWarnings:
+    """Warnings about a slide's score, most serious first; what `is_own` was not cut by others."""
     config, found = slide.config, []
     if slide.is_small:
         text = (
@@ -70,13 +71,13 @@ def warnings(slide: Specimen, hotspot: Hotspot, draws: int) -> ResultWarnings:
         found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
     lowest, _ = threshold_range(config)
     probability = slide.machine[np.isfinite(slide.machine)]
-    drawn = config.draws and lowest != config.threshold and len(probability)
+    drawn = config.draws and lowest != config.threshold and len(probability) and not is_own
     if drawn and probability.min() != CERTAIN and not (probability < config.threshold).any():
         text = (
             f"no detection is below the threshold of {config.threshold:.3g}: the counting range does not "
             f"show what a slightly lower threshold ({lowest:.2f}) would add"
         )
-        advice = "unless `metaphase detect` made the table, give the detections below the threshold, too"
+        advice = "give the detections below the threshold, too"
         found.append(ResultWarning("cut-at-threshold", text, advice))
     if draws < config.draws:
         text = f"with so many detections the uncertainty rests on {draws} draws, not {config.draws}"
@@ -374,7 +375,7 @@ def count_slide(
         draws=uncertainty.draws,
         warnings=(
             *(tissue.warnings if tissue is not None else ()),
-            *warnings(slide, hotspot, uncertainty.draws),
+            *warnings(slide, hotspot, uncertainty.draws, OPERATING_POINTS in detections.attrs),
             *((shown.warning,) if shown.warning else ()),
         ),
         config=config,

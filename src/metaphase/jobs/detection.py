@@ -414,7 +414,9 @@ class _SlideJob:
         return kept_facts(self.folder, "search")
 
     def _detections(self) -> pd.DataFrame:
-        return read_table(self.folder / SEARCH)
+        table = read_table(self.folder / SEARCH)
+        table.attrs[OPERATING_POINTS] = self.stated
+        return table
 
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
