@@ -196,7 +196,7 @@ def point_line(point: Mapping[str, Any]) -> str:
     return f"threshold {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
-COUNT_COLUMNS = ("count", "may be", "kind", "grade")
+COUNT_COLUMNS = ("count", "range", "kind", "grade")
 """Of a table of counts: that in force, its interval, its kind, and the grade."""
 
 

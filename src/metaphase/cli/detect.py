@@ -374,7 +374,7 @@ def score(
 def _counts_table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one["config"]["threshold"] for _, one in counts}) > 1
-    columns = ("counted", *console.COUNT_COLUMNS, "most", "at x, y")
+    columns = ("counted", *console.COUNT_COLUMNS, "hotspot", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
     for name, one in counts:
         circle = one["hotspot"]
