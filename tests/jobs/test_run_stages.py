@@ -96,6 +96,13 @@ def test_a_failure_keeps_what_was_done(tmp_path: Path, fails: str) -> None:
     assert statuses(later)[NAMES.index(fails)] == "failed"
     state = stage_states(later.stages(), tmp_path)[NAMES.index(fails)]
     assert "told to fail" in state.reason
+
+    def stop(what: str, done: float, total: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_stages(later.stages(), tmp_path, report=stop)
+    assert statuses(later)[NAMES.index(fails)] == "interrupted", "what failed before is tried again"
     run_stages(later.stages(), tmp_path)
     assert later.worked == list(NAMES[NAMES.index(fails) :])
     assert statuses(later) == ["kept"] * 3

@@ -205,10 +205,9 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
     begun, note = _begun(folder, stage), _note(folder, stage)
     with explained(note):
         note.unlink(missing_ok=True)
-    if why_again(begun, account):
-        if stage.renew:
-            _remove(stage, folder)
-        write_note(begun, account)
+    if stage.renew and why_again(begun, account):
+        _remove(stage, folder)
+    write_note(begun, account)
     started = time.perf_counter()
     try:
         facts = stage.work(report)
