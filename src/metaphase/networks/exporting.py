@@ -152,11 +152,12 @@ def _smoothed_logits(graph: bytes, pictures: Sequence[RGB]) -> Floats32:
 
 
 def _windows(pictures: Pictures) -> list[RGB]:
-    """As many squares of each laboratory."""
+    """As many squares of each laboratory; crops too small for a network are mirrored at their edge."""
     rng, found = np.random.default_rng(0), []
     for images in pictures.values():
         for number in rng.choice(len(images), WINDOWS_EACH):
-            image = images[number]
+            beyond = [(0, max(0, RECEPTIVE_PX - side)) for side in images[number].shape[:2]]
+            image = np.pad(images[number], (*beyond, (0, 0)), mode="symmetric")
             sides = [min(WINDOW_PX, side) for side in image.shape[:2]]
             y, x = (
                 int(rng.integers(whole - side + 1))
