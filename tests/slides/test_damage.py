@@ -21,7 +21,7 @@ from metaphase.base.errors import SlideError
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError, Slide
-from metaphase.slides.damage import check_jpeg, odd_parts
+from metaphase.slides.damage import cell_of, check_jpeg, odd_parts
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import plan_tiles, read_tiles
 from tests.slides.dicoms import TILE_PX, write_series
@@ -228,6 +228,13 @@ def test_damaged_pixels_are_odd(kind: str) -> None:
     assert {"zeros": "plain area", "grey": "plain area", "noise": "noise"}.get(kind, "seam") in {
         name for name, _ in found
     }
+
+
+def test_where_all_is_odd_each_tile_notes_one_flaw_of_a_kind_per_cell() -> None:
+    found = noted(np.zeros((320, 320, 3), np.uint8))
+    assert {name for name, _ in found} == {"plain area"}
+    assert len({cell_of(box) for _, box in found}) == 4
+    assert len(found) < 20, "thousands of segments are plain"
 
 
 def test_a_tile_without_bytes_is_odd_inside_tissue(tmp_path: Path) -> None:

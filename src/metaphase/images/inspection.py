@@ -18,7 +18,7 @@ from metaphase.images.stain.deconvolution import channel_mean, optical_density, 
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides.backends import CHECK_MPP
 from metaphase.slides.contract import KINDS, UNDECODABLE, WORKING_MPP, Flaw, Slide
-from metaphase.slides.damage import odd_parts
+from metaphase.slides.damage import cell_of, odd_parts
 
 # ---- the colour of empty glass ----
 
@@ -202,8 +202,8 @@ def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
 # ---- what is damaged ----
 
 DAMAGED = "damaged-tiles"
-POSITION_PX, MOST_NAMED = 256, 5
-"""Flaws nearer than this count as one, and so many of a kind by their position."""
+MOST_NAMED = 5
+"""So many flaws of a kind are named by their position."""
 
 
 def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
@@ -221,7 +221,7 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
     odd = {}
     for kind, boxes in by_kind.items():
         apart = [box for box in boxes if not any(box.grown(1).intersection(one).area for one in lost)]
-        odd[kind] = {(box.x // POSITION_PX, box.y // POSITION_PX): box for box in apart}
+        odd[kind] = {cell_of(box): box for box in apart}
     if any(odd.values()):
         named = (f"{kind} at {named_positions(boxes.values())}" for kind, boxes in odd.items() if boxes)
         advice = "look there; if the tissue is broken, copy or export the slide again and search it again"

@@ -180,6 +180,7 @@ SEAM_LEVELS = 2.0
 NEAR_ROWS = 4
 PLAIN_ROWS, GLASS = 12, 200
 """So many equal rows make a plain area, unless they are as bright as glass."""
+CELL_PX = 256
 NOISE_ROWS, NOISE_LEVELS = 4, 65.0
 """So many rows that differ so much are noise: of random bytes 85, of sound fields at most 48."""
 
@@ -187,6 +188,11 @@ NOISE_ROWS, NOISE_LEVELS = 4, 65.0
 def is_plain(pixels: npt.NDArray[np.uint8]) -> bool:
     """Whether pixels (height, width, samples) are all about the same."""
     return bool(np.ptp(pixels, axis=(0, 1)).max() < PLAIN_RANGE)
+
+
+def cell_of(box: Box) -> tuple[int, int]:
+    """Where a flaw is; those of one cell count as one."""
+    return box.x // CELL_PX, box.y // CELL_PX
 
 
 def odd_parts(pixels: RGB) -> Iterator[tuple[str, Box]]:

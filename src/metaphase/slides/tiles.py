@@ -22,7 +22,7 @@ from metaphase.base.arrays import RGB, Box, Integers, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, end_with_parent, in_order, ordered_map
 from metaphase.slides.contract import WORKING_MPP, Flaw, Slide
-from metaphase.slides.damage import OVERLAP_PX, odd_parts
+from metaphase.slides.damage import OVERLAP_PX, cell_of, odd_parts
 from metaphase.slides.opening import SlideSource, source_of
 
 # ---- which tiles to read ----
@@ -161,10 +161,13 @@ def read_tile(slide: Slide, tile: Tile, x: float, y: float, mpp: float) -> RGB:
     (left, right), (top, bottom) = ((math.ceil(a / scale), math.floor(b / scale)) for a, b in edges)
     near = tile.core.grown(OVERLAP_PX).intersection(outer).moved(-outer.x, -outer.y)
     seen = near.intersection(Box(left, top, right - left, bottom - top))
+    odd: dict[tuple[Any, ...], Flaw] = {}
     for kind, box in odd_parts(pixels[seen.y : seen.bottom, seen.x : seen.right]):
         corner = (x + (seen.x + box.x) * scale, y + (seen.y + box.y) * scale)
         sides = (box.width * scale, box.height * scale)
-        slide.flaws.append(Flaw(kind, Box(*(round(edge) for edge in (*corner, *sides)))))
+        flaw = Flaw(kind, Box(*(round(edge) for edge in (*corner, *sides))))
+        odd.setdefault((kind, *cell_of(flaw.box)), flaw)  # where all is odd, there are tens of thousands
+    slide.flaws.extend(odd.values())
     return pixels
 
 
