@@ -7,18 +7,21 @@ the same weights as one that was not, bit for bit on a CPU.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.base.arrays import Integers
+from metaphase.base.arrays import Floats32, Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
 from metaphase.detections.points import OperatingPoint
@@ -32,7 +35,7 @@ from metaphase.networks.cards import (
     current_versions,
     parse_card,
 )
-from metaphase.networks.checkpoints import load_model, save_model
+from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.training.data import (
     Feeder,
     PatchSet,
@@ -43,7 +46,6 @@ from metaphase.networks.training.data import (
     stain_mixer,
 )
 from metaphase.networks.training.patches import PatchStore
-from metaphase.networks.training.processes import Team, join_team
 from metaphase.networks.training.progress import (
     BestF1,
     Progress,
@@ -409,3 +411,56 @@ def _make_optimizer(network: nn.Module, config: TrainingConfig, device: torch.de
 def _precision(config: TrainingConfig, device: torch.device) -> torch.autocast:
     wanted = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+
+
+# ---- one process, or several that PyTorch's launcher (`torchrun`) started ----
+
+
+@dataclass(frozen=True)
+class Team:
+    """This process's position among those that train together."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """The network with gradients averaged over the team."""
+        if self.size == 1:
+            return network
+        if self.device.type == "cuda":
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return nn.parallel.DistributedDataParallel(network)
+
+    def gather(self, values: Floats32) -> Floats32:
+        """Values of all processes that took every `size`-th item, put back in order."""
+        if self.size == 1:
+            return values
+        shares: list[Floats32] = [values] * self.size
+        dist.all_gather_object(shares, values)
+        out = np.empty(sum(map(len, shares)), np.float32)
+        for rank, share in enumerate(shares):
+            out[rank :: self.size] = share
+        return out
+
+
+@contextmanager
+def join_team(device: str | None = None) -> Iterator[Team]:
+    """The team that the environment describes; a single process without a launcher."""
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if size == 1:
+        yield Team(0, 1, chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)  # collective operations use the current device
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Team(rank, size, chosen)
+    finally:
+        dist.destroy_process_group()
