@@ -55,8 +55,6 @@ from metaphase.networks.training.windows import ViewConfig, Views, WindowSampler
 RADIUS_UM, SUPPRESS_UM, SMOOTH_UM = 7.5, 15.0, 1.0
 FALSE_PER_MM2 = (2.0, 4.0, 8.0)
 COUNTED_FALSE_PER_MM2 = 4.0
-BLACK, BLACK_SHARE = 12, 0.002
-"""Pixels below this in every channel lie beyond the scan; share of a crop from which on it is left out."""
 WAYS = THRESHOLD, SUM = "threshold", "sum"
 LABORATORIES = {
     "fields, Aperio": ("icpr2012-aperio", "mitos-atypia14-A03"),
@@ -94,19 +92,12 @@ class Choice:
     collage: float = 0.0
     network: int = 0
     """Which of the given weights it begins with."""
-    offsets: bool = True
-    """Whether each laboratory has an offset in the lesson."""
     images: Callable[[LabelledImage], LabelledImage | None] = lambda one: one
 
 
 def shown(**changes: Any) -> ViewConfig:
     """Windows with another augmentation."""
     return replace(VIEW, augmentation=replace(SHOWN, **changes))
-
-
-def black_edged(one: LabelledImage) -> bool:
-    """Whether a crop reaches beyond the scan."""
-    return one.is_crop and bool((one.pixels.max(axis=2) < BLACK).mean() > BLACK_SHARE)
 
 
 CHOICES = {
@@ -122,8 +113,6 @@ CHOICES = {
     "crops half as often": Choice(
         images=lambda one: replace(one, weight=one.weight / 2) if one.is_crop else one
     ),
-    "crops without black edges": Choice(images=lambda one: None if black_edged(one) else one),
-    "no offsets of laboratories": Choice(offsets=False),
     "without look-alike crops": Choice(
         images=lambda one: None if one.laboratory == "tupac-lookalikes" else one
     ),
@@ -168,8 +157,6 @@ def taught(
     training = DenseTraining(
         {"teacher": teacher}, Views(windows, choice.view), Lesson(options.steps), (), folder, {}, 1e6
     )
-    for learner in training.each.values():
-        learner.offset.requires_grad_(choice.offsets)
     folder.mkdir(parents=True, exist_ok=True)
     network = training.finish(lambda *_: None)["teacher"]
     training.forget()
