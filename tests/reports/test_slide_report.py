@@ -230,7 +230,7 @@ def test_borderline_detections_are_there_but_not_counted() -> None:
     page = page_of(slide, result_for(slide, points))
     assert len(page.of("li", class_="under")) == 1
     assert len(page.of("li", class_="inside")) == 1
-    assert "just under the threshold" in page.text()
+    assert "nearest below the threshold" in page.text()
 
 
 def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

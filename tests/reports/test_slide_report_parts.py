@@ -55,7 +55,7 @@ def pixels_of(uri: str) -> np.ndarray:
 @given(probabilities, st.floats(0, 1), st.integers(1, 3))
 def test_the_gallery_shows_what_matters(values: list[float], threshold: float, every: int) -> None:
     points = as_points(values, threshold, every)
-    keys = {"Counted, in the hotspot": "hotspot", "Not counted: just under the threshold": "under"}
+    keys = {"Counted, in the hotspot": "hotspot", "Not counted: nearest below the threshold": "under"}
     choices = {keys.get(title, title): indices for title, indices, _ in choose(points)}
     every_index = np.concatenate([*choices.values(), np.array([], int)])
     assert len(set(every_index)) == len(every_index)

@@ -49,7 +49,7 @@ def warnings(slide: Specimen, hotspot: Hotspot, draws: int, is_own: bool = False
     if slide.is_small:
         text = (
             f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a "
-            "hotspot, so all its mitoses are counted and the grade may be too low"
+            "hotspot, so all its mitoses are counted and the count may be too low"
         )
         found.append(ResultWarning("little-tissue", text, MORE_TISSUE))
     elif slide.tissue is None and not math.isnan(slide.area_mm2):

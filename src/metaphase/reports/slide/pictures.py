@@ -243,7 +243,7 @@ def choose(points: Points) -> list[tuple[str, Integers, int]]:
         ("Counted, in the hotspot", first, len(hotspot)),
         ("Counted, elsewhere on the slide", others, len(elsewhere)),
         ("Counted, but only just", rest[-BORDERLINE_MOST:], 0),
-        ("Not counted: just under the threshold", under[:BORDERLINE_MOST], len(under)),
+        ("Not counted: nearest below the threshold", under[:BORDERLINE_MOST], len(under)),
     )
     return [part for part in parts if len(part[1])]
 
