@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,6 +192,22 @@ def test_side_by_side_a_failure_lets_the_others_end(tmp_path: Path) -> None:
     assert [state.status for state in stage_states(square(tmp_path), tmp_path)] == [
         "kept", "failed", "kept", "waiting",
     ]  # fmt: skip
+
+
+def test_side_by_side_an_interruption_ends_what_runs(tmp_path: Path) -> None:
+    def interrupt(states: stages.States) -> None:
+        if states[-1].status == "running":
+            raise KeyboardInterrupt
+
+    endless = Stage("endless", "", (), ("endless.txt",), partial(wait_for_hours), Copied("endless"))
+    with pytest.raises(KeyboardInterrupt):
+        run_stages([endless], tmp_path, watch=interrupt, at_once=2)
+    assert [state.status for state in stage_states([endless], tmp_path)] != ["kept"]
+
+
+def wait_for_hours(_report: Report) -> Facts:
+    time.sleep(10_000)
+    return {}
 
 
 def test_an_error_travels_between_processes() -> None:

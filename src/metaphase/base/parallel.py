@@ -1,13 +1,14 @@
-"""Work spread over threads, in order and with bounded memory, and what threads keep of it."""
+"""Work spread over threads and processes, in order and with bounded memory, and what threads keep of it."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.connection import wait
 from typing import TypeVar
 
@@ -43,6 +44,21 @@ def end_with_parent() -> None:
 def _watch(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
+
+
+@contextlib.contextmanager
+def worker_processes(
+    count: int, initializer: Callable[[], None] = end_with_parent
+) -> Iterator[ProcessPoolExecutor]:
+    """Processes begun afresh, which end at once where the work is interrupted: a pool waits for what it began."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=initializer) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def in_order(

@@ -10,16 +10,15 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
-from metaphase.base.parallel import end_with_parent
+from metaphase.base.parallel import worker_processes
 from metaphase.base.provenance import (
     FileContent,
     Ingredients,
@@ -169,8 +168,7 @@ def _side_by_side(
     left = [number for number, state in enumerate(states) if state.status != "kept"]
     running: dict[Future[tuple[float, Facts]], int] = {}
     error: Exception | None = None
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(at_once, mp_context=spawn, initializer=end_with_parent) as pool:
+    with worker_processes(at_once) as pool:
         while running or (left and error is None):
             unfinished = {states[number].stage.name for number in (*left, *running.values())}
             awaited = {number: (*states[number].stage.reads, *states[number].stage.after) for number in left}

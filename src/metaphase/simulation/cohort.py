@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
-from metaphase.base.parallel import end_with_parent, in_order
+from metaphase.base.parallel import end_with_parent, in_order, worker_processes
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import write_table
 from metaphase.simulation.architecture import Architecture
@@ -133,8 +132,7 @@ def rendering_processes(workers: int) -> Iterator[Executor | None]:
     before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_single_thread) as executor:
+        with worker_processes(workers, _single_thread) as executor:
             yield executor
     except BrokenProcessPool as error:
         raise MetaphaseError(

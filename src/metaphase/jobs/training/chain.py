@@ -7,15 +7,14 @@ are trained, and what decides each result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
 
-from metaphase.base.parallel import available_cores, end_with_parent
+from metaphase.base.parallel import available_cores, worker_processes
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
@@ -67,8 +66,7 @@ from metaphase.simulation.rendering import Frame
 def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
     """Find candidates slide by slide in several processes; the records they leave are found afterwards."""
     alone = Mining(mining.folder, mining.train, mining.validation, mining.config, threads=1)
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent) as pool:
+    with worker_processes(workers) as pool:
         jobs = [pool.submit(_found, alone, source) for source in sources]
         for number, job in enumerate(as_completed(jobs), start=1):
             job.result()
