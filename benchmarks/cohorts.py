@@ -146,7 +146,7 @@ def _summaries(folder: Path) -> dict[str, object]:
 
 def cost(folder: Path, items: int = 10) -> bool:
     """What a crew of one worker needs beside the work."""
-    with dask_workers(workers=1) as pool:
+    with dask_workers("1") as pool:
         workers = psutil.Process().children(recursive=True)
         run_batch({"first": 0}, _waiting, folder / "cost", None, pool)
         before = time.process_time(), sum(sum(one.cpu_times()[:2]) for one in workers), time.monotonic()

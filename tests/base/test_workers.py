@@ -26,7 +26,7 @@ TRIM = "MALLOC_TRIM_THRESHOLD_"
 def pool() -> Iterator[DaskWorkers]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "DEATHS", 0)
-        with dask_workers(workers=2) as made:
+        with dask_workers("2") as made:
             assert made is not None
             yield made
 
@@ -111,14 +111,14 @@ def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.
         other = threading.Thread(target=answer, daemon=True)
         other.start()
         described = rf"no Dask scheduler answers at {address} \(what is there speaks otherwise\)"
-        with pytest.raises(UsageError, match=described), dask_workers(scheduler=address):
+        with pytest.raises(UsageError, match=described), dask_workers(address):
             pass
         other.join()
         held[0].close()
 
 
 def test_wrong_use_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of the three"), dask_workers(workers=2, scheduler="tcp://x:1"):
+    with pytest.raises(UsageError, match="a number of processes"), dask_workers("-2"):
         pass
     settings = tmp_path / "cluster.toml"
     for text, described in (
@@ -128,7 +128,7 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         ('kind = "lsf"', "needs the command bsub, which is not on this machine. Run this where jobs"),
     ):
         settings.write_text(text)
-        with pytest.raises(UsageError, match=described), dask_workers(cluster=settings):
+        with pytest.raises(UsageError, match=described), dask_workers(str(settings)):
             pass
 
 
@@ -163,7 +163,7 @@ def test_workers_are_asked_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         shared_temp_directory = "{tmp_path}"
         """
     )
-    with dask_workers(cluster=settings) as pool:
+    with dask_workers(str(settings)) as pool:
         assert pool is not None
         batch = run_batch(
             {"a": 1, "b": 2},

@@ -47,7 +47,7 @@ def test_help_of_detect_begins_with_what_most_people_need() -> None:
     assert panels[4:] == ["Machines"]
     first = lines[: next(number for number, line in enumerate(lines) if "─ Exports" in line)]
     assert any("--threshold" in line for line in first)
-    assert not any("--scheduler" in line for line in first)
+    assert not any("--workers" in line for line in first)
 
 
 def test_nothing_heavy_is_imported_for_help() -> None:

@@ -50,7 +50,7 @@ def _watch(sentinel: int) -> None:
 def worker_processes(
     count: int, initializer: Callable[[], None] = end_with_parent
 ) -> Iterator[ProcessPoolExecutor]:
-    """Processes begun afresh, which end at once where the work is interrupted: a pool waits for what it began."""
+    """Processes begun afresh. They end at once where the work is interrupted; a pool alone waits for them."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=spawn, initializer=initializer) as pool:
         try:

@@ -75,16 +75,13 @@ Shard = Annotated[
 ]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Log to stderr as JSON, one line per event.")]
 Workers = Annotated[
-    int,
-    typer.Option("--workers", min=0, help="Use this many worker processes on this machine."),
-]
-Scheduler = Annotated[
     str,
-    typer.Option("--scheduler", help="Use the workers of this Dask scheduler.", metavar="ADDRESS"),
-]
-Cluster = Annotated[
-    Path | None,
-    typer.Option("--cluster", help="TOML file: workers asked of Slurm, PBS, LSF, ...; see docs/cohorts.md."),
+    typer.Option(
+        "--workers",
+        help="How many processes of this machine share the slides; or the address of a Dask scheduler; or a "
+        "TOML file that asks Slurm, PBS, LSF, ... for workers (docs/cohorts.md).",
+        metavar="N|ADDRESS|FILE",
+    ),
 ]
 Cnn1 = Annotated[Path | None, typer.Option("--cnn1", help="Model of phh3 train-cnn1, or phh3-cnn1.")]
 Cnn2 = Annotated[Path | None, typer.Option("--cnn2", help="Model of phh3 train-cnn2, or phh3-cnn2.")]

@@ -70,9 +70,7 @@ def detect(
     batch: console.TilesAtOnce = None,
     precision: console.Precision = "auto",
     shard: console.Shard = "",
-    workers: console.Workers = 0,
-    scheduler: console.Scheduler = "",
-    cluster: console.Cluster = None,
+    workers: console.Workers = "",
     allow_failed: Annotated[
         bool,
         typer.Option(
@@ -141,7 +139,7 @@ def detect(
         return
     gpus = gpu_count() if workers and device in (None, "cuda") else 0
     with (
-        dask_workers(workers, scheduler, cluster, gpus=gpus) as pool,
+        dask_workers(workers, gpus=gpus) as pool,
         console.batch_bar(console.AREA, log_json=log_json) as watch,
     ):
         done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool)

@@ -102,12 +102,14 @@ def _plainly_shown(param: Any) -> Any:
     return param
 
 
-_COHORT = {"": "--manifest", "-w": "-o", "--workspace": "--output"}
+_WORKERS = {"--scheduler": "--workers", "--cluster": "--workers"}
+_COHORT = {"": "--manifest", "-w": "-o", "--workspace": "--output"} | _WORKERS
 FORMER = {
     "phh3 candidates": _COHORT,
     "phh3 classify": _COHORT,
     "phh3 sample": {"": "--manifest"},
-    "reference build": {"": "--manifest"},
+    "detect": _WORKERS,
+    "reference build": {"": "--manifest"} | _WORKERS,
     "label export": {"": "--output"},
     "simulate": {"": "--output"},
 }
@@ -116,8 +118,8 @@ PANELS = {
     **dict.fromkeys(("formats", "probability_map"), "Exports"),
     **dict.fromkeys(("theta1", "theta2", "suppress_um", "smooth_um", "floor", "paper", "exhaustive"),
                     "Settings other than the model's, and the paper's"),
-    **dict.fromkeys(("device", "precision", "tile", "batch", "shard", "workers", "scheduler", "cluster",
-                     "allow_failed", "log_json"), "Machines"),
+    **dict.fromkeys(("device", "precision", "tile", "batch", "shard", "workers", "allow_failed", "log_json"),
+                    "Machines"),
 }  # fmt: skip
 """Where help shows the options of commands over cohorts; all others come first."""
 LIST = re.compile(r"<list\[(.+)\]>")

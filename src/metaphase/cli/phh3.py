@@ -45,9 +45,7 @@ def candidates(
     config: console.Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
     shard: console.Shard = "",
-    workers: console.Workers = 0,
-    scheduler: console.Scheduler = "",
-    cluster: console.Cluster = None,
+    workers: console.Workers = "",
     log_json: console.LogJson = False,
     explained: console.Explain = False,
     as_json: console.Json = False,
@@ -58,7 +56,7 @@ def candidates(
     from metaphase.labels.phh3.candidates import BrownConfig
 
     settings = read_settings(BrownConfig, config)
-    with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
+    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
         batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, pool=pool)
     results = [
         {
@@ -189,9 +187,7 @@ def classify(
     cnn2: console.Cnn2 = None,
     device: console.Device = None,
     shard: console.Shard = "",
-    workers: console.Workers = 0,
-    scheduler: console.Scheduler = "",
-    cluster: console.Cluster = None,
+    workers: console.Workers = "",
     log_json: console.LogJson = False,
     as_json: console.Json = False,
 ) -> None:
@@ -206,7 +202,7 @@ def classify(
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with dask_workers(workers, scheduler, cluster) as pool, console.batch_bar(log_json=log_json) as watch:
+    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
         batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, pool=pool)
     results = [
         {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
@@ -248,9 +244,7 @@ def build(
     ] = False,
     device: console.Device = None,
     shard: console.Shard = "",
-    workers: console.Workers = 0,
-    scheduler: console.Scheduler = "",
-    cluster: console.Cluster = None,
+    workers: console.Workers = "",
     log_json: console.LogJson = False,
     explained: console.Explain = False,
     as_json: console.Json = False,
@@ -269,7 +263,7 @@ def build(
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
     with (
-        dask_workers(workers, scheduler, cluster) as pool,
+        dask_workers(workers) as pool,
         console.batch_bar("cases", log_json=log_json) as watch,
     ):
         built = build_cohort(

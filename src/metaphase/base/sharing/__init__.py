@@ -4,6 +4,6 @@
   command over slides uses it. `--shard i/n` (`shard_of`) is the part of a job array's task.
 - `leases`: what makes a folder safe that several processes write into, whoever started them: two commands,
   the tasks of a job array, Nextflow, Snakemake, or Dask's workers. Each item is done under one.
-- `workers`: many machines, by Dask: workers of this machine (`--workers`), of a scheduler that runs already
-  (`--scheduler`) or of a queueing system (`--cluster`) take the items of a batch in this process's place.
+- `workers`: many machines, by Dask: workers of this machine, of a scheduler that runs already or of a
+  queueing system (`--workers` with a number, an address or a file) do the items in this process's place.
 """

@@ -1,7 +1,7 @@
 """Workers of a Dask cluster that do the items of a batch, one item at a time each.
 
-They are started on this machine (`workers`), found at a scheduler that runs already (`scheduler`), or asked
-of a queueing system (`cluster`, a TOML file; docs/cohorts.md). The work itself is given to the workers once,
+They are started on this machine (a number of them), found at a scheduler that runs already (its address), or
+asked of a queueing system (a TOML file; docs/cohorts.md). The work itself is given to the workers once,
 with all that it holds; of an item only what names it travels. A worker that dies is replaced, and its item
 goes on elsewhere from what is on the disk.
 """
@@ -286,24 +286,18 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
 
 
 @contextmanager
-def dask_workers(
-    workers: int = 0, scheduler: str = "", cluster: Path | None = None, *, gpus: int = 0
-) -> Iterator[DaskWorkers | None]:
-    """The workers that are asked for; none where nothing is, and this process does the work."""
-    if sum((workers > 0, bool(scheduler), cluster is not None)) > 1:
-        raise UsageError(
-            "--workers, --scheduler and --cluster each name the workers",
-            next_step="give one of the three",
-        )
-    if not (workers or scheduler or cluster):
+def dask_workers(workers: str, *, gpus: int = 0) -> Iterator[DaskWorkers | None]:
+    """The workers that are asked for; none where nothing is (or 0), and this process does the work."""
+    if not workers.strip("0"):
         yield None
         return
+    here = int(workers) if workers.isdecimal() else 1
     try:
         import dask
         import distributed
     except ImportError as error:
         raise UsageError("workers need dask.distributed", next_step=EXTRA) from error
-    share = max(1, available_cores() // max(1, workers))
+    share = max(1, available_cores() // here)
     quiet = FRUGAL | {
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": share,
@@ -311,15 +305,15 @@ def dask_workers(
         "distributed.comm.timeouts.connect": f"{GREETING_S}s",
     }
     with dask.config.set(quiet):
-        cores, at_most = None, max(1, workers)
+        cores, at_most = None, here
         with warnings.catch_warnings(action="ignore"):  # that the port of a dashboard is taken
-            if scheduler:
-                made: Any = nullcontext(scheduler)
-            elif cluster is not None:
-                config = read_settings(ClusterConfig, cluster)
+            if workers.isdecimal():
+                made, cores = _local(here, share, gpus)
+            elif workers.endswith(".toml"):
+                config = read_settings(ClusterConfig, Path(workers))
                 made, at_most = _queued(config), config.jobs
             else:
-                made, cores = _local(workers, share, gpus)
+                made = nullcontext(workers)
         with made as where, _client(distributed, where) as client:
             yield DaskWorkers(client, cores, at_most)
 
@@ -339,7 +333,8 @@ def _client(distributed: Any, where: Any) -> Any:
         why = described(error) if foreseen else "what is there speaks otherwise"
         raise UsageError(
             f"no Dask scheduler answers at {where} ({why})",
-            next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786",
+            next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786, "
+            "a number of processes, or a .toml file",
         ) from error
 
 
