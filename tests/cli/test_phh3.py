@@ -68,7 +68,8 @@ def test_bad_slides_do_not_stop_the_others_and_finished_ones_are_kept(
 
 @pytest.mark.slow
 def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: Path) -> None:
-    small = ("--epochs", "1", "--batch", "4", "--samples", "4", "--device", "cpu")
+    (tmp_path / "small.toml").write_text("epochs = 1\nbatch = 4\nsamples_per_epoch = 4\n")
+    small = ("--config", tmp_path / "small.toml", "--device", "cpu")
     first, second = tmp_path / "p1", tmp_path / "p2"
     with pytest.raises(MetaphaseError, match="classify"):
         run("sample", "--manifest", manifest, "-w", workspace, "-o", second, "--for", "cnn2")

@@ -27,15 +27,13 @@ Row = dict[str, Any]
 phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
 
 Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
-Epochs = Annotated[int, typer.Option(help="Passes over the labels.")]
-Batch = Annotated[int, typer.Option(help="Patches per step.")]
-Samples = Annotated[int | None, typer.Option(help="Patches per epoch; by default as many as there are.")]
-Normalisation = Annotated[str, typer.Option(help="none (the paper) or batch.")]
-Augment = Annotated[str, typer.Option(help="Augmentation letters; C and H vary the stain, too.")]
+Learning = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file: epochs, batch, augment, ...; by default as in the paper."),
+]
 Start = Annotated[
     str, typer.Option(help="Model to start from: a file, or phh3-cnn1, phh3-cnn2; else from nothing.")
 ]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 
 
 @phh3.command()
@@ -90,7 +88,7 @@ def sample(
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
     from metaphase.base.tables import named, read_manifest
@@ -115,23 +113,15 @@ def sample(
 def train_cnn1(
     project: Project,
     output: console.Folder,
-    epochs: Epochs = 20,
-    batch: Batch = 64,
-    samples: Samples = None,
-    normalisation: Normalisation = "none",
-    augment: Augment = "REB",
     start: Start = "",
-    seed: Seed = 0,
+    config: Learning = None,
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
     """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn1_rows
 
-    _train(
-        "cnn1", cnn1_rows(project), output, start, device, as_json, epochs=epochs, batch=batch,
-        samples_per_epoch=samples, normalisation=normalisation, augment=augment, seed=seed,
-    )  # fmt: skip
+    _train("cnn1", cnn1_rows(project), output, start, config, device, as_json)
 
 
 @phh3.command("train-cnn2")
@@ -142,23 +132,15 @@ def train_cnn2(
         list[Path] | None,
         typer.Option(help="Labelled project whose artefacts are further negatives (CNN1's)."),
     ] = None,
-    epochs: Epochs = 20,
-    batch: Batch = 64,
-    samples: Samples = None,
-    normalisation: Normalisation = "none",
-    augment: Augment = "REB",
     start: Start = "",
-    seed: Seed = 0,
+    config: Learning = None,
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
     """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn2_rows
 
-    _train(
-        "cnn2", cnn2_rows(project, artefacts or ()), output, start, device, as_json, epochs=epochs,
-        batch=batch, samples_per_epoch=samples, normalisation=normalisation, augment=augment, seed=seed,
-    )  # fmt: skip
+    _train("cnn2", cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
 
 
 def _train(
@@ -166,16 +148,16 @@ def _train(
     rows: pd.DataFrame,
     output: Path,
     start: str,
+    config: Path | None,
     device: str | None,
     as_json: bool,
-    **learning: Any,
 ) -> None:
     from metaphase.labels.phh3.networks import LearningConfig, train_classifier
 
-    config = LearningConfig(**learning)
+    learning = read_settings(LearningConfig, config)
     with console.progress_bar() as bar:
-        watch = watcher(bar, config.epochs)
-        result = train_classifier(name, rows, output, config, start=start, device=device, watch=watch)
+        watch = watcher(bar, learning.epochs)
+        result = train_classifier(name, rows, output, learning, start=start, device=device, watch=watch)
     report_training(result, as_json)
 
 
