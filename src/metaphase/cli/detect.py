@@ -93,6 +93,7 @@ def detect(
     """
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.sharing.workers import dask_workers
+    from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
     from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
     from metaphase.jobs.detection import detect_cohort, slide_states
@@ -129,6 +130,7 @@ def detect(
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
+        console.warn(f"slides without resolution: {named(unknown)}")
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
     engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]

@@ -161,10 +161,11 @@ def draw(
     from metaphase.jobs.calibration import DETECTIONS, SQUARES, draw_sample
 
     drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
+    often = f" ({squares} draws, some of the same square)" if drawn.squares < squares else ""
+    projects = [DETECTIONS, SQUARES] if drawn.squares else [DETECTIONS]
     lines = [
-        f"detections: {drawn.detections}, squares: {drawn.squares}, slides: {drawn.slides}. Answer both:",
-        f"  metaphase label serve {output / DETECTIONS}",
-        f"  metaphase label serve {output / SQUARES}",
+        f"slides: {drawn.slides}, detections: {drawn.detections}, squares: {drawn.squares}{often}. Answer:",
+        *(f"  metaphase label serve {output / project}" for project in projects),
         f"then: metaphase calibrate fit {output} -o site.json",
     ]
     for line in lines:
