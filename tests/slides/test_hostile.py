@@ -15,7 +15,7 @@ import tifffile
 
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import LIMITS
-from metaphase.slides.opening import SlideSource, open_slide
+from metaphase.slides.opening import open_slide
 from tests.slides.images import noise_image, write_tiff
 
 
@@ -161,7 +161,6 @@ def test_transparent_colours_lie_over_white_however_they_are_stored(
     tifffile.imwrite(path, pixels, photometric="rgb", extrasamples=[kind], tile=(64, 64), metadata=None)
     with open_slide(path, mpp=0.25) as opened:
         assert tuple(opened.read(0, 0, 8, 8, 0.25)[0, 0].tolist()) == expected
-    assert ("decoding" in SlideSource(path).account()) == (kind == "assocalpha")
 
 
 def test_no_program_is_started_for_an_image(tmp_path: Path) -> None:

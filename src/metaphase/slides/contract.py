@@ -68,8 +68,6 @@ class SlideInfo:
     path: Path | None = None
     warnings: ResultWarnings = ()
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    decoding: str = ""
-    """How samples become pixels, where an earlier version did it otherwise: results made then do not hold."""
 
     def __post_init__(self) -> None:
         if self.resolution is None:

@@ -45,7 +45,6 @@ from metaphase.slides.tiff import (
     DECODABLE,
     TiffLayout,
     TiffSlide,
-    is_premultiplied,
     not_bright_field,
     open_layout,
 )
@@ -158,26 +157,17 @@ class SlideSource:
         """The file's content, that of the files beside it that belong to it, and the effective resolution."""
         content = {"content": FileContent(self.path).account(), "mpp": self.effective_mpp}
         parts = [FileContent(path).account() for path in companions(self.path)]
-        decoding = self._stated[1]
-        return (
-            content
-            | ({"parts": fingerprint_of(parts)} if parts else {})
-            | ({"decoding": decoding} if decoding else {})
-        )
+        return content | ({"parts": fingerprint_of(parts)} if parts else {})
 
     @property
     def effective_mpp(self) -> float | None:
         """Micrometres per pixel as the slide is read; None where nobody states them or it cannot be read."""
-        return self._stated[0] if self.mpp is None else self.mpp
-
-    @property
-    def _stated(self) -> tuple[float | None, str]:
-        """What the file says of its resolution, and how it is decoded."""
+        if self.mpp is not None:
+            return self.mpp
         try:
-            state = state_of(self.path) if is_slide_there(self.path) else None
+            return _stated_mpp(self.path, *state_of(self.path)) if is_slide_there(self.path) else None
         except MetaphaseError:  # a server that refuses
-            state = None
-        return (None, "") if state is None else _stated(self.path, *state)
+            return None
 
 
 def sources_with(paths: Iterable[Path], mpp: float | None) -> list[SlideSource]:
@@ -251,12 +241,12 @@ def companions(path: Path) -> list[Path]:
 
 
 @lru_cache(1 << 16)
-def _stated(path: Path, _size: int, _changed_ns: int, _tag: str) -> tuple[float | None, str]:
+def _stated_mpp(path: Path, _size: int, _changed_ns: int, _tag: str) -> float | None:
     try:
         with open_slide(path) as slide:
-            return (slide.info.resolution.mpp if slide.info.resolution else None), slide.info.decoding
+            return slide.info.resolution.mpp if slide.info.resolution else None
     except MetaphaseError:
-        return None, ""  # whoever works on the slide says what is wrong with it
+        return None  # whoever works on the slide says what is wrong with it
 
 
 def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
@@ -295,7 +285,6 @@ def _tiff_slide(
         "vendor": vendor,
         "objective_power": objective_power(properties),
         "properties": properties,
-        "decoding": "associated alpha" if is_premultiplied(layout.pages[0]) else "",
     }
     return TiffSlide(layout, slide_info(path, "tiff", sizes, stated, mpp, **more))
 
