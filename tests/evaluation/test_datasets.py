@@ -171,6 +171,7 @@ def test_tupac_slides_take_their_line_number_as_name(tmp_path: Path) -> None:
     (tmp_path / "TUPAC-TR-002.svs").touch()
     dataset = read_dataset("tupac", tmp_path)
     assert dataset.manifest["case"].tolist() == ["TUPAC-TR-002"]
+    assert dataset.manifest["laboratory"].tolist() == ["TCGA"]
     assert "2 slides" in str(dataset.warnings[0])
 
 

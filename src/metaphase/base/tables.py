@@ -1,4 +1,4 @@
-"""Tables on disk (CSV, Parquet) and the cohort manifest that all stages share."""
+"""Tables on disk (CSV, Parquet), the cohort manifest that all stages share, and names that match slides."""
 
 from __future__ import annotations
 

@@ -236,11 +236,11 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
 
 
 def _tell_step(state: StageState) -> None:
-    from metaphase.jobs.lab.parts import CUT_SHARE
+    from metaphase.jobs.lab.parts import FAILED
     from metaphase.jobs.lab.steps import fact_line
 
     console.tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
-    for case, why in state.facts.get(CUT_SHARE, {}).items():
+    for case, why in state.facts.get(FAILED, {}).items():
         console.warn(f"{case}: {why}")
 
 

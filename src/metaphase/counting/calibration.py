@@ -1,5 +1,7 @@
 """The chance that a detection is a mitosis in one laboratory, and the count that follows from it.
 
+Also how uncertain a count is without a calibration, and the share of atypical figures.
+
 A model's probabilities mean something else in every laboratory. What was learned of a laboratory from answers
 (`populations`) is a set of draws; a slide is placed among its kind by its own probabilities, and by its own
 answers where it has any. A draw of the slide's true map follows from each, and the count of a slide is that

@@ -1,4 +1,4 @@
-"""One slide as counting sees it: settings, checked detections, their scale, the tissue, where they lie."""
+"""One slide as counting sees it: settings, checked detections, scale, tissue, density map, heterogeneity."""
 
 from __future__ import annotations
 

@@ -147,12 +147,13 @@ def steady_threshold(curve: Curve) -> tuple[float, float]:
     return steady, float(curve.f1[curve.threshold >= steady][-1])
 
 
-def froc(curve: Curve, area_mm2: float, rates: tuple[float, ...] = FALSE_PER_MM2) -> dict[float, float]:
+def froc(curve: Curve, area_mm2: float) -> dict[float, float]:
     """Sensitivity at given numbers of false positives per mm2: the best one not above that number."""
     per_mm2 = ratio(curve.false, area_mm2)
     recall = curve.recall
     return {
-        rate: float(max(recall[per_mm2 <= rate], default=0.0)) if area_mm2 > 0 else np.nan for rate in rates
+        rate: float(max(recall[per_mm2 <= rate], default=0.0)) if area_mm2 > 0 else np.nan
+        for rate in FALSE_PER_MM2
     }
 
 

@@ -1,4 +1,4 @@
-"""Task 3, mitosis location: frames of coordinates checked, then numbers, tables, pictures and a page."""
+"""Task 3, mitosis location: coordinates in a wrong frame are noticed and named, then come all numbers."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from metaphase.evaluation.metrics import (
     thinned,
 )
 from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
+from metaphase.slides.contract import WORKING_MPP
 
 # ---- coordinates in another frame or unit: noticed before they become a bad F1, and named ----
 #
@@ -60,7 +61,6 @@ ENOUGH = 0.2
 LEVELS = (2, 4, 8, 16, 32, 64)
 EDGE_TOLERANCE = 1.01
 """Boxes around border cells may have their centre a little outside."""
-WORKING_MPP = 0.25
 
 
 @dataclass(frozen=True)

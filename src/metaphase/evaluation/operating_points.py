@@ -1,13 +1,14 @@
-"""The operating points of a model card, tuned on which cases, and how good detections are at them.
+"""Operating points of a model card: saved, loaded, chosen, and refused on the cases that chose them.
 
-Also the rule that chooses a threshold for laboratories of which most gave crops of mitoses only.
+Also the slides of a split with what is to be found on them (`Bench`), what a network finds there, and the
+rule that chooses a threshold for laboratories of which most gave crops of mitoses only.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -261,17 +262,13 @@ class Bench:
     truth: DetectionSet
     matching: MatchingConfig
 
-    def marked(self, found: Found, border_um: float = 0.0) -> Marked:
-        """Each detection marked true or false; slides are those of `found`, all of which must be covered.
-
-        Nothing within `border_um` of an image's border counts.
-        """
+    def marked(self, found: Found) -> Marked:
+        """Each detection marked true or false; slides are those of `found`, all of which must be covered."""
         parts = [table.assign(slide=case) for case, table in found.items()]
         predictions = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
         comparison = compare(self.cohort, self.truth, predictions)
-        matching = replace(self.matching, border_um=border_um)
-        ignored = point_regions(comparison.ignored, self.cohort, matching.ignore_radius_um)
-        return mark(comparison, merged([ignored]), matching)
+        ignored = point_regions(comparison.ignored, self.cohort, self.matching.ignore_radius_um)
+        return mark(comparison, merged([ignored]), self.matching)
 
     def centres(self) -> list[str]:
         """Laboratory of each slide, in the order of the marks."""

@@ -1,6 +1,7 @@
-"""A cohort: its H&E slides with resolution and tissue as they go in, and the index of their results.
+"""A cohort: its H&E slides with resolution and tissue, by path or manifest; index and tables of all results.
 
-All rows lie beside the page in `index.js`, for search, sorting, filter and paging; the page holds the first.
+All rows of the index lie beside the page in `index.js`, for search, sorting, filter and paging; the page
+holds the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`metaphase detect` for one slide: its detections, count and report.
+"""`metaphase detect` for a slide and for a cohort: detections, count and report.
 
 A slide's folder is a small workspace of four or five stages, each kept or done again by itself:
 

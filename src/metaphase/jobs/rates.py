@@ -1,4 +1,4 @@
-"""How fast this machine decodes and searches tissue, and which of the two a slide waits for."""
+"""How fast this machine decodes and searches tissue, which of the two a slide waits for; how it trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `metaphase detect` leaves of a slide, read back without networks: its files, count and tissue."""
+"""The files of a searched slide: their names, how tables and summary are written, and how they are read back.
+
+Nothing here needs networks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model card: all about trained weights that a user needs before using them; the bundled models."""
+"""The model card: what a network is, and all that a user needs to know of it; the bundled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One network, or several whose probabilities are averaged, with what their cards say."""
+"""One network, or several whose probabilities are averaged, with their cards; and what computes them."""
 
 from __future__ import annotations
 

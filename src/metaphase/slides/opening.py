@@ -1,4 +1,4 @@
-"""One door for every kind of file."""
+"""One door for every kind of slide: `open_slide` finds who reads it, `SlideSource` opens it again."""
 
 from __future__ import annotations
 

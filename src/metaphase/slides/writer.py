@@ -32,7 +32,7 @@ _OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 @dataclass(frozen=True)
 class PyramidFormat:
-    """How a pyramid is stored. `rgb`, `labels` and `probabilities` give the usual settings."""
+    """How a pyramid is stored; by default as scanners store slides."""
 
     mpp: float
     """Micrometres per level-0 pixel, written into the resolution tags of every level."""
@@ -53,11 +53,6 @@ class PyramidFormat:
             )
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise UsageError(f"JPEG quality {self.quality} does not exist", next_step="give 1 to 100")
-
-    @classmethod
-    def labels(cls, mpp: float, tile_px: int = 512) -> PyramidFormat:
-        """Class numbers: stored exactly, reduced by taking one pixel of four."""
-        return cls(mpp, tile_px, quality=None, reduction="nearest")
 
     @classmethod
     def probabilities(cls, mpp: float, tile_px: int = 512) -> PyramidFormat:

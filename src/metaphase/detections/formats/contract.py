@@ -1,4 +1,4 @@
-"""How labels look in other programs: the names data sets use, a colour each, the probability as a note."""
+"""What a format is (`Format`), and how labels look in other programs: names, colours, the probability."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ class Collector:
 
     def image(self, name: str, path: Path | None, *, patient: str | None = None, **facts: Any) -> None:
         """Note an image; a later call for the same name changes nothing."""
+        assert facts.keys() <= {*MANIFEST_COLUMNS, *EXTRA_COLUMNS}, facts.keys()
         row = {"case": self.prefix + name, "he": "" if path is None else str(path.resolve())}
         row["patient"] = (self.patients or self.prefix) + (patient or name)
         self.rows.setdefault(name, row | facts)
@@ -240,7 +241,7 @@ def _nearest(candidates: list[Path], wanted: list[str]) -> Path | None:
 MPP = 0.25
 """As published for all regions."""
 TUMOUR = "human breast cancer"
-SLIDE_CENTRE = "TCGA"
+SLIDE_LABORATORY = "TCGA"
 AUXILIARY, ALTERNATIVE = "tupac-aux/", "tupac-alternative/"
 """Before the cases of the original and of the alternative labels; the patients are those of the first."""
 PAPER_CASES = range(24, 74)
@@ -398,7 +399,7 @@ def read_slides(folder: Path) -> Dataset:
         collector.image(
             name,
             slides.get(name),
-            centre=SLIDE_CENTRE,
+            laboratory=SLIDE_LABORATORY,
             tumour=TUMOUR,
             split="train",
             grade=values[0],

@@ -1,4 +1,4 @@
-"""The paper's augmentations as batched torch operations, on the device where the batch lives.
+"""The paper's augmentations, and stain mixing, as batched torch operations on the device of the batch.
 
 >>> import torch
 >>> augment = Augmentation("RCSEHBG")

@@ -1,7 +1,8 @@
 """Make slides from different laboratories look alike: fit on a slide, save, apply to any pixels.
 
 Three methods with one interface (`methods`): `hsd` (per slide, in hue-saturation-density space), and the
-usual baselines `macenko` and `reinhard`.
+usual baselines `macenko` and `reinhard`. Also the pixels of a slide that they are fitted on, and pictures of
+what they do.
 
 The map is evaluated at 86 levels a channel (every third) and interpolated in between, which differs
 from the map itself by less than a grey level nearly everywhere (see docs/stain.md).

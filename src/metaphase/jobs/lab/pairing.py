@@ -350,8 +350,8 @@ def _facts_of(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:
     return {"laboratory": pair.he.key.split("/")[0] if "/" in pair.he.key else ""}
 
 
-def splits_of(rows: pd.DataFrame, kept: dict[str, str], seed: int = 0) -> list[str]:
-    """A split for each row; all slides of a patient have one, and centres take turns. New ones train."""
+def splits_of(rows: pd.DataFrame, kept: dict[str, str]) -> list[str]:
+    """A split for each row; all slides of a patient have one, and laboratories take turns. New ones train."""
     patients = list(dict.fromkeys(rows["patient"]))
     if len(patients) < LEAST_PATIENTS:
         raise UsageError(
@@ -361,13 +361,13 @@ def splits_of(rows: pd.DataFrame, kept: dict[str, str], seed: int = 0) -> list[s
         )
     if kept:
         return [kept.get(patient) or "train" for patient in rows["patient"]]
-    centre = dict(zip(rows["patient"], rows["laboratory"], strict=True))
-    drawn = [patients[number] for number in np.random.default_rng(seed).permutation(len(patients))]
+    laboratory = dict(zip(rows["patient"], rows["laboratory"], strict=True))
+    drawn = [patients[number] for number in np.random.default_rng(0).permutation(len(patients))]
     turn: dict[str, int] = defaultdict(int)
     order = []
     for patient in drawn:
-        order.append((turn[centre[patient]], patient))
-        turn[centre[patient]] += 1
+        order.append((turn[laboratory[patient]], patient))
+        turn[laboratory[patient]] += 1
     dealt = [patient for _, patient in sorted(order, key=lambda each: each[0])]
     test, validation = (max(1, round(share * len(dealt))) for share in (TEST_SHARE, VALIDATION_SHARE))
     split = ["test"] * test + ["validation"] * validation + ["train"] * (len(dealt) - test - validation)

@@ -1,4 +1,4 @@
-"""What the steps of a laboratory's workflow are made of: pages with questions, and progress."""
+"""What the steps of a laboratory's workflow are made of: pages with questions, pairs, times, progress."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ MEASURED = ((32, PATCH_PX), (4, WINDOW_PX))
 ENOUGH_SHARE = 0.03
 """Of a step, before its own speed tells how long it takes."""
 Specs = Sequence[NetworkSpec]
-CUT_SHARE = "failed"
+FAILED = "failed"
 """Fact of a step: cases that could not be done, the others went on."""
 
 
@@ -424,4 +424,4 @@ def outcome(batch: Batch[Any], facts: Facts) -> Facts:
     if failures and not batch.results:
         raise Phh3Error(failures[0].message.rstrip("."), next_step="correct that first, then run it again")
     failed = {one.name: one.message for one in failures}
-    return facts | ({CUT_SHARE: failed} if failed else {})
+    return facts | ({FAILED: failed} if failed else {})

@@ -1,4 +1,4 @@
-"""Going on with a laboratory's thread until somebody has to answer something, and telling where it stands."""
+"""A laboratory's workflow: begin it, go on until somebody has to answer, and say where it stands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from metaphase.jobs.lab.pairing import (
     stated_facts,
     write_slides,
 )
-from metaphase.jobs.lab.parts import CUT_SHARE, Asked, Pacer, Step, StepProgress, measure_rate
+from metaphase.jobs.lab.parts import FAILED, Asked, Pacer, Step, StepProgress, measure_rate
 from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
 from metaphase.jobs.stages import (
     Report,
@@ -250,7 +250,7 @@ def _read_progress(lab: Lab) -> StepProgress | None:
 
 def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
     if state.status == "kept":
-        cut = state.facts.get(CUT_SHARE, {})
+        cut = state.facts.get(FAILED, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""
         return "done", fact_line(state.facts) + failed
     waiting = [page for page in step.pages if not page.enough]

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.errors import UsageError
-from metaphase.base.files import write_text
+from metaphase.base.files import write_bytes, write_text
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
@@ -35,8 +35,8 @@ from metaphase.jobs.cohort import cohort_slides
 from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
-    CUT_SHARE,
     DETECT_WINDOWS_PER_MM2,
+    FAILED,
     SEARCH_WINDOWS_PER_MM2,
     PairSlides,
     Reporting,
@@ -218,8 +218,7 @@ def _draw(lab: Lab, number: int, report: Report) -> None:
         )  # fmt: skip
     except Phh3Error as error:
         if number == 2 and not there:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / NOTHING).write_text(str(error) + "\n", encoding="utf-8")
+            write_text(folder / NOTHING, str(error) + "\n")
         return
     if there:
         _take_more(folder, target)
@@ -329,9 +328,8 @@ def _teach(lab: Lab, name: str, report: Report) -> Facts:
 def _take(lab: Lab, name: str, report: Report) -> Facts:
     """The bundled CNN1 or CNN2 in the place of an own one."""
     bundled, model = named_model(PHH3_NETWORKS[name]), lab.network(name) / f"{name}.safetensors"
-    model.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".safetensors", ".json"):
-        shutil.copyfile(bundled.with_suffix(suffix), model.with_suffix(suffix))
+        write_bytes(model.with_suffix(suffix), bundled.with_suffix(suffix).read_bytes())
     return _classify(lab, name, model, {"bundled": PHH3_NETWORKS[name]}, report)
 
 
@@ -432,7 +430,7 @@ def _build(lab: Lab, report: Report) -> Facts:
     )
     bad = {one.case: one.reason for one in built.failures}
     facts: Facts = {"points": len(built.table), "accepted": int(built.table["accepted"].sum())}
-    return facts | ({CUT_SHARE: bad} if bad else {})
+    return facts | ({FAILED: bad} if bad else {})
 
 
 def _review(lab: Lab) -> list[Step]:
@@ -603,7 +601,7 @@ def _fit(lab: Lab, report: Report) -> Facts:
 
 def fact_line(facts: Mapping[str, Any]) -> str:
     """What a step made, in a line."""
-    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != CUT_SHARE)
+    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != FAILED)
 
 
 def _plain(value: Any) -> str:

@@ -1,5 +1,7 @@
 """From slides to CNN5 as the paper does it: the work of each stage, and the table of stages.
 
+The method `dense` begins with the same two stages.
+
 Work is a method of `Chain` that can be called again and goes on where it was; the table says which networks
 are trained, and what decides each result.
 """

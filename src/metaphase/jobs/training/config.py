@@ -1,4 +1,7 @@
-"""The settings of `metaphase run`; the defaults are the paper's numbers."""
+"""The settings of `metaphase run`, and the networks that the paper's method trains.
+
+Defaults are the paper's numbers, but for those of the method `dense`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class CohortSection:
     """Which slides."""
 
     manifest: str = ""
-    """CSV with case, he, centre, split (train, validation, test); empty where slides are simulated."""
+    """CSV with case, he, laboratory, split (train, validation, test); empty where slides are simulated."""
     standardise: str = ""
     """Method that brings training and validation slides to one stain; the paper used `hsd`."""
 
@@ -154,7 +157,7 @@ class DenseSection:
     """At the operating point for counts, in the mean of validation patients."""
     beside: str = "breast"
     """A model that is tested on the same slides; empty for none."""
-    memory_gb: float = field(default=8.0)
+    memory_gb: float = 8.0
     """For images: what whole ones leave of it is shared by pieces of slides."""
     checkpoint_minutes: float = field(default=1.0, metadata=decides())
     """How much work a killed run may lose."""

@@ -1,4 +1,7 @@
-"""The method `dense`: teachers, both networks of a pair, its choice, and its test, as stages of a run."""
+"""The method `dense` as stages of a run: images, teachers, both networks of a pair, its choice and its card.
+
+The test that follows is that of all methods (`run`).
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from metaphase.base.tables import (
     require_numbers,
     stated_number,
 )
-from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, common_label
+from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
 from metaphase.jobs.cohort import cohort_slide
@@ -41,8 +41,6 @@ SPLITS = ("train", "validation", "test")
 UNSEEN = SPLITS[1:]
 """What a run needs that learns from corrections alone."""
 COLUMNS = ("case", "x", "y", "label")
-ATYPICAL = "atypical"
-"""Column of a reference table: 1 where a mitosis is atypical, 0 where it is not, empty where nobody said."""
 IMAGE_FACTS = ("case", "laboratory", "patient", "split", "kind", "repeat")
 REFUSED = ("false", "0", "no", "rejected")
 """Spellings of `not accepted`."""
@@ -268,7 +266,6 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
             reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
             mpp=stated_number(row, "mpp"),
             tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
-            centre=str(row["laboratory"]),
             repeat=_repeat_of(row),
         )
         for row in cohort[cohort["split"] == split].to_dict("records")

@@ -73,8 +73,6 @@ class TrainingSlide:
     """Micrometres per level-0 pixel, where the file states none."""
     tissue: Path | str | None = None
     """Tissue mask as `save_tissue` writes it, or `whole`; without one, tissue is found."""
-    centre: str = ""
-    """Laboratory that it comes from."""
     repeat: int = 1
     """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
 
@@ -309,14 +307,12 @@ class Mining:
         drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets)
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
-    def add_soft_targets(
-        self, stores: Sequence[str | Path], judge: NetworkJudge, column: str = SOFT_TARGET
-    ) -> None:
+    def add_soft_targets(self, stores: Sequence[str | Path], judge: NetworkJudge) -> None:
         """Add to each store what an ensemble says about its patches, unturned and in their own stain."""
-        record = SoftTargetsAdded(column, judge.identity)
+        record = SoftTargetsAdded(SOFT_TARGET, judge.identity)
         for number, store in enumerate(stores):
             self._report("soft targets", number, len(stores))
-            add_answers(store, judge.judge, column, record)
+            add_answers(store, judge.judge, SOFT_TARGET, record)
         self._report("soft targets", len(stores), len(stores))
 
     def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:

@@ -1,4 +1,4 @@
-"""A network as a list of plain layers: checked, folded, and computed the plain way."""
+"""A network as a list of plain layers, checked and folded; and how PyTorch computes each kind of network."""
 
 from __future__ import annotations
 

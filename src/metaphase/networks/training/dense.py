@@ -1,5 +1,7 @@
 """Networks that learn every cell of windows: teachers from labels, students from labels and teachers.
 
+Also what networks and pairs find in whole images.
+
 All networks of one training see the same windows. A step's random numbers come from (seed, step), and budgets
 are counted in steps, so that a training that was killed and resumed ends with the same weights, bit for bit
 on a CPU.
@@ -56,6 +58,8 @@ STRIDED = (24, 40, 80, 192)
 """Widths of EfficientNet-Lite's stages that begin by halving the resolution; it is halved once before."""
 LAST_WIDTH, TAPS = 112, (24, 40, 112)
 """Stages up to this width are used; widths whose last features, at strides 4, 8 and 16, come together."""
+WIDTH = 96
+"""Of what is brought together."""
 PADDED_PX, COARSEST_PX = 64, 32
 
 
@@ -78,7 +82,7 @@ class Inverted(InvertedBlock):
 class Teacher(nn.Module):
     """EfficientNet-Lite, its features brought together at a stride of 4 px: one logit a cell of 4 x 4 px."""
 
-    def __init__(self, weights: Mapping[str, Tensor], width: int = 96) -> None:
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.scale = PixelScale()
         stem = weights["_conv_stem.weight"]
@@ -98,15 +102,15 @@ class Teacher(nn.Module):
             channels = filters
             if filters in TAPS:
                 self.taps[filters] = number
-        self.lateral = nn.ModuleList(nn.Conv2d(filters, width, 1) for filters in TAPS)
+        self.lateral = nn.ModuleList(nn.Conv2d(filters, WIDTH, 1) for filters in TAPS)
         self.joined = nn.Sequential(
-            nn.Conv2d(width, width, 3, 1, 1),
-            nn.BatchNorm2d(width),
+            nn.Conv2d(WIDTH, WIDTH, 3, 1, 1),
+            nn.BatchNorm2d(WIDTH),
             nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1),
+            nn.Conv2d(WIDTH, WIDTH, 3, 1, 1),
             nn.ReLU(),
         )
-        self.head = nn.Conv2d(width, 1, 1)
+        self.head = nn.Conv2d(WIDTH, 1, 1)
         nn.init.constant_(self.head.bias, -4.0)  # type: ignore[arg-type]
         own = self.state_dict()
         self.load_state_dict({name: value for name, value in weights.items() if name in own}, strict=False)

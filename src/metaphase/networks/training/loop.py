@@ -1,4 +1,4 @@
-"""The one loop that trains CNN1 to CNN5 by the paper's protocol.
+"""The one loop that trains CNN1 to CNN5 by the paper's protocol, in one process or several.
 
 Every step derives its random numbers from (seed, epoch, step), so a run that was killed and resumed ends with
 the same weights as one that was not, bit for bit on a CPU.

@@ -121,11 +121,6 @@ class PatchStore:
             "shards": [shard.nbytes for shard in self.shards],
         }
 
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Class of each patch."""
-        return self.index["label"].to_numpy(np.int64)
-
     def take(self, rows: npt.NDArray[np.int64]) -> RGB:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
         out = np.empty((len(rows), self.side_px, self.side_px, 3), np.uint8)

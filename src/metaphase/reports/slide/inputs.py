@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +45,6 @@ class ReportInput:
     versions: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     """What to call the slide; its file name where empty."""
-    created: datetime | None = None
     review: tuple[str, ...] = ()
     """Who looked at what, in a line each."""
 
