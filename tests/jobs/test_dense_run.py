@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from metaphase.base.errors import UsageError
+from metaphase.base.provenance import decides
 from metaphase.detections.matching import NOBODY
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import (
@@ -24,7 +26,7 @@ from metaphase.evaluation.pairs import (
     matched_in,
     validation_groups,
 )
-from metaphase.jobs.stages import run_stages, stage_states
+from metaphase.jobs.stages import run_stages, stage_key, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
 from metaphase.jobs.training.run import chain_of, delivered_model, read_results, run_chain, run_table
@@ -170,8 +172,6 @@ def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_pa
 
 @pytest.mark.slow
 def test_teachers_begin_with_published_weights(tmp_path: Path) -> None:
-    import torch
-
     write_cohort(tmp_path)
     torch.save(random_weights(), tmp_path / "lite0.pth")
     chain = chain_of(config(tmp_path, teachers=["lite0.pth"], teacher_steps=2), tmp_path / "work", "cpu")
@@ -292,3 +292,25 @@ def test_figures_of_atypical_ones_know_their_interval() -> None:
     assert described["auc"] == "1.000 [1.000, 1.000]"
     assert described["balanced_accuracy"] == 1.0
     assert json.loads(json.dumps(described)) == described
+
+
+OTHERWISE = {
+    "teachers": (), "start": "breast", "teacher_steps": 9, "student_steps": 9, "atypical_steps": 9,
+    "gammas": (1 / 8, 1 / 16), "trust": 0.5, "collage": 0.5, "most_false_per_mm2": 3.0, "beside": "breast",
+    "memory_gb": 4.0, "checkpoint_minutes": 9.0,
+}  # fmt: skip
+
+
+def test_every_setting_that_is_said_to_decide_something_does(tmp_path: Path) -> None:
+    """The stages name their ingredients one by one; a setting that none names would keep old networks."""
+    write_cohort(tmp_path)
+    torch.save(random_weights(), tmp_path / "lite0.pth")
+    usual = config(tmp_path, teachers=[str(tmp_path / "lite0.pth")])
+
+    def key(**changed: Any) -> str:
+        chosen = replace(usual, dense=replace(usual.dense, **changed))
+        return stage_key(run_table(chain_of(chosen, tmp_path / "out")))
+
+    assert {one.name for one in fields(usual.dense)} == set(OTHERWISE)
+    silent = {one.name for one in fields(usual.dense) if one.metadata == decides()}
+    assert {name for name, value in OTHERWISE.items() if key(**{name: value}) == key()} == silent

@@ -268,7 +268,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the thread."""
+    """One step of the workflow."""
 
     stage: Stage
     pages: Sequence[Asked] = ()
