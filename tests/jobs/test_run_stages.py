@@ -194,13 +194,14 @@ def test_side_by_side_a_failure_lets_the_others_end(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_side_by_side_an_interruption_ends_what_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
+def test_side_by_side_an_interruption_ends_what_runs(tmp_path: Path, how: type[BaseException]) -> None:
     def interrupt(states: stages.States) -> None:
         if states[-1].status == "running":
-            raise KeyboardInterrupt
+            raise how
 
     endless = Stage("endless", "", (), ("endless.txt",), partial(wait_for_hours), Copied("endless"))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(how):
         run_stages([endless], tmp_path, watch=interrupt, at_once=2)
     assert [state.status for state in stage_states([endless], tmp_path)] != ["kept"]
 

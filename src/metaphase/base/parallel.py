@@ -55,7 +55,7 @@ def worker_processes(
     with ProcessPoolExecutor(count, mp_context=spawn, initializer=initializer) as pool:
         try:
             yield pool
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
