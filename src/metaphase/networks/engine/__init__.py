@@ -1,4 +1,16 @@
 """The dense engine: detectors over whole slides, from tiles of pixels to points, in bounded memory.
 
+Who computes a network, where, and why (measured: docs/results.md, speed of the search):
+
+    onnx.OnnxEngine           `lite`, `residual`   CPU: 8 bits and float32; `.onnx` models, without torch
+    cell_gpu.LiteDetector     `lite`               GPU: kernels that keep a block's wide features on the chip
+    layers.CellDetector       `lite`               GPU that these kernels do not fit; CPU without ONNX Runtime
+    layers.PlainDetector      `residual`           GPU; CPU without ONNX Runtime
+    gpu.GpuDetector           the paper's          GPU: kernels for its 14 x 14 layer in Fourier's form
+    layers.PortableDetector   the paper's          CPU: that form is several times faster than ONNX Runtime
+    layers.ForeignDetector    of other packages    anywhere, as PyTorch computes them
+    layers.PatchNetwork       classifiers          anywhere, window by window
+
+All give logits of tiles (`arithmetic.PreparedNetwork`), the fastest that agrees with float32 is taken.
 `settings`, `streaming` and `onnx` work without torch.
 """
