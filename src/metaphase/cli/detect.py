@@ -130,7 +130,8 @@ def detect(
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
-        console.warn(f"slides without resolution: {named(unknown)}")
+        if len(unknown) > 1:
+            console.warn(f"slides without resolution: {named(unknown)}")
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
     engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]

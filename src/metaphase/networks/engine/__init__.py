@@ -11,6 +11,7 @@ Who computes a network, where, and why (measured: docs/results.md, speed of the 
     layers.ForeignDetector    of other packages    anywhere, as PyTorch computes them
     layers.PatchNetwork       classifiers          anywhere, window by window
 
-All give logits of tiles (`arithmetic.PreparedNetwork`), the fastest that agrees with float32 is taken.
+The first is an engine by itself. The others give `engine.Engine` the logits of tiles
+(`arithmetic.PreparedNetwork`), in the fastest arithmetic that agrees with float32.
 `settings`, `streaming` and `onnx` work without torch.
 """
