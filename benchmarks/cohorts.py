@@ -30,10 +30,10 @@ from random import Random
 
 import psutil
 
+from metaphase.analysis.index import write_cohort
 from metaphase.base.sharing.batch import Progress, run_batch
 from metaphase.base.sharing.workers import dask_workers
 from metaphase.base.tables import read_table, write_table
-from metaphase.jobs.cohort import write_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.writer import PyramidFormat, write_pyramid

@@ -29,13 +29,14 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from tests.hostile.inputs.damaged import CONTAINERS, MPP, damage
 
+from metaphase.analysis.cohort import CohortSlide
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.record import read_search
+from metaphase.analysis.run import SlideSearch
 from metaphase.base.errors import MetaphaseError
+from metaphase.base.stages import run_stages
 from metaphase.detections.matching import NOBODY, match
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.detection import _SlideJob
-from metaphase.jobs.searching import DetectionConfig
-from metaphase.jobs.stages import run_stages
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
@@ -222,15 +223,15 @@ def _outcome(found: tuple[Any, ...] | None, sound: tuple[Any, ...]) -> str:
 def _found(slide: Path, out: Path, model: ReadyDetector) -> tuple[Any, ...] | None:
     """Codes of the warnings, mitoses listed and counted; None where the slide is refused."""
     chosen = CohortSlide("slide", SlideSource(slide, MPP), TissueSource.stated("whole"))
-    job = _SlideJob(chosen, out, model, DetectionConfig())
+    search = SlideSearch(chosen, out, model, DetectionConfig())
     try:
-        run_stages(job.stages()[:1], out)
+        run_stages([search.stage], out)
     except MetaphaseError:
         return None
-    codes = {warning.code for warning in job._slide_warnings(job._facts())}
-    probabilities = job._detections()["probability"]
-    points = (job.points.mitoses.delta, job.points.count.delta)
-    return codes, *(int((probabilities >= delta).sum()) for delta in points)
+    searched = search.follows()
+    codes, points = {warning.code for warning in searched.slide_warnings}, searched.settings.points
+    probabilities = read_search(out)["probability"]
+    return codes, *(int((probabilities >= points[name]["delta"]).sum()) for name in ("mitoses", "count"))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from metaphase.analysis.cohort import named_slides
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.run import detect_cohort
 from metaphase.base.sharing.batch import BatchWatch, Progress
-from metaphase.jobs.cohort import named_slides
-from metaphase.jobs.detection import detect_cohort
-from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import bundled_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig

@@ -18,7 +18,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from metaphase.jobs.results import SCHEMA, summary_schema
+from metaphase.analysis.record import SCHEMA, summary_schema
 
 ROOT = Path(__file__).parents[1]
 NOT_HERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(?:docs|[A-Z]+\.md|recipes[^)]*|src[^)]*)\)")
@@ -148,8 +148,10 @@ def _entry(name: str, value: Any) -> list[str]:
 
 def _members(kind: type) -> dict[str, str]:
     """What a class has that is not private: attributes by what stands below them, else by their type."""
+    described: dict[str, str] = {}
+    for base in kind.__bases__:
+        described |= _members(base) if base.__module__.startswith("metaphase.") else {}
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    described = {}
     for one, below in itertools.pairwise([*tree.body, ast.Pass()]):
         if isinstance(one, ast.AnnAssign):
             said = below.value if isinstance(below, ast.Expr) else None

@@ -157,7 +157,8 @@ def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> N
     assert 'href="metaphase-results/field/report.html"' in page
     assert "data:image/jpeg;base64," in page
     assert f"{len(result.warnings)} warning" in page
-    named = mp.Result(result.folder, {**result.summary, "name": "<b>", "slide": "gone.tif"})
+    record = result.record.model_copy(update={"name": "<b>", "slide": "gone.tif"})
+    named = mp.Result(result.folder, record)
     assert "&lt;b&gt;" in named._repr_html_()
     assert "data:image" not in named._repr_html_()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import metaphase as mp
-from metaphase.jobs.results import summary_schema
+from metaphase.analysis.record import summary_schema
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ def test_the_glossary_and_the_summary_are_pages() -> None:
     assert "| mitotic count |" in generate.glossary()
     assert "## " not in generate.glossary()
     page = generate.summary()
-    assert "| `count_interval` | Lower and upper end of its interval. |" in page
+    assert "| `count_interval` | Lower and upper end of its interval; null where none was drawn. |" in page
     assert "## CountConfig" in page
     assert "](glossary.md)" in generate.start()
 

@@ -182,7 +182,7 @@ def outcome(one: Slide, site: SiteCalibration) -> Row:
     inside = float((np.hypot(*(one.mitoses_um - (spot.x, spot.y)).T) <= spot.radius_px).sum())
     inside = truth if whole.is_small else inside
     (low, high), (first, last) = found.count_interval, found.in_hotspot_interval
-    (least, most), section = plain.count_interval, found.section_interval
+    (least, most), section = plain.count_interval or (truth, truth), found.section_interval
     return {
         "true count": truth,
         "calibrated count": found.count,

@@ -18,14 +18,14 @@ import numpy as np
 import pandas as pd
 from calibration_coverage import REVIEWER, Row, Slide, calibrated, outcome, report, site_row
 
+from metaphase.analysis.cohort import cohort_slide
+from metaphase.analysis.search import SplitSearch
 from metaphase.counting.sites import SampleConfig
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import points_of
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.datasets import read_dataset
 from metaphase.evaluation.marks import MatchingConfig
-from metaphase.jobs.cohort import cohort_slide
-from metaphase.jobs.searching import SplitSearch
 from metaphase.networks.cards import bundled_model, parse_card
 from metaphase.networks.engine.settings import PeakConfig
 

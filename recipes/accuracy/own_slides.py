@@ -32,19 +32,19 @@ import numpy as np
 import pandas as pd
 from tests.rehearsal import FOUR_OBSERVERS, answer
 
+from metaphase.analysis.cohort import cohort_slides
+from metaphase.analysis.record import load_results
+from metaphase.analysis.run import detect_cohort
 from metaphase.base.tables import write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
-from metaphase.jobs.cohort import cohort_slides
-from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.lab.pairing import splits_of
 from metaphase.jobs.lab.parts import Asked
 from metaphase.jobs.lab.running import standings
 from metaphase.jobs.rates import measure_rates
-from metaphase.jobs.results import load_results
 from metaphase.jobs.training.sources import truth_of
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.networks.cards import BUNDLED, parse_card

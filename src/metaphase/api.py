@@ -19,6 +19,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 import pandas as pd
 
+from metaphase.analysis.cohort import CohortSlide, named_slides, without_resolution
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.record import SlideResult as Result
+from metaphase.analysis.record import load_result
+from metaphase.analysis.run import SlideOutcome, detect_cohort, detect_slide
+from metaphase.analysis.scoring import count_cohort, count_points, read_cases, site_beside, site_for
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import BatchWatch, Progress
@@ -27,13 +33,7 @@ from metaphase.counting.clinical import SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.evaluation.mitoses import MitosisResult, evaluate_mitoses
-from metaphase.jobs.cohort import CohortSlide, named_slides, without_resolution
-from metaphase.jobs.counting import count_cohort, count_points, read_cases, site_beside, site_for
-from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
 from metaphase.jobs.registration import Registered, register_slides
-from metaphase.jobs.results import SlideResult as Result
-from metaphase.jobs.results import load_result
-from metaphase.jobs.searching import DetectionConfig
 from metaphase.labels.registration.outputs import Annotations
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
@@ -310,6 +310,6 @@ def _file_of(points: object, name: str) -> Iterator[Any]:
 
 def _result(done: SlideOutcome) -> Result:
     """The result; its tables are read now, for a later call may write into the same folder."""
-    result = Result(done.folder, done.summary)
+    result = Result(done.folder, done.record)
     _ = result.table, result.candidates
     return result

@@ -11,8 +11,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 PRELOADED = (
-    "metaphase.cli.main", "metaphase.evaluation", "metaphase.jobs.detection",
-    "metaphase.jobs.slide_review", "metaphase.jobs.cohort", "metaphase.jobs.training.run",
+    "metaphase.cli.main", "metaphase.evaluation", "metaphase.analysis.run",
+    "metaphase.analysis.review", "metaphase.analysis.cohort", "metaphase.jobs.training.run",
     "metaphase.networks.detector", "metaphase.reports.evaluation", "metaphase.simulation",
     "tests.cli.running",
 )  # fmt: skip

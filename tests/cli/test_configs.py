@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from metaphase.base.errors import MissingResolutionError, UsageError
 from metaphase.base.provenance import Ingredients
 from metaphase.base.settings import config_files
+from metaphase.base.stages import Report, Stage, StageState, States, Watch
 from metaphase.cli.main import app
 from metaphase.cli.run import watched
-from metaphase.jobs.stages import Report, Stage, StageState, States, Watch
 
 ROOT = Path(__file__).parents[2]
 

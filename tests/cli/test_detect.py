@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 from metaphase.cli.detect import _end
+from metaphase.counting.clinical import Count
+from metaphase.detections.points import StatedPoints
 from tests.cli.running import run
 from tests.jobs.conftest import he_slide, model
 
@@ -69,14 +71,16 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
 
 @pytest.mark.parametrize("slides", [1, 12, 200])
 def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
-    points = {"model": "tiny", "mitoses": {"delta": 0.24}, "count": {"delta": 0.57}, "site": None}
-    summaries = [
-        {"kind": "model", "count": float(number), "count_interval": [0, 9], "interval_name": "range",
-         "interval_means": "a", "leaves_out": "b", "beneath": [], "grade_shown": {"text": "withheld"},
-         "operating_points": points}
+    points = StatedPoints(model="tiny", mitoses={"delta": 0.24}, count={"delta": 0.57})  # type: ignore[arg-type]
+    words = {"interval_name": "range", "interval_means": "a", "leaves_out": "b"}
+    counts = [
+        Count(kind="model", count=float(number), count_interval=(0.0, 9.0), **words)  # type: ignore[arg-type]
         for number in range(slides)
-    ]  # fmt: skip
-    outcomes: Any = [SimpleNamespace(summary=summary, resumed=False) for summary in summaries]
+    ]
+    record = SimpleNamespace(operating_points=points)
+    outcomes: Any = [
+        SimpleNamespace(in_force=count, record=record, grade="withheld", resumed=False) for count in counts
+    ]
     lines = _end(outcomes, 0, Path("out"))
     assert len(lines) == 5
     assert all(line.endswith(".") and len(line) < 120 for line in lines)
@@ -89,7 +93,7 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
             200: "Counts are 0 to 199, median 99.5.",
         }[slides]
     )
-    outcomes[-1].summary |= {"kind": "reviewed"}
+    outcomes[-1].in_force = counts[-1].model_copy(update={"kind": "reviewed"})
     assert len(_end(outcomes, 3, Path("out"))) == 5
     assert _end([], 3, Path("out")) == [f"0 slides counted, 3 failed: see {Path('out') / 'errors.log'}."]
 
@@ -117,7 +121,7 @@ def test_wrong_use_is_exit_code_2(tmp_path: Path, he_slide: Path) -> None:
 KILLED = """
 import os, signal
 from metaphase.cli.main import main
-from metaphase.jobs.searching import TileJournal
+from metaphase.analysis.journal import TileJournal
 add = TileJournal.add
 def added(journal, *found):
     add(journal, *found)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting.clinical import SlideCount, background_warning, count_slide
+from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 
@@ -31,7 +29,7 @@ def score_of(count: int, false_per_mm2: float = 0.0) -> SlideCount:
 def test_a_count_is_doubted_where_half_of_it_may_be_false(
     count: int, false_per_mm2: float, warned: bool
 ) -> None:
-    said = background_warning(score_of(count, false_per_mm2))
+    said = [one for one in score_of(count, false_per_mm2).warnings if one.code == "mostly-false"]
     assert bool(said) == warned
     if warned:
         assert f"{false_per_mm2:.1f} false positives per mm2" in said[0].text
@@ -39,9 +37,8 @@ def test_a_count_is_doubted_where_half_of_it_may_be_false(
 
 
 def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
-    assert background_warning(score_of(10)) == ()
-    score = score_of(10, 7.0)
-    assert background_warning(replace(score, in_force=replace(score.in_force, count=0.0))) == ()
+    for score in (score_of(10), score_of(0, 7.0)):
+        assert "mostly-false" not in [one.code for one in score.warnings]
 
 
 @pytest.mark.parametrize(("length_mm", "code"), [(3.98, "little-tissue"), (4.02, "only-area")])

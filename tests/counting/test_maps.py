@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metaphase.counting.clinical import count_slide
+from metaphase.counting.clinical import count_slide, slide_density
 from metaphase.counting.hotspot import lattice_around, lattice_counts
 from metaphase.counting.specimen import (
     CountConfig,
@@ -75,7 +75,7 @@ def test_even_activity_is_even_up_to_the_edge() -> None:
 
 def test_density_map_lies_where_the_mitoses_are() -> None:
     for tissue in (None, all_tissue(8000, 6000)):
-        density = count_slide(table([(5000.0, 2000.0)]), mpp=MPP, tissue=tissue, config=QUICK).density
+        density = slide_density(table([(5000.0, 2000.0)]), mpp=MPP, tissue=tissue, config=QUICK)
         row, column = np.unravel_index(density.values.argmax(), density.values.shape)
         x = density.x + (column + 0.5) * density.step_px
         y = density.y + (row + 0.5) * density.step_px

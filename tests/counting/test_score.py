@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.counting.clinical import Count, SlideCount, count_slide, count_warnings, counts_in
+from metaphase.counting.clinical import Count, SlideCount, count_slide, slide_density
 from metaphase.counting.specimen import CountConfig
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, positions_um, table
@@ -39,14 +40,15 @@ def test_count_is_the_95th_percentile_over_filled_positions(points: Floats) -> N
     assert score.count == pytest.approx(np.percentile(counts[counts > 0], 95))
     assert score.maximum >= counts.max()
     assert score.proliferation == score.count
-    assert score.count_interval == (score.count, score.count)
+    assert score.count_interval is None
 
 
 @pytest.mark.parametrize(
     ("interval", "text"), [((3.94, 16.7), "3.9 to 16.7"), ((12.0, 12.0), ""), (None, "")]
 )
 def test_an_interval_is_shown_where_it_has_two_ends(interval: tuple[float, float] | None, text: str) -> None:
-    assert Count("reviewed", 12.0, interval, "", "", "").interval_text == text
+    words = dict.fromkeys(("interval_name", "interval_means", "leaves_out"), "")
+    assert Count(kind="reviewed", count=12.0, count_interval=interval, **words).interval_text == text
 
 
 def test_an_outlying_cluster_raises_the_maximum_but_not_the_count() -> None:
@@ -114,12 +116,14 @@ def test_hotspot_knows_how_much_tissue_it_holds() -> None:
 
 
 def test_a_slide_without_mitoses() -> None:
-    score = count_slide(table([]), mpp=MPP, tissue=all_tissue(6000, 4000))
+    tissue = all_tissue(6000, 4000)
+    score = count_slide(table([]), mpp=MPP, tissue=tissue)
     assert (score.count, score.maximum, score.grade, score.counted) == (0, 0, 1, 0)
     assert (score.hotspot.x * MPP, score.hotspot.y * MPP) == (3000, 2000)
+    assert score.count_interval is not None
     assert score.count_interval[0] < 0.1
     assert score.count_interval[1] == pytest.approx(-np.log(0.025), rel=0.1)
-    assert score.density.values.max() == 0
+    assert slide_density(table([]), mpp=MPP, tissue=tissue, config=score.config).values.max() == 0
     assert [warning.code for warning in score.warnings] == ["grade-withheld"]
 
 
@@ -142,16 +146,19 @@ def test_copies_count_once() -> None:
     assert count_slide(twice, mpp=MPP, config=QUICK).count == 9
 
 
-def test_dictionary_is_json_and_leaves_the_map_out() -> None:
+def test_a_count_is_json_and_comes_back_from_it() -> None:
     score = count_slide(table(clusters(8)), mpp=MPP)
     content = json.loads(json.dumps(score.to_dict(), allow_nan=False))
     assert content["hotspot"]["count"] == 8
     assert content["area_mm2"] is None
     assert content["config"]["theta2"] == 20
     assert (content["kind"], content["beneath"]) == ("model", [])
-    left = set(vars(score)) - {"density", "in_force"}
-    assert set(content) == left | set(asdict(score.in_force)) | {"counted_mm2"}
-    assert counts_in(content) == (score.in_force,)
+    again = SlideCount.model_validate_json(json.dumps(content))
+    assert again.to_dict() == content
+    assert again.counts == score.counts
+    assert math.isnan(again.area_mm2)
+    with pytest.raises(ValidationError, match="finite"):
+        SlideCount.model_validate_json(json.dumps(content | {"count": math.nan}))
 
 
 def reviewed(points: Floats, probability: float, said: list[str]) -> pd.DataFrame:
@@ -171,10 +178,10 @@ def test_a_reviewed_table_counts_what_people_said() -> None:
     every = count_slide(reviewed(clusters(8), 0.9, said[:8]), mpp=MPP, config=config)
     assert (every.count, every.unseen) == (5, 0)
     assert every.in_force.leaves_out == "errors of the observers, and mitoses that nobody marked"
-    asked = {warning.code for warning in count_warnings(every)}
+    asked = {warning.code for warning in every.warnings}
     assert not asked & {"uncalibrated", "mostly-false"}, "a reviewed slide asks for no more answers"
     wider = count_slide(reviewed(clusters(8), 0.9, [""] * 8), mpp=MPP, config=config)
-    assert {"uncalibrated", "mostly-false"} <= {warning.code for warning in count_warnings(wider)}
+    assert {"uncalibrated", "mostly-false"} <= {warning.code for warning in wider.warnings}
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ UNFORESEEN = ("Traceback (most recent call last)", "The traceback is in")
 FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 """... or of one among others."""
 PRELOADED = (
-    "metaphase.cli.main", "metaphase.jobs.detection", "metaphase.networks.detector",
-    "metaphase.jobs.cohort", "metaphase.jobs.counting", "metaphase.simulation.cohort",
+    "metaphase.cli.main", "metaphase.analysis.run", "metaphase.networks.detector",
+    "metaphase.analysis.cohort", "metaphase.analysis.scoring", "metaphase.simulation.cohort",
     "metaphase.jobs.experiments", "metaphase.jobs.training.run", "metaphase.labels.observers.store",
     "metaphase.jobs.calibration", "metaphase.reports.evaluation", "metaphase.evaluation.mitoses", "sqlite3",
     "tifffile", "PIL.PngImagePlugin",

@@ -16,6 +16,7 @@ from PIL import Image
 
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
+from metaphase.base.stages import run_stages, stage_key, stage_states
 from metaphase.detections.matching import NOBODY
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import (
@@ -26,7 +27,6 @@ from metaphase.evaluation.pairs import (
     matched_in,
     validation_groups,
 )
-from metaphase.jobs.stages import run_stages, stage_key, stage_states
 from metaphase.jobs.training.config import RunConfig, run_config
 from metaphase.jobs.training.dense import DenseChain
 from metaphase.jobs.training.run import chain_of, delivered_model, read_results, run_chain, run_table

@@ -14,13 +14,14 @@ import pytest
 import tifffile
 from PIL import Image
 
+from metaphase.analysis.cohort import CohortSlide
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.journal import Peaks, TileJournal
+from metaphase.analysis.record import load_result
+from metaphase.analysis.run import SlideOutcome, detect_slide
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
 from metaphase.detections.files import read_detections
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.detection import SlideOutcome, detect_slide
-from metaphase.jobs.results import load_result
-from metaphase.jobs.searching import DetectionConfig, Peaks, TileJournal
 from metaphase.networks.cards import bundled_model, named_model
 from metaphase.networks.detector import Detector, ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine

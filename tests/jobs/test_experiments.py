@@ -12,6 +12,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
+from metaphase.base.stages import run_stages
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
 from metaphase.jobs.experiments import (
@@ -26,7 +27,6 @@ from metaphase.jobs.experiments import (
     summarise,
     unsoftened,
 )
-from metaphase.jobs.stages import run_stages
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metaphase.analysis.journal import TileJournal
 from metaphase.base.arrays import Box
 from metaphase.base.errors import OutputError
-from metaphase.jobs.searching import TileJournal
 from metaphase.slides.contract import KINDS, Flaw
 
 RESULTS = st.lists(st.integers(0, 5), min_size=1, max_size=6)

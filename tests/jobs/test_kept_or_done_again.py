@@ -17,19 +17,20 @@ import pandas as pd
 import pytest
 import tifffile
 
+from metaphase.analysis.cohort import CohortSlide, cohort_slides, named_slides
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.record import load_result
+from metaphase.analysis.run import SlideOutcome, detect_cohort, detect_slide, slide_states
+from metaphase.analysis.scoring import count_cohort, count_point, read_cases
+from metaphase.analysis.search import SplitSearch, TileSearch
 from metaphase.base.errors import MetaphaseError, ModelError, OutputError, SlideError, UsageError
+from metaphase.base.stages import silent, stage_states
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue.finding import TissueMask, TissueSource, find_tissue, save_tissue
-from metaphase.jobs.cohort import CohortSlide, cohort_slides, named_slides
-from metaphase.jobs.counting import count_cohort, count_point, read_cases
-from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide, slide_states
 from metaphase.jobs.experiments import Experiments
-from metaphase.jobs.results import load_result
-from metaphase.jobs.searching import DetectionConfig, SplitSearch, TileSearch
-from metaphase.jobs.stages import silent, stage_states
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.config import members, run_config, students
 from metaphase.jobs.training.run import run_chain, run_table
@@ -329,8 +330,8 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
         ({"tile_px": 256}, []),
         ({"any_stain": True}, []),
         ({"allow_damage": True}, []),
-        ({"floor": 0.2}, ["search", "count", "export", "report"]),
-        ({"probability_map": True}, ["search", "count", "export", "report"]),
+        ({"floor": 0.2}, ["search", "review", "count", "export", "report"]),
+        ({"probability_map": True}, ["search", "review", "count", "export", "report"]),
     ],
 )
 def test_each_stage_is_done_again_for_its_own_reasons_only(
@@ -373,10 +374,10 @@ def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, mod
     outcome = detect(he_slide, tmp_path, model, replace(CONFIG, theta1=3.0))
     said = [state.explanation for state in outcome.states]
     assert said[0] == "search: kept"
-    assert said[1] == "count: done (config.theta1 was 6 and is 3)"
-    assert said[2].startswith("export: done (points.count.theta1 was 6 and is 3")
-    assert said[3].startswith("report: done (points.count.theta1 was 6 and is 3")
-    assert said[3].endswith("count is made again)")
+    assert said[1:3] == ["review: kept", "count: done (config.theta1 was 6 and is 3)"]
+    assert said[3].startswith("export: done (points.count.theta1 was 6 and is 3")
+    assert said[4].startswith("report: done (points.count.theta1 was 6 and is 3")
+    assert said[4].endswith("count is made again)")
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
@@ -448,7 +449,7 @@ def test_a_search_is_not_lost_to_a_full_disk_at_its_end(
         raise OutputError("cannot write (No space left on device)")
 
     with monkeypatch.context() as patch:
-        patch.setattr("metaphase.jobs.detection.save_tissue", full)
+        patch.setattr("metaphase.analysis.run.save_tissue", full)
         with pytest.raises(OutputError, match="No space"):
             detect(he_slide, tmp_path, model)
     assert (tmp_path / "tiles.journal").stat().st_size > 500

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.files import held
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage, run_stages
 from metaphase.cli.console import progress_bar
 from metaphase.cli.lab import _shower
 from metaphase.cli.lab import lab as commands
@@ -49,7 +50,6 @@ from metaphase.jobs.lab.parts import (
 )
 from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
 from metaphase.jobs.lab.steps import expected_seconds, skipped_rounds, steps_of
-from metaphase.jobs.stages import Facts, Report, Stage, run_stages
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses

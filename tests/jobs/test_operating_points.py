@@ -11,6 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from metaphase.analysis import scoring
+from metaphase.analysis.cohort import CohortSlide
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.run import SlideOutcome, detect_cohort, detect_slide
+from metaphase.analysis.scoring import count_cohort, count_point, count_points, read_cases
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, read_table, table_attributes
 from metaphase.detections.points import (
@@ -26,11 +31,6 @@ from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs import counting
-from metaphase.jobs.cohort import CohortSlide
-from metaphase.jobs.counting import count_cohort, count_point, count_points, read_cases
-from metaphase.jobs.detection import SlideOutcome, detect_cohort, detect_slide
-from metaphase.jobs.searching import DetectionConfig
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine
@@ -327,6 +327,6 @@ def test_a_slide_without_a_file_is_looked_for_nowhere(
     """Neither in the current folder, which costs a look at all its files for each slide."""
     table = tmp_path / "points.csv"
     table.write_text("slide,x,y\na,1,1\nb,2,2\n")
-    for module in (counting, comparison):
+    for module in (scoring, comparison):
         monkeypatch.setattr(module, "is_slide_there", lambda path: pytest.fail(f"looked at {path}"))
     assert [case.slide for case in read_cases([table], mpp=0.25)] == [None, None]

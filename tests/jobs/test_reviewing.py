@@ -11,23 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.sharing.batch import run_batch
-from metaphase.base.tables import read_table, write_table
-from metaphase.counting.hotspot import Hotspot
-from metaphase.counting.specimen import CountConfig
-from metaphase.detections.files import FORMATS, read_detections, write_detections
-from metaphase.detections.table import DetectionSet
-from metaphase.jobs import cohort as cohort_module
-from metaphase.jobs import slide_review as reviewing
-from metaphase.jobs.cohort import CohortSlide, write_cohort
-from metaphase.jobs.counting import count_cohort, count_points, read_cases
-from metaphase.jobs.detection import detect_slide
-from metaphase.jobs.results import file_of, load_result, load_results
-from metaphase.jobs.searching import DetectionConfig
-from metaphase.jobs.slide_review import (
+from metaphase.analysis import index as cohort_module
+from metaphase.analysis import slide as reviewing
+from metaphase.analysis.cohort import CohortSlide
+from metaphase.analysis.config import DetectionConfig
+from metaphase.analysis.index import write_cohort
+from metaphase.analysis.record import file_of, load_result, load_results
+from metaphase.analysis.review import (
     answers_of,
-    apply_review,
     apply_reviews,
     import_review,
     log_of,
@@ -35,6 +26,16 @@ from metaphase.jobs.slide_review import (
     reviewed_truth,
     withdraw_review,
 )
+from metaphase.analysis.run import detect_slide
+from metaphase.analysis.scoring import count_cohort, count_points, read_cases
+from metaphase.analysis.slide import apply_answers
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import run_batch
+from metaphase.base.tables import read_table, write_table
+from metaphase.counting.hotspot import Hotspot
+from metaphase.counting.specimen import CountConfig
+from metaphase.detections.files import FORMATS, read_detections, write_detections
+from metaphase.detections.table import DetectionSet
 from metaphase.jobs.training.sources import read_points
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.labels.observers.store import AnswerLog
@@ -71,18 +72,20 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     answer(folder, [29], "mitosis")
     with PositionLog(folder, WIDTH, HEIGHT) as log:
         log.record("Ben", position_name(4500, 3500), "mitosis")
-    done = apply_review(folder)
-    expected = before.machine["counted"] - 2 + 2
+    done = apply_answers(folder)
+    expected = before.machine.counted - 2 + 2
     assert done.summary["counted"] == expected == done.summary["detections"]
     assert done.beneath == (before.in_force,)
     assert done.summary["machine"]["counted"] == before.summary["counted"]
-    assert json.loads((folder / "count.json").read_text()) == dict(before.machine)
+    assert done.machine.to_dict() == before.machine.to_dict()
     tables = [read_detections(folder / f"detections.{kind}").table for kind in ("parquet", "geojson", "csv")]
     for table in tables:
         assert len(table) == expected
         positions = np.sort(table[["x", "y"]].to_numpy(), axis=0)
         np.testing.assert_allclose(positions, np.sort(tables[0][["x", "y"]].to_numpy(), axis=0), atol=0.01)
     page = (folder / "report.html").read_text()
+    assert "accepted by Anna" in page
+    assert "added by Ben" in page
     assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
     assert f"By the model alone, not calibrated: {before.in_force.text}" in page
     cases = read_cases([folder / "candidates.parquet"], mpp=MPP)
@@ -90,7 +93,7 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     (counts,) = count_cohort(cases, points, tissue=False).results.values()
     assert counts[0].counted == expected
     again = (folder / "summary.json").read_text()
-    apply_review(folder)
+    apply_answers(folder)
     assert (folder / "summary.json").read_text() == again
 
 
@@ -160,7 +163,7 @@ def test_an_edited_file_comes_back_as_a_review(folder: Path, tmp_path: Path, kin
     results = load_results([folder])
     (taken,) = import_review(results, edited, "Anna")
     assert (taken.mitoses, taken.rejected, taken.added) == (len(table) + 1, 2, 1)
-    done = apply_review(folder)
+    done = apply_answers(folder)
     assert done.summary["counted"] == len(table) + 1
     xs = read_detections(folder / "detections.parquet").table["x"]
     assert np.isclose(xs, table["x"].iloc[0], atol=0.1).any()
@@ -184,7 +187,7 @@ def dicom(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def listed(tmp_path: Path, dicom: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A result with detections that are listed and do not count; its page is not what matters here."""
-    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    monkeypatch.setattr(reviewing, "write_slide_report", lambda path, *_: path.touch())
     return write_result(tmp_path / "one", dicom, WIDTH, HEIGHT, PLACES, "one", lowest=LISTED)
 
 
@@ -198,7 +201,8 @@ def exported(folder: Path, form: str, dicom: Path) -> Path:
 
 def state(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     result = load_result(folder)
-    return dict(result.summary), read_table(folder / "candidates.parquet")
+    summary = {key: value for key, value in result.summary.items() if key != "files"}
+    return summary, read_table(folder / "candidates.parquet")
 
 
 def assert_unchanged(folder: Path, before: tuple[dict[str, Any], pd.DataFrame]) -> None:
@@ -226,12 +230,12 @@ def test_an_untouched_export_of_a_review_changes_nothing(listed: Path, dicom: Pa
     with log_of(load_result(listed)) as log:
         log.record("Ben", position_name(*PLACES[2]), moved_to(*(PLACES[2] + 60)))  # far
         log.record("Ben", position_name(4400.5, 3300.5), "mitosis")
-    apply_review(listed)
+    apply_answers(listed)
     before = state(listed)
     assert before[0]["counted"] == before[0]["machine"]["counted"] + 1
     import_review(load_results([listed]), listed / file_of(form), "Anna")
     assert {one.observer for one in answers_of(load_result(listed))} == {"Ben"}
-    apply_review(listed)
+    apply_answers(listed)
     assert_unchanged(listed, before)
 
 
@@ -273,7 +277,7 @@ def test_an_edited_export_gives_its_edits_and_no_more(
     for _ in range(2):
         import_review(load_results([listed]), edited, "Anna")
         assert {one.item: one.answer.split()[0] for one in answers_of(load_result(listed))} == expected
-    apply_review(listed)
+    apply_answers(listed)
     import_review(load_results([listed]), edited, "Anna")  # what is in force already is no new answer
     assert {one.item: one.answer.split()[0] for one in answers_of(load_result(listed))} == expected
     counted = int(read_table(listed / "candidates.parquet")["counted"].sum())
@@ -317,7 +321,7 @@ def test_a_mark_over_one_that_did_not_count_is_that_one(listed: Path, tmp_path: 
         assert [(one.item, one.answer) for one in answers_of(load_result(listed))] == [
             (position_name(*PLACES[row]), moved_to(*(PLACES[row] + 3)))
         ]
-        apply_review(listed)
+        apply_answers(listed)
 
 
 # ---- a review withdrawn ----
@@ -326,7 +330,7 @@ def test_a_mark_over_one_that_did_not_count_is_that_one(listed: Path, tmp_path: 
 def test_a_withdrawn_review_leaves_what_was_and_stays_in_the_log(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reviewing, "_write_report", lambda *_: None)
+    monkeypatch.setattr(reviewing, "write_slide_report", lambda path, *_: path.touch())
     write_cohort(folder.parent)
     before = state(folder)
     index = (folder.parent / "index.html").read_text()
@@ -378,11 +382,12 @@ def test_the_hotspot_comes_first_then_what_matters() -> None:
             "probability": [0.99, 0.55, 0.4, 0.1, 0.6, 0.6, 0.6],
         }
     )
-    order = review_order(table, Hotspot(0.0, 0.0, radius_px, 2, 2.0), config, MPP)
+    circle = Hotspot(x=0.0, y=0.0, radius_px=radius_px, count=2, tissue_mm2=2.0)
+    order = review_order(table, circle, config, MPP)
     assert order[:3] == [1, 0, 2]
     assert order.index(4) < order.index(6)
     assert sorted(order) == list(range(7))
-    assert review_order(table.iloc[:0], Hotspot(0.0, 0.0, radius_px, 0, 2.0), config, MPP) == []
+    assert review_order(table.iloc[:0], circle, config, MPP) == []
 
 
 def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: Path) -> None:
@@ -392,7 +397,7 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
     table = load_result(tmp_path).candidates
     with log_of(load_result(tmp_path)) as log:
         log.record("Anna", position_name(table["x"][0], table["y"][0]), "not")
-    reviewed = apply_review(tmp_path).summary
+    reviewed = apply_answers(tmp_path).summary
     assert reviewed["counted"] == first.summary["counted"] - 1
     kept = detect_slide(case, tmp_path, ready, DetectionConfig(threshold=0.9, tile_px=256))
     assert kept.resumed
@@ -411,9 +416,9 @@ def test_detect_keeps_a_review_in_force(tmp_path: Path, he_slide: Path, model: P
         ("summary.json", ("mpp",), float("nan")),
         ("summary.json", ("operating_points", "count", "delta"), "0.5"),
         ("summary.json", ("warnings",), 5),
-        ("count.json", ("config", "threshold"), True),
-        ("count.json", ("config", "area_mm2"), -1.0),
-        ("count.json", ("hotspot",), []),
+        ("summary.json", ("config", "threshold"), True),
+        ("summary.json", ("config", "area_mm2"), -1.0),
+        ("summary.json", ("hotspot",), []),
     ],
 )
 def test_a_result_that_says_nothing_sound_is_refused(
@@ -433,14 +438,14 @@ def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(fo
     content = json.loads((folder / "summary.json").read_bytes())
     del content["schema"]
     (folder / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(MetaphaseError, match=r"schema 1, not 2.*Run metaphase detect again"):
+    with pytest.raises(MetaphaseError, match=r"schema 1, not 3.*Run metaphase detect again"):
         load_result(folder)
 
 
 def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> None:
-    content = json.loads((folder / "count.json").read_bytes())
+    content = json.loads((folder / "summary.json").read_bytes())
     del content["config"]["threshold"]
-    (folder / "count.json").write_text(json.dumps(content))
+    (folder / "summary.json").write_text(json.dumps(content))
     with pytest.raises(MetaphaseError, match="lack, or do not know, threshold"):
         load_result(folder)
 
@@ -457,7 +462,7 @@ def test_answers_off_the_slide_do_not_count_and_a_damaged_review_stops_no_other(
     (other / "review.sqlite").write_bytes(b"damaged" * 1000)
     described: list[str] = []
     (done,) = apply_reviews([folder.parent], described.append)
-    assert done.summary["counted"] == done.machine["counted"] - 1
+    assert done.summary["counted"] == done.machine.counted - 1
     assert "21 answers" in next(str(one) for one in done.warnings if one.code == "answers-left-out")
     assert len(described) == 1
     assert "review.sqlite" in described[0]

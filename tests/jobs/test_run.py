@@ -16,8 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.stages import stage_states
 from metaphase.cli.run import experiments, run
-from metaphase.jobs.stages import stage_states
 from metaphase.jobs.training.chain import NETWORKS, Chain, find_in_processes
 from metaphase.jobs.training.config import run_config
 from metaphase.jobs.training.run import read_results, run_chain, run_table

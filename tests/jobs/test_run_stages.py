@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from metaphase.base import stages
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.provenance import Ingredients
-from metaphase.jobs import stages
-from metaphase.jobs.stages import Facts, Report, Stage, run_stages, stage_states
+from metaphase.base.stages import Facts, Report, Stage, run_stages, stage_states
 
 NAMES = ("first", "second", "third")
 

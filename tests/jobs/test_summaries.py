@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metaphase.jobs.results import load_result, summary_schema
+from metaphase.analysis.record import load_result, summary_schema
 from metaphase.networks.detector import load_detector
 from tests.jobs.test_detection import detected
 
@@ -74,7 +74,7 @@ def test_a_summary_is_concise_and_follows_its_schema(he_slide: Path, model: Path
     path = outcome.folder / "summary.json"
     summary = json.loads(path.read_text())
     check_summary(summary)
-    assert summary["schema"] == 2
+    assert summary["schema"] == 3
     assert not {"cases", "patients"} & summary["operating_points"]["count"].keys()
     assert not {"data", "known_failures", "thresholds"} & summary["model"].keys()
     summary["model"] |= {"data": [{"name": "as summaries of earlier versions have it"}]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box
-from metaphase.counting.clinical import Count, SlideCount, count_slide
-from metaphase.counting.specimen import CountConfig
+from metaphase.counting.clinical import Count, SlideCount, count_slide, slide_density
+from metaphase.counting.specimen import CountConfig, DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
 from metaphase.slides.backends import ArraySlide
@@ -64,31 +63,37 @@ def result_for(
     given: dict[str, Any] = {"card": CARD} | fields
     if "score" not in given:
         given["score"] = score_of(slide, points, tissue, CountConfig(draws=50))
+    if "density" not in given:
+        config = given["score"].config
+        given["density"] = slide_density(usable(points), mpp=slide.mpp, tissue=tissue, config=config)
     return ReportInput(tissue=tissue, detections=points, **given)
 
 
+def usable(points: pd.DataFrame) -> pd.DataFrame:
+    return points[np.isfinite(points.to_numpy(float)).all(axis=1)]
+
+
 def score_of(slide: Slide, points: pd.DataFrame, tissue: TissueMask, config: CountConfig) -> SlideCount:
-    usable = points[np.isfinite(points.to_numpy(float)).all(axis=1)]
-    return count_slide(usable, mpp=slide.mpp, tissue=tissue, config=config)
+    return count_slide(usable(points), mpp=slide.mpp, tissue=tissue, config=config)
 
 
 def unknown(score: SlideCount) -> SlideCount:
     """The score with nothing known in any number."""
     nan = float("nan")
-    return dataclasses.replace(
-        score,
-        in_force=dataclasses.replace(score.in_force, count=nan, count_interval=(nan, nan)),
-        proliferation=nan,
-        grade_probabilities=(nan, nan, nan),
-        area_mm2=nan,
-        density=dataclasses.replace(score.density, values=np.full((3, 4), np.nan, np.float32)),
-        heterogeneity={"gini": nan},
-    )
+    changed: dict[str, Any] = {"count": nan, "count_interval": (nan, nan), "proliferation": nan}
+    changed |= {"counted_mm2": 2.0}
+    changed |= {"grade_probabilities": (nan,) * 3, "area_mm2": nan, "heterogeneity": {"gini": nan}}
+    return score.model_copy(update=changed)
+
+
+def unknown_density() -> DensityMap:
+    return DensityMap(np.full((3, 4), np.nan, np.float32), 0.0, 0.0, 400.0)
 
 
 def count_of(count: float, low: float, high: float) -> Count:
     """A count of the model."""
-    return Count("model", count, (low, high), "counting range", "another section", "errors")
+    words = {"interval_name": "counting range", "interval_means": "another section", "leaves_out": "errors"}
+    return Count(kind="model", count=count, count_interval=(low, high), **words)
 
 
 class HugeSlide(Slide):

@@ -120,7 +120,7 @@ def test_count(slide: Path, tmp_path: Path) -> None:
     table = points()
     count = count_slide(table, mpp=MPP, area_mm2=3.0)
     path = tmp_path / "count.dcm"
-    write_count(path, slide, count.to_dict(), STATED)
+    write_count(path, slide, count, STATED)
     dataset = dcmread(path)
     assert faults(dataset) == []
     refers_to(dataset, source_image(slide))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metaphase.base.stages import stage_states
 from metaphase.jobs.experiments import summarise, write_results
-from metaphase.jobs.stages import stage_states
 from metaphase.jobs.training.chain import Chain
 from metaphase.jobs.training.run import run_table
 from metaphase.jobs.training.summary import run_report

@@ -31,6 +31,7 @@ from tests.reports.slide_report_samples import (
     result_for,
     score_of,
     unknown,
+    unknown_density,
 )
 from tests.work import lines_run
 
@@ -215,7 +216,7 @@ def test_slides_of_any_shape(size: tuple[int, int]) -> None:
 def test_unknown_numbers_become_dashes() -> None:
     slide = noisy_slide(700, 500)
     result = result_for(slide, random_points(8, slide))
-    result = result_for(slide, result.detections, score=unknown(result.score))
+    result = result_for(slide, result.detections, score=unknown(result.score), density=unknown_density())
     text = page_of(slide, result).text()
     assert "Mitoses in 2 mm² –" in text
     assert "nan" not in text.lower()

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from metaphase.base.errors import ResultWarning
-from metaphase.jobs.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
+from metaphase.reports.cohort import PAGE_ROWS, ROWS, Row, read_rows, write_cohort_index, write_rows
 from tests.reports.slide_report_samples import Page, count_of
 
 FOCUS = ResultWarning("out-of-focus", "out of focus", "scan it again")
@@ -22,15 +22,21 @@ def row(
     shown = count_of(0.0 if count is None else count, low, high)
     facts = {"case": name, "count": count, "kind": "model", "count_low": low, "grade": 1, "grade_shown": "1"}
     areas = {"counted_mm2": 0.264, "area_mm2": 30.0}
-    texts = {"shown": "–" if count is None else shown.text, "may_be": shown.interval_text}
-    return {**facts, **areas, "warnings": list(codes), "report": f"{name}/report.html", **texts, **other}
+    texts = {"text": "–" if count is None else shown.text, "interval_text": shown.interval_text}
+    where = {"report": f"{name}/report.html", "folder": name, "model": "breast"}
+    return {**facts, **areas, "warnings": list(codes), **where, **texts, **other}
 
 
 def write_index(
-    folder: Path, rows: Sequence[Row], failed: dict[str, str] | None = None, *described: ResultWarning
+    folder: Path,
+    rows: Sequence[Row],
+    failed: dict[str, str] | None = None,
+    *described: ResultWarning,
+    apart: Sequence[Row] = (),
 ) -> Page:
     write_rows(folder / ROWS, {}, rows)
-    write_cohort_index(folder / "index.html", rows, failed or {}, {one.code: one for one in described}, KINDS)
+    words = {one.code: one for one in described}
+    write_cohort_index(folder / "index.html", rows, apart, failed or {}, words, KINDS)
     return Page((folder / "index.html").read_text(encoding="utf-8"))
 
 
@@ -72,6 +78,17 @@ def test_a_warning_of_many_slides_is_told_once_with_their_names(tmp_path: Path) 
     everywhere = write_index(tmp_path, all_of_them, None, FOCUS)
     assert "Out of focus: all 3 slides" in everywhere.text("summary")
     assert "out of focus" not in everywhere.text("td"), "not again in every row"
+
+
+def test_what_is_not_in_the_counts_is_named_with_the_reason_and_the_model(tmp_path: Path) -> None:
+    others = [row("old", 3.0, reason="no longer asked for"), row(HOSTILE, 4.0, reason="of another model")]
+    page = write_index(tmp_path, [row("a", 1.0)], apart=others)
+    text = page.text()
+    assert "1 counted" in text
+    assert "Not in these counts" in text
+    assert "No longer asked for: 1 slide old : 3, model breast" in text
+    assert f"Of another model: 1 slide {HOSTILE} : 4, model breast" in text
+    assert page.of("a")[0]["href"] == "old/report.html"
 
 
 def test_links_are_relative_and_arrive(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def as_points(values: list[float], threshold: float = 0.8, hotspot_every: int = 
     counted = probability >= threshold
     inside = counted & (np.arange(len(probability)) % hotspot_every == 0)
     position = np.arange(len(probability), dtype=float)
-    return Points(position, position, probability, counted, inside, 0)
+    said = ("",) * len(probability)
+    return Points(position, position, probability, probability, said, counted, inside, probability, 0)
 
 
 def pixels_of(uri: str) -> np.ndarray:
@@ -74,7 +75,7 @@ def test_the_gallery_shows_what_matters(values: list[float], threshold: float, e
 @given(probabilities, st.floats(0, 1))
 def test_the_histogram_holds_every_detection_once(values: list[float], threshold: float) -> None:
     points = as_points(values, threshold)
-    histogram = histogram_of(points, threshold)
+    histogram = histogram_of(points.network, threshold)
     numbers = [int(bar["text"].split()[0]) for bar in histogram["bars"]]
     assert sum(numbers) == len(points)
     counted = sum(int(bar["text"].split()[0]) for bar in histogram["bars"] if bar["counted"])

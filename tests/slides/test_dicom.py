@@ -12,9 +12,9 @@ from pydicom import dcmread
 from wsidicom import ConcatenationByFrames
 from wsidicom.codec import Jpeg2kSettings, JpegLsSettings, JpegSettings
 
+from metaphase.analysis.cohort import named_slides
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MissingResolutionError, SlideError
-from metaphase.jobs.cohort import named_slides
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import SlideSource, open_slide
 from tests.slides import test_backends

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from metaphase.analysis.record import SlideSettings, save_settings, tissue_files
+from metaphase.analysis.slide import SearchedSlide
+from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Stage, kept_key, run_stages
 from metaphase.base.tables import write_table
-from metaphase.counting.clinical import count_slide
 from metaphase.counting.specimen import CountConfig
-from metaphase.detections.files import write_detections
-from metaphase.detections.table import MITOSIS, DetectionSet
+from metaphase.detections.table import MITOSIS
+from metaphase.images.inspection import Quality
 from metaphase.images.tissue.finding import TissueMask, save_tissue
-from metaphase.jobs.results import SCHEMA
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.labels.registration.transform import Transform, save_transform
+from metaphase.slides.opening import SlideSource
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP = 0.25
@@ -66,13 +71,49 @@ def write_sparse_slide(path: Path, width: int, height: int, positions: Positions
     return path
 
 
+CARD = {
+    "name": "test",
+    "weights_sha256": "0" * 64,
+    "data": [{"name": "Slides of a test", "terms": "own work"}],
+    "intended_use": "Research only; not for diagnosis.",
+    "known_failures": ["none is known"],
+}
+
+
+@dataclass(frozen=True)
+class Searched(Ingredients, stage="search"):
+    """What decided a search that no network made."""
+
+    slide: SlideSource
+    positions: Positions
+
+
 def write_result(
     folder: Path, slide: Path, width: int, height: int, positions: Positions, name: str = "", *,
-    lowest: float = THRESHOLD,
+    lowest: float = THRESHOLD, formats: tuple[str, ...] = ("qupath", "csv"), **settings: Any,
 ) -> Path:  # fmt: skip
     """What `metaphase detect` would have left: positions with probabilities from 0.2 to 1, listed from the
-    `lowest` on."""
+    `lowest` on. `settings` replace those by which it is read."""
     name = name or slide.stem
+    write_search(folder, slide, width, height, positions, name)
+    point = {"delta": THRESHOLD, "source": "of the test"}
+    given: dict[str, Any] = {
+        "search": kept_key(folder, "search"),
+        "card": CARD,
+        "points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
+        "warnings": (),
+        "counting": CountConfig(threshold=THRESHOLD, draws=200),
+        "formats": formats,
+        "probability_map": False,
+        "versions": {"metaphase": "test"},
+    }
+    made = SlideSettings(**given | settings)
+    save_settings(folder, made, None)
+    SearchedSlide(folder, name, SlideSource(slide), made, None).finish()
+    return folder
+
+
+def write_search(folder: Path, slide: Path, width: int, height: int, positions: Positions, name: str) -> None:
     probability = np.linspace(1.0, 0.2, len(positions)).round(4)
     table = pd.DataFrame(
         {
@@ -86,39 +127,20 @@ def write_result(
     scale = max(width, height) / 400
     mask = np.ones((int(-(-height // scale)), 400 if width >= height else int(-(-width // scale))), bool)
     tissue = TissueMask(mask, MPP * scale, 0.0, 0.0, scale)
-    config = CountConfig(threshold=THRESHOLD, draws=200)
-    count = count_slide(table, mpp=MPP, tissue=tissue, config=config).to_dict()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_tissue(tissue, folder, name)
-    write_table(folder / "search.parquet", table)
-    table = table.assign(listed=probability >= lowest, counted=probability >= THRESHOLD)
-    write_table(folder / "candidates.parquet", table)
-    (folder / "count.json").write_text(json.dumps(count))
-    listed = table[table["probability"] >= min(lowest, THRESHOLD)]
-    for ending in ("parquet", "geojson", "csv"):
-        write_detections(DetectionSet(listed, (name,)), folder / f"detections.{ending}", mpp=MPP)
-    point = {"delta": THRESHOLD, "source": "of the test"}
-    summary = {
-        "schema": SCHEMA,
-        "name": name,
-        "slide": str(slide),
-        **count,
-        "width": width,
-        "height": height,
-        "mpp": MPP,
-        "mpp_source": "metadata",
-        "stain": "H&E",
-        "tissue_mm2": tissue.area_mm2,
-        "threshold": THRESHOLD,
-        "detections": len(listed),
-        "operating_points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
-        "model": {"name": "test"},
-        "seconds": {"detection": 1.0},
-        "versions": {"metaphase": "test"},
-        "files": [],
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
+
+    def work(_report: object) -> dict[str, Any]:
+        save_tissue(tissue, folder, name)
+        write_table(folder / "search.parquet", table)
+        quality = asdict(Quality(0, 0.0, (0.0, 0.0, 0.0)))
+        return {
+            "width": width, "height": height, "mpp": MPP, "mpp_source": "metadata", "stain": "H&E",
+            "stain_confidence": 1.0, "tissue_mm2": tissue.area_mm2, "quality": quality, "warnings": [],
+            "device": "cpu", "arithmetic": "float32", "seconds": {"detection": 1.0},
+        }  # fmt: skip
+
+    writes = ("search.parquet", *tissue_files(name))
+    made_from = Searched(SlideSource(slide), positions)
+    run_stages([Stage("search", "", (), writes, work, made_from, sealed=True)], folder)
 
 
 TURNED = Transform(MPP, MPP, Similarity(1.01, 0.03, 45.0, -20.0))

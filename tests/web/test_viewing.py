@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from metaphase.analysis.index import write_cohort
+from metaphase.analysis.record import load_result
+from metaphase.analysis.review import apply_reviews, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.jobs.results import load_result
+from metaphase.base.tables import read_table
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.slides.opening import open_slide
 from metaphase.web import viewing
@@ -87,11 +92,16 @@ def send(client: Client, *answers: dict[str, Any], observer: str = "Anna") -> di
     return found
 
 
-def count(client: Client, slide: ViewedSlide, **asked: Any) -> dict[str, Any]:
+def seen(client: Client, slide: ViewedSlide, **asked: Any) -> dict[str, Any]:
     reply = client.post(f"/api/count/{slide.key}", json=asked)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
+
+
+def count(client: Client, slide: ViewedSlide, **asked: Any) -> dict[str, Any]:
+    counted: dict[str, Any] = seen(client, slide, **asked)["count"]
+    return counted
 
 
 def test_tiles_are_the_slide_at_every_level_without_seams(
@@ -222,18 +232,19 @@ def test_the_count_follows_answers_and_nothing_is_lost(
 ) -> None:
     slide = slides[0]
     before = count(client, slide)
-    assert before["count"] == slide.found.machine["count"]
+    assert before["count"] == slide.found.machine.count
     assert (before["kind"], before["beneath"]) == ("model", [])
     sent = [verdict(slide, PLACES[row], "not") for row in (0, 1)]
     extra = verdict(slide, PLACES[0] + 300, "mitosis")
     for _ in range(2):  # sent twice, written once
         receipt = send(client, *sent, extra)
         assert receipt == {"saved": [one["uuid"] for one in (*sent, extra)], "refused": []}
-    after = count(client, slide, observer="Anna")
+    view = seen(client, slide, observer="Anna")
+    after = view["count"]
     assert after["counted"] == before["counted"] - 2 + 1
     assert after["kind"] == "reviewed"
-    assert after["beneath"] == [str(slide.found.in_force)]
-    assert after["shares"] == ["Anna: 2 of 12"]
+    assert view["lines"][1:] == [str(slide.found.in_force)]
+    assert view["shares"] == ["Anna: 2 of 12"]
     (reopened,) = viewed_slides([slide.found.folder])
     with client_of([reopened], tiles) as again:
         assert count(again, reopened)["counted"] == after["counted"]
@@ -252,33 +263,42 @@ def rows(client: Client, observer: str = "") -> list[dict[str, Any]]:
 def test_the_list_follows_the_answers(client: Client, slides: list[ViewedSlide]) -> None:
     slide = slides[0]
     send(client, *(verdict(slide, PLACES[row], "not") for row in (0, 1, len(PLACES) - 1)))
-    followed = count(client, slide, observer="Anna")["row"]
+    followed = seen(client, slide, observer="Anna")["row"]
     assert followed == rows(client, "Anna")[0]
     assert (followed["answered"], followed["candidates"]) == (3, len(PLACES))
-    assert followed["count"] < slide.found.machine["count"]
+    assert followed["waits"]
+    assert followed["count"]["count"] < slide.found.machine.count
     assert rows(client, "Ben")[0]["answered"] == 0
     assert rows(client)[0]["answered"] == 3
-    assert count(client, slide, quick=True)["row"] is None
+    assert seen(client, slide, quick=True)["row"] is None
 
 
 def test_a_review_is_applied_and_withdrawn_from_the_page(
     client: Client, slides: list[ViewedSlide], tiles: TileMaker
 ) -> None:
     slide = slides[0]
+    write_cohort(slide.found.folder.parent)
     before = rows(client, "Anna")[0]
     send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)))
-    applied = client.post(f"/api/apply/{slide.key}", json={}).json()
-    result = load_result(slide.found.folder)
-    assert applied == {"count": result.count, "text": str(result.in_force)}
-    assert applied["count"] == rows(client)[0]["count"]
+    send(client, verdict(slides[1], PLACES[0], "not"), observer="Ben")
+    assert [one["waits"] for one in rows(client)] == [True, True]
+    applied = client.post("/api/apply", json={}).json()
+    results = [load_result(one.found.folder) for one in slides]
+    assert applied == {"applied": {one.name: str(one.in_force) for one in results}, "failed": []}
+    result = results[0]
+    assert [one["count"]["count"] for one in rows(client)] == [one.count for one in results]
+    assert [one["waits"] for one in rows(client)] == [False, False]
+    assert read_table(slide.found.folder.parent / "counts.csv")["count"].tolist() == [
+        one.count for one in results
+    ]
     assert "Anna" in result.report.read_text()
     with client_of(slides, tiles, blind=True) as blind:
-        refused = blind.post(f"/api/apply/{slide.key}", json={})
+        refused = blind.post("/api/apply", json={})
         assert (refused.status_code, "blind" in refused.json()["detail"]) == (409, True)
     standing = client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).json()
     assert standing == {"observer": "Anna", "standing": []}
     assert rows(client, "Anna")[0] == before
-    assert load_result(slide.found.folder).count == before["count"]
+    assert load_result(slide.found.folder).count == before["count"]["count"]
     assert "Reviewed" not in result.report.read_text()
     assert client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).status_code == 422
     assert slide.log.changes() == {"Anna": 4}
@@ -289,10 +309,14 @@ def test_the_threshold_moves_the_count_and_density_is_a_picture(
 ) -> None:
     low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
     assert low["counted"] > high["counted"]
-    quick = count(client, slides[0], threshold=0.3, quick=True)
-    assert {**quick, **{name: low[name] for name in ("low", "high", "interval", "grades")}} == low
-    assert quick["low"] is None
-    picture = client.get(low["density"]["address"])
+    view = seen(client, slides[0], threshold=0.3, quick=True)
+    quick, drawn = (
+        view["count"],
+        ("count_interval", "interval_text", "grade_probabilities", "draws", "config"),
+    )
+    assert {**quick, **{name: low[name] for name in (*drawn, "config", "warnings")}} == low
+    assert quick["count_interval"] is None
+    picture = client.get(view["density"]["address"])
     assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"
     assert client.get("/density/none.png").status_code == 404
 
@@ -348,7 +372,7 @@ def test_a_bad_answer_that_is_stored_keeps_nobody_from_the_others(
         log.record("Ben", position_name(1e8, 1e8), "mitosis")
         log.record("Ben", position_name(5, 5), moved_to(1e8, 5))
     rows = client.post("/api/slides", json={})
-    assert rows.json()["slides"][0]["count"] == before == count(client, slides[0])["count"]
+    assert rows.json()["slides"][0]["count"]["count"] == before == count(client, slides[0])["count"]
     (slides[1].found.folder / "review.sqlite").write_bytes(b"damaged" * 1000)
     assert [one["name"] for one in client.post("/api/slides", json={}).json()["slides"]] == ["one", HOSTILE]
 
@@ -400,12 +424,67 @@ def test_without_openseadragon_the_next_step_is_named(
         viewing_app(slides, tiles)
 
 
-def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path) -> None:
+def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path, tiles: TileMaker) -> None:
     summary = json.loads((results / "two" / "summary.json").read_text())
     (results / "two" / "summary.json").write_text(json.dumps(summary | {"slide": "absent.tif"}))
     described: list[str] = []
-    (one,) = viewed_slides([results], failed=described.append)
-    assert one.name == "one"
-    assert "absent.tif" in described[0]
-    with pytest.raises(MetaphaseError, match=r"no longer there.*[Pp]ut it back"):
-        viewed_slides([results / "two"], failed=described.append)
+    one, two = viewed_slides([results], failed=described.append)
+    assert (one.name, one.problem) == ("one", "")
+    assert described == [two.problem]
+    assert re.search(
+        r"absent\.tif: the slide of .*two is no longer there\. Put it back, or .*--slides", two.problem
+    )
+    with client_of([one, two], tiles) as client:
+        listed = rows(client)
+        assert [row["problem"] for row in listed] == ["", two.problem]
+        assert listed[1]["count"]["count"] == count(client, two)["count"] == two.found.count
+        view = client.get(f"/api/slide/{two.key}").json()
+        assert (view["problem"], len(view["x"])) == (two.problem, 6)
+        assert client.get(f"{view['tiles']}/0/0_0.jpg").status_code == 404
+        send(client, verdict(one, PLACES[0], "not"), verdict(two, PLACES[0], "not"))
+        applied = client.post("/api/apply", json={}).json()
+        assert list(applied["applied"]) == ["one"]
+        assert "no longer there" in applied["failed"][0]
+        assert [row["waits"] for row in rows(client)] == [False, True], "nothing is lost"
+
+
+def test_moved_slides_are_found_by_what_they_hold(
+    results: Path, slide_file: Path, tmp_path: Path, tiles: TileMaker
+) -> None:
+    for name in ("one", "two"):
+        path = results / name / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"slide": "absent.tif"}))
+    (tmp_path / "moved").mkdir()
+    with pytest.raises(MetaphaseError, match=r"moved: no slide in it has the content of absent\.tif"):
+        apply_reviews_after_an_answer(results / "one", tmp_path / "moved")
+    (tmp_path / "moved" / "deep").mkdir()
+    shutil.copy(slide_file, tmp_path / "moved" / "deep" / "renamed.tif")
+    (tmp_path / "moved" / "other.tif").write_bytes(b"something else")
+    slides = viewed_slides([results], moved=tmp_path / "moved")
+    assert [one.problem for one in slides] == ["", ""]
+    with client_of(slides, tiles, moved=tmp_path / "moved") as client:
+        view = client.get(f"/api/slide/{slides[0].key}").json()
+        assert client.get(f"{view['tiles']}/0/0_0.jpg").status_code == 200
+        applied = client.post("/api/apply", json={}).json()
+        assert (list(applied["applied"]), applied["failed"]) == (["one"], [])
+    assert load_result(results / "one").source.path.name == "renamed.tif", "and where it is, is known now"
+
+
+def apply_reviews_after_an_answer(folder: Path, moved: Path) -> None:
+    with PositionLog(folder, WIDTH, HEIGHT) as log:
+        log.record("Anna", position_name(*PLACES[0]), "not")
+    apply_reviews([folder], slides=moved)
+
+
+def test_a_viewer_left_open_shows_what_the_files_say_now(client: Client, slides: list[ViewedSlide]) -> None:
+    slide = slides[0]
+    before = seen(client, slide)
+    assert client.get(f"/api/record/{slide.key}").json() == before["record"] == slide.record
+    apply_reviews_after_an_answer(slide.found.folder, slide.found.folder)
+    now = load_result(slide.found.folder)
+    assert client.get(f"/api/record/{slide.key}").json() != before["record"]
+    after = seen(client, slide)
+    assert after["count"]["count"] == now.count == rows(client)[0]["count"]["count"]
+    assert now.count == before["count"]["count"] - 1
+    withdraw_review([slide.found.folder], "Anna")
+    assert count(client, slide) == before["count"]

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from metaphase.analysis.record import load_result
+from metaphase.analysis.slide import apply_answers
 from metaphase.detections.files import read_detections
-from metaphase.jobs.results import load_result
-from metaphase.jobs.slide_review import apply_review
 from tests.web.results import (
     spread_positions,
     write_probability_map,
@@ -116,7 +116,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     assert "0.25 µm/px" in page.inner_text("#where") or float(page.inner_text("#where").split()[-2]) < 1
     machine = load_result(folder)
     counted = tab.counted()
-    assert counted == machine.machine["counted"]
+    assert counted == machine.machine.counted
     before = page.inner_text("#count")
     tab.press("n")
     tab.press("n")
@@ -139,7 +139,7 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
         page.keyboard.press("ArrowLeft")
     finally:
         again.end()
-    done = apply_review(folder)
+    done = apply_answers(folder)
     assert done.summary["counted"] == counted - 1
     for kind in ("parquet", "geojson", "csv"):
         assert len(read_detections(folder / f"detections.{kind}").table) == counted - 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 _URL = re.compile(r"(s3|gs|az|https?):[/\\\\]+(?=[^/\\\\])")
 
@@ -89,6 +89,8 @@ class TrainingError(MetaphaseError):
 @dataclass(frozen=True, slots=True)
 class ResultWarning:
     """One warning."""
+
+    __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid", "use_attribute_docstrings": True}
 
     code: str
     """What kind it is, the same in every version: `out-of-focus`."""

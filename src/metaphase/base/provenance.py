@@ -180,10 +180,16 @@ def differences(before: Any, now: Any) -> str:
     return "; ".join(found[:MOST_DIFFERENCES]) + more
 
 
+def made_from(note: Path) -> dict[str, Any]:
+    """The account of what a note stands beside; empty where there is no sound note."""
+    account = _read(note).get("made_from")
+    return account if isinstance(account, dict) else {}
+
+
 def why_again(note: Path, account: Mapping[str, Any]) -> str:
     """Why what a note stands beside has to be made again; empty where it says the same as `account`."""
-    made_from = _read(note).get("made_from")
-    return differences(made_from, account) if made_from else "not made yet"
+    before = made_from(note)
+    return differences(before, account) if before else "not made yet"
 
 
 def write_note(note: Path, account: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:

@@ -35,7 +35,8 @@ from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
 from metaphase.base.sharing.leases import Holder
 
 if TYPE_CHECKING:
-    from metaphase.jobs.stages import StageState
+    from metaphase.base.stages import StageState
+    from metaphase.counting.clinical import Count, SlideCount
 
 # ---- options that several commands share ----
 
@@ -205,19 +206,14 @@ def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def count_cells(result: Mapping[str, Any]) -> list[str]:
-    """The cells of `COUNT_COLUMNS` for a result as plain values."""
-    from metaphase.counting.clinical import counts_in
-
-    count = counts_in(result)[0]
-    return [count.text, count.interval_text or "-", count.kind, result["grade_shown"]["text"]]
+def count_cells(count: SlideCount) -> list[str]:
+    """The cells of `COUNT_COLUMNS`."""
+    return [count.text, count.interval_text or "-", count.kind, count.grade_shown.text]
 
 
-def explain_counts(results: Iterable[Mapping[str, Any]]) -> None:
-    """A line for each kind of count among results, and what its interval means."""
-    from metaphase.counting.clinical import counts_in
-
-    kinds = {one.kind: one for one in reversed([counts_in(result)[0] for result in results])}
+def explain_counts(counts: Iterable[Count]) -> None:
+    """A line for each kind of count, and what its interval means."""
+    kinds = {one.kind: one for one in reversed(list(counts))}
     for kind in [one for one in kinds.values() if one.count_interval]:
         say(f"{kind.kind_text}; {kind.interval_note}")
 
@@ -266,8 +262,8 @@ class _Left(TimeRemainingColumn):
 
 def chosen_slides(paths: Iterable[Path]) -> list[Path]:
     """Slides as they were given, and those of folders; what else lies there is named in a line."""
+    from metaphase.analysis.cohort import slides_in
     from metaphase.base.tables import named
-    from metaphase.jobs.cohort import slides_in
 
     paths = list(paths)
     slides, others = slides_in(paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +11,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from metaphase.base.errors import UsageError, read_warnings, sentence, several
+from metaphase.base.errors import UsageError, sentence, several
 from metaphase.cli import console
 
 if TYPE_CHECKING:
+    from metaphase.analysis.run import SlideOutcome
     from metaphase.base.sharing.batch import Batch
-    from metaphase.jobs.detection import SlideOutcome
+    from metaphase.counting.clinical import SlideCount
 
 
 def detect(
@@ -71,6 +72,10 @@ def detect(
     precision: console.Precision = "auto",
     shard: console.Shard = "",
     workers: console.Workers = "",
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Move results that this command does not ask for to `removed` in DIR."),
+    ] = False,
     allow_failed: Annotated[
         bool,
         typer.Option(
@@ -91,19 +96,19 @@ def detect(
     theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
     and index and tables cover all slides.
     """
+    from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
+    from metaphase.analysis.config import DetectionConfig
+    from metaphase.analysis.run import detect_cohort, slide_states
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.sharing.workers import dask_workers
     from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
-    from metaphase.jobs.cohort import cohort_slides, named_slides, without_resolution
-    from metaphase.jobs.detection import detect_cohort, slide_states
-    from metaphase.jobs.searching import DetectionConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine.settings import EngineConfig
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
-    slides = console.chosen_slides(slides)
+    given, slides = slides, console.chosen_slides(slides)
     config = DetectionConfig(
         threshold=threshold,
         suppress_um=suppress_um,
@@ -127,6 +132,8 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
+    names = [one.name for one in chosen]
+    asked = asked_by(given, chosen) if manifest is None else {asker(manifest, split): names}
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
@@ -145,7 +152,7 @@ def detect(
         dask_workers(workers, gpus=gpus) as pool,
         console.batch_bar(console.AREA, log_json=log_json) as watch,
     ):
-        done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool)
+        done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool, asked=asked, prune=prune)
     for name, outcome in done.results.items():
         console.explain(outcome.states, name, shown=explained)
     outcomes = list(done.results.values())
@@ -169,9 +176,9 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
 
 def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[str]:
     """What a person wants to know when all is done, in five lines for any number of slides."""
+    from metaphase.analysis.index import COUNTS, INDEX
     from metaphase.base.sharing.batch import ERRORS
-    from metaphase.counting.clinical import count_text, counts_in
-    from metaphase.jobs.cohort import COUNTS, INDEX
+    from metaphase.counting.clinical import count_text
 
     kept = sum(one.resumed for one in outcomes)
     unchanged = f" ({kept:,} unchanged since an earlier run)" if kept else ""
@@ -179,21 +186,17 @@ def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[st
     lines = [f"{several(len(outcomes), 'slide')} counted{unchanged}{bad}."]
     if not outcomes:
         return lines
-    counts = [counts_in(one.summary)[0] for one in outcomes]
-    stated, shown = outcomes[0].summary["operating_points"], outcomes[0].summary["grade_shown"]["text"]
+    counts = [one.in_force for one in outcomes]
+    stated, shown = outcomes[0].record.operating_points, outcomes[0].grade
     values = [one.count for one in counts]
     low, high, middle = map(count_text, (min(values), max(values), statistics.median(values)))
     every = f"Counts are {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
     lines += [every if len(counts) > 1 else f"Mitotic count: {counts[0]}. Grade: {shown}."]
     mixed = "Their kinds differ (column kind of the table); each report says what its interval means."
     lines += [mixed if len({one.kind for one in counts}) > 1 else sentence(counts[0].interval_note)]
-    used = (
-        f"calibrated ({stated['site']})"
-        if stated.get("site")
-        else "not calibrated: see `metaphase calibrate`"
-    )
-    listed, counted = (f"{stated[name]['delta']:.3g}" for name in ("mitoses", "count"))
-    lines += [f"Model {stated['model']}, {used}. Thresholds: {listed} to list, {counted} to count."]
+    used = f"calibrated ({stated.site})" if stated.site else "not calibrated: see `metaphase calibrate`"
+    listed, counted = (f"{point.delta:.3g}" for point in (stated.mitoses, stated.count))
+    lines += [f"Model {stated.model}, {used}. Thresholds: {listed} to list, {counted} to count."]
     return [*lines, f"Report: {output / INDEX}. Table of counts: {output / COUNTS}."]
 
 
@@ -337,9 +340,9 @@ def score(
     as_json: console.Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
+    from metaphase.analysis import scoring as jobs
     from metaphase.base.tables import write_table
     from metaphase.counting.specimen import CountConfig
-    from metaphase.jobs import counting as jobs
 
     config, failed = CountConfig(draws=draws), False
     own_way = not threshold and (card, theta1, theta2) == (None, None, None)
@@ -348,7 +351,7 @@ def score(
     if stored := jobs.stored_results(detections) if as_stored else []:
         every = [jobs.count_point([one.folder]) for one in stored]
         points = [point for number, point in enumerate(every) if point not in every[:number]]
-        counts = [(one.name, one.described) for one in stored]
+        counts: list[tuple[str, SlideCount]] = [(one.name, one.record) for one in stored]
     else:
         points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
@@ -356,14 +359,14 @@ def score(
             profile = jobs.site_beside(detections) if own_way else None
             profile = profile if site is None else jobs.site_for(site, detections)
             batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
-        counts = [(name, one.to_dict()) for name, several in batch.results.items() for one in several]
+        counts = [(name, one) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
-    found = [(name, warning) for name, one in counts for warning in read_warnings(one["warnings"])]
+    found = [(name, warning) for name, one in counts for warning in one.warnings]
     console.warn_once(dict.fromkeys(found))
     if output is not None:
         write_table(output, jobs.stated_counts(counts, points))
     if as_json:
-        console.print_json([{"case": name, **one} for name, one in counts])
+        console.print_json([{"case": name, **one.to_dict()} for name, one in counts])
     elif counts:
         console.stdout.print(_counts_table(counts))
         console.explain_counts(one for _, one in counts)
@@ -372,19 +375,19 @@ def score(
     raise typer.Exit(int(failed))
 
 
-def _counts_table(counts: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+def _counts_table(counts: Sequence[tuple[str, SlideCount]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
-    several = len({one["config"]["threshold"] for _, one in counts}) > 1
+    several = len({one.config.threshold for _, one in counts}) > 1
     columns = ("counted", *console.COUNT_COLUMNS, "hotspot", "at x, y")
     table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
     for name, one in counts:
-        circle = one["hotspot"]
+        circle = one.hotspot
         table.add_row(
             escape(name),
-            *([f"{one['config']['threshold']:g}"] if several else []),
-            str(one["counted"]),
+            *([f"{one.config.threshold:g}"] if several else []),
+            str(one.counted),
             *console.count_cells(one),
-            str(one["maximum"]),
-            f"{circle['x']:.0f}, {circle['y']:.0f}" if one["maximum"] else "-",
+            str(one.maximum),
+            f"{circle.x:.0f}, {circle.y:.0f}" if one.maximum else "-",
         )
     return table

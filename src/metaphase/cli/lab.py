@@ -17,9 +17,9 @@ from metaphase.cli import console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from metaphase.base.stages import Report, StageState
     from metaphase.jobs.lab.folder import Lab as LabFolder
     from metaphase.jobs.lab.parts import Asked, StepProgress
-    from metaphase.jobs.stages import Report, StageState
 
 lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
 

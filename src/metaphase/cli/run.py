@@ -16,7 +16,7 @@ from metaphase.base.settings import config_files, config_line, copy_files, qupat
 from metaphase.cli import console
 
 if TYPE_CHECKING:
-    from metaphase.jobs.stages import Report, StageState, States
+    from metaphase.base.stages import Report, StageState, States
 
 # ---- `metaphase run`: the whole chain from manifest to CNN5 ----
 
@@ -61,7 +61,7 @@ def run(
 
     Run the same command again to continue after a stop. Ends with a page, index.html, in the workspace.
     """
-    from metaphase.jobs.stages import stage_states
+    from metaphase.base.stages import stage_states
     from metaphase.jobs.training.config import read_run_config
     from metaphase.jobs.training.run import chain_of, delivered_model, run_chain, run_table
     from metaphase.jobs.training.summary import run_report
@@ -176,6 +176,7 @@ def experiments(
     Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
     command again to continue after a stop.
     """
+    from metaphase.base.stages import stage_states
     from metaphase.jobs.experiments import (
         Experiments,
         brief_cells,
@@ -183,7 +184,6 @@ def experiments(
         run_and_write,
         summarise_job,
     )
-    from metaphase.jobs.stages import stage_states
     from metaphase.jobs.training.chain import Chain
     from metaphase.jobs.training.config import read_run_config
 

@@ -79,7 +79,8 @@ def tissue(
     slides: console.Slides, output: console.Folder, mpp: console.Mpp = None, as_json: console.Json = False
 ) -> None:
     """Outline the tissue of slides: mask (PNG), polygons for QuPath (GeoJSON), picture, area in mm2."""
-    from metaphase.jobs.cohort import named_slides, outline_slides
+    from metaphase.analysis.cohort import named_slides
+    from metaphase.analysis.tissue import outline_slides
 
     with console.batch_bar() as watch:
         batch = outline_slides(named_slides(console.chosen_slides(slides), mpp=mpp), output, watch=watch)

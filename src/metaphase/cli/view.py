@@ -225,6 +225,12 @@ Results = Annotated[
 ]
 
 
+MovedSlides = Annotated[
+    Path | None,
+    typer.Option("--slides", help="Folder where slides are now that have moved; found by their content."),
+]
+
+
 def view(
     paths: Annotated[
         list[Path],
@@ -243,6 +249,7 @@ def view(
     blind: Annotated[
         bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
     ] = False,
+    slides: MovedSlides = None,
     mpp: console.Mpp = None,
 ) -> None:
     """Look at slides and what was found on them, and correct it, in a browser.
@@ -252,33 +259,38 @@ def view(
     from metaphase.web.viewing import serve_view
 
     serve_view(
-        paths, mpp=mpp, registrations=registration or (), host=host, port=port, token=token, blind=blind,
-        ready=announce("slide"), failed=console.complain,
-    )  # fmt: skip
+        paths,
+        mpp=mpp,
+        slides=slides,
+        registrations=registration or (),
+        host=host,
+        port=port,
+        token=token,
+        blind=blind,
+        ready=announce("slide"),
+        failed=console.complain,
+    )
 
 
 review = typer.Typer(help="Apply what people said about detections.", no_args_is_help=True)
 
 
 @review.command()
-def apply(results: Results, as_json: console.Json = False) -> None:
+def apply(results: Results, slides: MovedSlides = None, as_json: console.Json = False) -> None:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
-    from metaphase.jobs.slide_review import apply_reviews
+    from metaphase.analysis.review import apply_reviews
 
     problems: list[str] = []
-    done = apply_reviews(results, problems.append)
+    done = apply_reviews(results, problems.append, slides=slides)
     for problem in problems:
         console.complain(problem)
     if as_json:
-        shown = ("name", "detections", "machine", "review")
-        console.print_json(
-            [{**one.described, **{key: one.summary.get(key) for key in shown}} for one in done]
-        )
+        console.print_json([{"folder": str(one.folder), **one.summary} for one in done])
     else:
         for one in done:
-            line = "; ".join(map(str, (one.in_force, *one.beneath)))
+            line = "; ".join(map(str, one.record.counts))
             console.say(f"{one.name}: {line}; see {one.report}")
-        console.explain_counts(one.summary for one in done)
+        console.explain_counts(one.in_force for one in done)
     raise typer.Exit(int(bool(problems)))
 
 
@@ -286,12 +298,13 @@ def apply(results: Results, as_json: console.Json = False) -> None:
 def withdraw(
     results: Results,
     observer: Annotated[str, typer.Option(help="Observer whose answers no longer count (the log stays).")],
+    slides: MovedSlides = None,
     as_json: console.Json = False,
 ) -> None:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
-    from metaphase.jobs.slide_review import withdraw_review
+    from metaphase.analysis.review import withdraw_review
 
-    withdrawn = withdraw_review(results, observer)
+    withdrawn = withdraw_review(results, observer, slides=slides)
     if as_json:
         console.print_json(withdrawn)
         return
@@ -313,8 +326,8 @@ def import_review(
     as_json: console.Json = False,
 ) -> None:
     """Take the changes of an edited export as a review; the rest stays unanswered."""
-    from metaphase.jobs.results import load_results
-    from metaphase.jobs.slide_review import import_review as take
+    from metaphase.analysis.record import load_results
+    from metaphase.analysis.review import import_review as take
 
     taken = take(load_results(results), file, observer, complete=complete)
     if as_json:
@@ -338,9 +351,9 @@ def export_truth(
     ] = None,
 ) -> None:
     """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
+    from metaphase.analysis.record import load_results
+    from metaphase.analysis.review import reviewed_truth
     from metaphase.detections.files import write_detections
-    from metaphase.jobs.results import load_results
-    from metaphase.jobs.slide_review import reviewed_truth
 
     found = load_results(results)
     truth = reviewed_truth(found)

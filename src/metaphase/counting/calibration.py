@@ -27,6 +27,7 @@ from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats, Mask, Points
+from metaphase.base.typed import Stored
 from metaphase.counting.hotspot import (
     Hotspot,
     counts_of_weights,
@@ -153,8 +154,19 @@ def hotspot_count(points_um: Points, config: CountConfig) -> Statistic:
 # ---- the share of atypical figures, for research ----
 
 
-def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> dict[str, Any] | None:
-    """Share of the mitoses, from a probability on, that are atypical, with a 95 % interval; None if unknown.
+class AtypicalShare(Stored):
+    """How many of the listed mitoses are atypical, as a network says."""
+
+    share: float
+    """Mean probability of being atypical."""
+    interval: tuple[float, float]
+    """95 % interval of the share."""
+    of: int
+    """Number of listed mitoses that the network judged."""
+
+
+def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> AtypicalShare | None:
+    """Share of the judged mitoses, from a probability on, that are atypical, with a 95 % interval.
 
     A draw takes as many mitoses, and each is atypical by the chance that its network gives: so the interval
     knows of few figures and of doubtful ones, not of a network that is wrong about a laboratory.
@@ -162,13 +174,14 @@ def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> 
     if ATYPICAL not in table.columns:
         return None
     chance = table.loc[table["probability"] >= threshold, ATYPICAL].to_numpy(np.float64)
-    if not len(chance) or not np.isfinite(chance).all():
+    chance = chance[np.isfinite(chance)]  # what people added, no network has judged
+    if not len(chance):
         return None
     rng = np.random.default_rng(0)
     taken = rng.integers(len(chance), size=(draws, min(len(chance), MOST_TAKEN)))
     shares = (rng.random(taken.shape) < chance[taken]).mean(axis=1)
     low, high = np.quantile(shares, [0.025, 0.975])
-    return {"share": float(chance.mean()), "interval": [float(low), float(high)], "of": len(chance)}
+    return AtypicalShare(share=float(chance.mean()), interval=(float(low), float(high)), of=len(chance))
 
 
 EVIDENCE = ("log-odds", "counted around")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+from pydantic import computed_field
 
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
+from metaphase.base.typed import Number, Stored
 from metaphase.counting.calibration import (
     CalibratedCount,
     SiteCalibration,
@@ -22,8 +24,6 @@ from metaphase.counting.specimen import (
     CountConfig,
     DensityMap,
     Specimen,
-    cells_around,
-    cells_on_tissue,
     density_map,
     heterogeneity,
     specimen,
@@ -164,38 +164,43 @@ COUNTING_RANGE = "counting range"
 """What an interval is called that knows nothing of the model's own errors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Stored):
     """A mitotic count of a slide, and how far it is to be trusted. Computed once, and shown everywhere."""
 
     kind: Kind
-    """After a review what people answered counts as they said, and all else as without them: by the
-    laboratory's calibrated probability where there is a profile, by the model's threshold where not."""
-    count: float
-    count_interval: tuple[float, float] | None
-    """None where none was drawn."""
+    """Where the count comes from: people (what they did not answer counts as without them), the laboratory's
+    profile, or the model alone."""
+    count: Number
+    """Mitotic count in 2 mm²."""
+    count_interval: tuple[Number, Number] | None
+    """Lower and upper end of its interval; null where none was drawn."""
     interval_name: str
-    """`95 % interval`, or `counting range` where the model's own errors are not in it."""
+    """`95 % interval`, or `counting range` where the model's own errors are not included."""
     interval_means: str
+    """What the interval covers."""
     leaves_out: str
-    """What the interval knows nothing of."""
+    """What the interval does not cover."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
-        """The number for reading."""
+        """The count for reading."""
         return count_text(self.count)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def interval_text(self) -> str:
-        """`3.9 to 16.7`; empty where there is none, or where both ends are the same."""
+        """Its interval for reading, `3.9 to 16.7`; empty where there is none, or where both ends agree."""
         low, high = map(count_text, self.count_interval or (math.nan, math.nan))
         return f"{low} to {high}" if low != high else ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def kind_text(self) -> str:
-        """Its kind in words."""
+        """Its kind for reading."""
         return KINDS[self.kind]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def interval_note(self) -> str:
         """What the interval means and leaves out, in a line."""
@@ -204,18 +209,6 @@ class Count:
     def __str__(self) -> str:
         interval = self.interval_text and f" ({self.interval_text})"
         return f"{self.text}{interval}, {self.kind_text}"
-
-
-def counts_in(facts: Mapping[str, Any]) -> tuple[Count, ...]:
-    """The counts that a result as plain values holds: that in force, then those beneath it."""
-    found = []
-    for one in (facts, *facts["beneath"]):
-        values = {field.name: one[field.name] for field in fields(Count)}
-        low, high = values["count_interval"] or (None, None)
-        number = math.nan if values["count"] is None else values["count"]
-        interval = None if low is None or high is None else (low, high)
-        found.append(Count(**(values | {"count": number, "count_interval": interval})))
-    return tuple(found)
 
 
 def count_text(value: float) -> str:
@@ -233,86 +226,88 @@ def _counted_by(
     slide: Specimen, interval: tuple[float, float] | None, calibrated: CalibratedCount | None, answers: int
 ) -> tuple[Count, ...]:
     """The counts of a slide, the best first; its own `interval` knows nothing of the model's errors."""
-    spread = "how the count varies between sections and with a slightly different threshold"
     unknown = "the model's own errors (false positives and missed mitoses)"
-    machine = Count("model", mitotic_count(slide), interval, COUNTING_RANGE, spread, unknown)
+    machine = Count(
+        kind="model",
+        count=mitotic_count(slide),
+        count_interval=interval,
+        interval_name=COUNTING_RANGE,
+        interval_means="how the count varies between sections and with a slightly different threshold",
+        leaves_out=unknown,
+    )
     people = "errors of the observers, and mitoses that nobody marked"
     looked = f"{people}; {unknown} among the {slide.unseen} that nobody looked at" if slide.unseen else people
     if calibrated is None:
-        return (replace(machine, kind="reviewed", leaves_out=looked),) if slide.is_reviewed else (machine,)
-    named = f"{slide.config.confidence:.0%} interval".replace("%", " %")
-    meaning = f"the true count of this slide, estimated from {answers} answers of its laboratory"
-    left = "errors of the observers, and slides unlike those they answered about"
-    best = Count("calibrated", calibrated.count, calibrated.count_interval, named, meaning, left)
+        reviewed = {"kind": "reviewed", "leaves_out": looked}
+        return (machine.model_copy(update=reviewed) if slide.is_reviewed else machine,)
+    best = Count(
+        kind="calibrated",
+        count=calibrated.count,
+        count_interval=calibrated.count_interval,
+        interval_name=f"{slide.config.confidence:.0%} interval".replace("%", " %"),
+        interval_means=f"the true count of this slide, estimated from {answers} answers of its laboratory",
+        leaves_out="errors of the observers, and slides unlike those they answered about",
+    )
     if not slide.is_reviewed:
         return (best, machine)
     meaning = f"the true count; where nobody looked, estimated from {answers} answers of the laboratory"
-    return (replace(best, kind="reviewed", interval_means=meaning, leaves_out=people),)
+    reviewed = {"kind": "reviewed", "interval_means": meaning, "leaves_out": people}
+    return (best.model_copy(update=reviewed),)
 
 
 # ---- the clinical number of a slide with its evidence ----
 
 
-@dataclass(frozen=True, eq=False)
-class SlideCount:
-    """What a slide's detections say about its proliferation."""
+class SlideCount(Count):
+    """What a slide's detections say about its proliferation: the count in force, and its evidence."""
 
-    in_force: Count
-    """The best count there is: reviewed, else calibrated, else the model's, each by the same definition: the
-    percentile (95th) of the hotspot's counts at non-empty positions."""
+    counted_mm2: Number
+    """Area of the count: 2 mm², or all tissue where there is less."""
     beneath: tuple[Count, ...]
-    """Those that it stands for, the better first."""
+    """Counts of the other kinds, the better first."""
     maximum: int
-    """Mitoses in the busiest circle at any position."""
+    """Mitotic figures in the busiest circle."""
     hotspot: Hotspot
-    """That circle."""
+    """The busiest circle of 2 mm², anywhere on the slide."""
     grade: int
-    """1, 2 or 3, from count and thetas alone; what may be shown is `grade_shown`."""
+    """Grade that follows from count, theta1 and theta2 alone. Show `grade_shown` instead."""
     grade_shown: ShownGrade
-    proliferation: float
-    """The proliferation score: the paper takes the count itself."""
-    grade_probabilities: tuple[float, float, float]
-    """Of grades 1, 2 and 3."""
-    density: DensityMap
-    heterogeneity: dict[str, float]
-    """How unevenly mitoses are spread; NaN where the tissue is not known or mitoses are too few."""
+    """The grade, as far as it can be defended."""
+    proliferation: Number
+    """Proliferation score: the count."""
+    grade_probabilities: tuple[Number, Number, Number]
+    """Probabilities of grades 1, 2 and 3."""
+    heterogeneity: dict[str, Number]
+    """How unevenly mitotic figures are spread, by measure; unknown where there are too few."""
     counted: int
-    """Detections on the slide that count: those at or above the threshold, as people left them."""
+    """Detections of the whole slide at or above the threshold of the count, as people left them."""
     unseen: int
-    """Of them, those about which nobody decided."""
-    area_mm2: float
-    """Tissue on the slide; NaN where it is not known."""
+    """How many of them nobody has reviewed."""
+    area_mm2: Number
+    """Tissue of the slide."""
     draws: int
-    """Draws behind the interval and the probabilities; 0 if none were made."""
+    """Bootstrap draws behind the interval and the probabilities; 0 if none were made."""
     warnings: ResultWarnings
+    """What to know before relying on the result."""
     config: CountConfig
+    """Settings of the count."""
     calibrated: CalibratedCount | None = None
-    """What a profile of the laboratory makes of it; None where there is none."""
+    """The calibrated count; null without a profile of the laboratory."""
 
     @property
-    def count(self) -> float:
-        """The count in force."""
-        return self.in_force.count
+    def in_force(self) -> Count:
+        """The best count there is, by itself: reviewed, else calibrated, else the model's."""
+        return Count(**{name: getattr(self, name) for name in Count.model_fields})
 
     @property
-    def count_interval(self) -> tuple[float, float]:
-        """Where it may lie, as `in_force` tells; the count itself where nothing was drawn."""
-        return self.in_force.count_interval or (self.count, self.count)
-
-    @property
-    def counted_mm2(self) -> float:
-        """The area in which it was counted: the hotspot's, or all the tissue where there is less."""
-        return min(self.config.area_mm2, self.area_mm2)
+    def counts(self) -> tuple[Count, ...]:
+        """The count in force, and those beneath it."""
+        return (self.in_force, *self.beneath)
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the density map, ready for JSON, the count in force first; what is not known is None."""
-        rest = {name: value for name, value in vars(self).items() if name not in ("in_force", "density")}
-        rest["hotspot"] = {**asdict(self.hotspot), "per_mm2": self.hotspot.per_mm2}
-        rest["beneath"] = tuple(asdict(one) for one in self.beneath)
-        for name in ("grade_shown", "config", "calibrated"):
-            rest[name] = None if rest[name] is None else asdict(rest[name])
-        content = asdict(self.in_force) | {"counted_mm2": self.counted_mm2} | rest
-        return {name: _plain(value) for name, value in content.items()}
+        """The count alone as plain values, ready for JSON; what is not known is None."""
+        fields = {*SlideCount.model_fields, *SlideCount.model_computed_fields}
+        return self.model_dump(mode="json", include=fields)
 
 
 def count_slide(
@@ -350,16 +345,12 @@ def count_slide(
     calibrated = None if site is None else site.count(slide, hotspot)
     drawn = uncertainty.interval if uncertainty.draws else None
     counts = _counted_by(slide, drawn, calibrated, 0 if site is None else site.answers)
-    count = counts[0].count
+    best, count = counts[0], counts[0].count
     chances = uncertainty.grade_probabilities if calibrated is None else calibrated.grade_probabilities
     shown = shown_grade(slide, count, false, chances, calibrated)
-    cells = (
-        cells_around(slide.mitoses_px, mpp, 2 * config.radius_um, config.cell_um)
-        if slide.tissue is None
-        else cells_on_tissue(slide.mitoses_px, slide.tissue, config.cell_um)
-    )
-    return SlideCount(
-        in_force=counts[0],
+    made = SlideCount(
+        **dict(best),
+        counted_mm2=min(config.area_mm2, slide.area_mm2),
         beneath=counts[1:],
         maximum=hotspot.count,
         hotspot=hotspot,
@@ -367,8 +358,7 @@ def count_slide(
         grade_shown=shown,
         proliferation=count,
         grade_probabilities=chances,
-        density=density_map(cells, config.radius_um / 2),
-        heterogeneity=heterogeneity(slide, cells, hotspot),
+        heterogeneity=heterogeneity(slide, slide.cells, hotspot),
         counted=len(slide.mitoses_px),
         unseen=slide.unseen,
         area_mm2=slide.area_mm2,
@@ -381,6 +371,15 @@ def count_slide(
         config=config,
         calibrated=calibrated,
     )
+    against = unique((*_background_warning(made), *made.warnings, *_uncalibrated_warning(made)))
+    return made.model_copy(update={"warnings": against})
+
+
+def slide_density(
+    detections: pd.DataFrame, *, mpp: float, tissue: TissueMask | None, config: CountConfig
+) -> DensityMap:
+    """Mitoses per mm2 of tissue, smoothed, of detections as `count_slide` takes them."""
+    return density_map(specimen(detections, mpp, tissue, None, config).cells, config.radius_um / 2)
 
 
 def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
@@ -388,20 +387,19 @@ def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
     return config.false_per_mm2 * (unseen / counted if counted else 1.0)
 
 
-def count_warnings(count: SlideCount) -> ResultWarnings:
-    """All that speaks against a count; without a calibration, that nobody has checked the model's answers."""
-    found = [*background_warning(count), *count.warnings]
-    if count.calibrated is None and count.unseen:
-        text = (
-            f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
-            "nobody looked at are false, and how many were missed, is not known"
-        )
-        advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
-        found.append(ResultWarning("uncalibrated", text, advice))
-    return unique(found)
+def _uncalibrated_warning(count: SlideCount) -> ResultWarnings:
+    """A warning that nobody has checked the model's answers, where that is so."""
+    if count.calibrated is not None or not count.unseen:
+        return ()
+    text = (
+        f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
+        "nobody looked at are false, and how many were missed, is not known"
+    )
+    advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
+    return (ResultWarning("uncalibrated", text, advice),)
 
 
-def background_warning(count: SlideCount) -> ResultWarnings:
+def _background_warning(count: SlideCount) -> ResultWarnings:
     """A warning where a count is hardly more than what the model counts where there is nothing."""
     false_per_mm2 = _false_per_mm2(count.config, count.unseen, count.counted)
     if not false_per_mm2 or not count.count or count.calibrated is not None:
@@ -436,17 +434,7 @@ def find_hotspot(slide: Specimen) -> Hotspot:
         row, column = (float(np.mean(positions)) + 0.5 for positions in np.nonzero(tissue.mask))
         x, y = tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
     area_mm2 = slide.config.area_mm2 if tissue is None else tissue_in_circle(tissue, x, y, radius_px)
-    return Hotspot(x, y, radius_px, count, area_mm2)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, ResultWarning):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return Hotspot(x=x, y=y, radius_px=radius_px, count=count, tissue_mm2=area_mm2)
 
 
 # ---- scores of several slides as one table ----
@@ -459,20 +447,21 @@ COLUMNS = (
 """The first columns; the measures of heterogeneity follow."""
 
 
-def counts_table(counts: Iterable[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One row a case (and threshold, where a case was counted at several), from `SlideCount.to_dict`."""
-    rows = [counts_row(case, facts) for case, facts in counts]
+def counts_table(counts: Iterable[tuple[str, SlideCount]]) -> pd.DataFrame:
+    """One row a case (and threshold, where a case was counted at several)."""
+    rows = [counts_row(case, count) for case, count in counts]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
 
 
-def counts_row(case: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One of them."""
-    low, high = facts["count_interval"] or (facts["count"], facts["count"])
-    circle = facts["hotspot"]
+def counts_row(case: str, count: SlideCount) -> dict[str, Any]:
+    """One of them, as plain values."""
+    one = count.to_dict()
+    low, high = one["count_interval"] or (one["count"], one["count"])
+    circle = one["hotspot"]
     values = (
-        case, facts["count"], facts["kind"], low, high, facts["interval_name"], facts["grade"],
-        facts["grade_shown"]["text"], facts["proliferation"], facts["config"]["threshold"], facts["counted"],
-        facts["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], facts["area_mm2"],
-        *facts["grade_probabilities"],
+        case, one["count"], one["kind"], low, high, one["interval_name"], one["grade"],
+        one["grade_shown"]["text"], one["proliferation"], one["config"]["threshold"], one["counted"],
+        one["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], one["area_mm2"],
+        *one["grade_probabilities"],
     )  # fmt: skip
-    return {**dict(zip(COLUMNS, values, strict=True)), **facts["heterogeneity"]}
+    return {**dict(zip(COLUMNS, values, strict=True)), **one["heterogeneity"]}

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import shapely
+from pydantic import Field, computed_field
 from scipy import sparse
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
+from metaphase.base.typed import Number, Stored
 
 # ---- a circle at every position of a lattice, and how many points it holds there ----
 
@@ -141,21 +144,24 @@ CELLS_A_RADIUS = 12
 QUARTERS = np.array([(-0.5, -0.5), (-0.5, 0.5), (0.5, -0.5), (0.5, 0.5)])
 
 
-@dataclass(frozen=True, slots=True)
-class Hotspot:
+class Hotspot(Stored):
     """The busiest circle, in level-0 pixels; without any mitosis, a circle in the middle of the tissue."""
 
     x: float
+    """Centre, in level-0 pixels."""
     y: float
-    radius_px: float
-    count: int
-    """Mitoses inside."""
+    """Centre, in level-0 pixels."""
+    radius_px: Annotated[float, Field(gt=0)]
+    """Radius, in level-0 pixels."""
+    count: Annotated[int, Field(ge=0)]
+    """Mitotic figures inside."""
     tissue_mm2: float
     """Tissue inside; the whole circle where no tissue mask was given."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def per_mm2(self) -> float:
-        """Mitoses per mm2 of tissue inside; NaN where there is no tissue."""
+    def per_mm2(self) -> Number:
+        """Mitotic figures per mm² of that tissue; unknown where there is none."""
         return self.count / self.tissue_mm2 if self.tissue_mm2 > 0 else math.nan
 
 

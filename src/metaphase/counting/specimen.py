@@ -204,6 +204,13 @@ class Specimen:
         return lattice_around(self.mitoses_um, self.config.radius_um, self.config.step_um)
 
     @cached_property
+    def cells(self) -> CellGrid:
+        """Mitoses and tissue in cells, over the tissue or, where that is not known, around the mitoses."""
+        if self.tissue is None:
+            return cells_around(self.mitoses_px, self.mpp, 2 * self.config.radius_um, self.config.cell_um)
+        return cells_on_tissue(self.mitoses_px, self.tissue, self.config.cell_um)
+
+    @cached_property
     def counts(self) -> Integers:
         """Mitoses in the hotspot at each position of the lattice."""
         return lattice_counts(self.mitoses_um, self.lattice, self.config.radius_um)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.errors import UsageError
+from metaphase.base.typed import Stored
 from metaphase.detections.table import PAPER_FLOOR, PAPER_SUPPRESS_UM, PAPER_THETA1, PAPER_THETA2
 
 # ---- one point ----
@@ -20,14 +21,14 @@ PointName = Literal["patches", "mitoses", "count"]
 """What an operating point is for: single patches, single mitoses, or the count with grade and score."""
 SHARED_BY_POINTS = ("suppress_um", "smooth_um")
 """A slide is searched once: what decides the search is the same for mitoses and count."""
-Share = Annotated[float, Field(ge=0, le=1)]
-Amount = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Amount = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 
 
 class OperatingPoint(BaseModel):
     """Numbers chosen for one purpose, how good they were, and on which cases: never to be tested on these."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: PointName = Field(exclude=True)
     """Its key in the card."""
@@ -46,13 +47,17 @@ class OperatingPoint(BaseModel):
     thetas_given: bool | None = None
     """Whether the user chose the thetas for this very threshold."""
     metric: str = ""
+    """The metric by which delta was chosen."""
     value: float | None = None
-    """The metric by which delta was chosen, on the tuning set: optimistic, not a result."""
+    """Its value on the tuning set: optimistic, not a result."""
     kappa: float | None = None
     """Quadratic kappa of the grades that the thetas gave on the tuning set."""
     cases: tuple[str, ...] = ()
+    """Cases of the tuning set ..."""
     patients: tuple[str, ...] = ()
+    """... their patients ..."""
     laboratories: tuple[str, ...] = ()
+    """... and their laboratories."""
     source: str = ""
     """Where the numbers come from, in words."""
     false_per_mm2: Amount | None = None
@@ -103,6 +108,32 @@ def refuse_two_searches(points: Mapping[PointName, OperatingPoint]) -> None:
         stated = {getattr(point, name) for key, point in points.items() if key != "patches"} - {None}
         if len(stated) > 1:
             raise ValueError(f"{name} differs between the operating points: {sorted(stated)}")
+
+
+def _point_named(name: PointName) -> BeforeValidator:
+    return BeforeValidator(lambda value: value | {"name": name} if isinstance(value, dict) else value)
+
+
+class StatedPoints(Stored):
+    """The operating points at which a slide was read, as its tables and its summary state them."""
+
+    model: str = ""
+    """Name of the model. Its card has the cases that chose the thresholds: `metaphase model info NAME`."""
+    mitoses: Annotated[OperatingPoint, _point_named("mitoses")]
+    """The threshold of what is listed."""
+    count: Annotated[OperatingPoint, _point_named("count")]
+    """The threshold of what is counted."""
+    search: dict[str, Any] = Field(default_factory=dict)
+    """How detections were taken from the probability map."""
+    searched_with: dict[str, Any] = Field(default_factory=dict)
+    """Networks and settings that decide detections. A profile holds for these alone."""
+    site: str | None = None
+    """The laboratory's profile, where one was given."""
+
+    @property
+    def lowest(self) -> float:
+        """Probability from which a detection is listed or counted."""
+        return min(self.mitoses.delta, self.count.delta)
 
 
 # ---- the two points that a slide is read at ----

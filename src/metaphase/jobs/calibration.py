@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from metaphase.analysis.record import CANDIDATES, SlideResult, load_results
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
@@ -36,7 +37,6 @@ from metaphase.counting.sites import (
 )
 from metaphase.counting.specimen import CountConfig, specimen, stated_config
 from metaphase.detections.table import OPERATING_POINTS
-from metaphase.jobs.results import CANDIDATES, SlideResult, load_results
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,

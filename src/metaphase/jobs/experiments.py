@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from metaphase.analysis.cohort import cohort_slide
+from metaphase.analysis.search import SplitSearch
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import GRID, Bench, BenchCounts, bench_of, counts_of
 from metaphase.images.inspection import slide_quality
-from metaphase.jobs.cohort import cohort_slide
-from metaphase.jobs.searching import SplitSearch
-from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import (
     Chain,
     RunSource,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from metaphase.base.errors import UsageError
+from metaphase.base.stages import Report, silent
 from metaphase.images.tissue.finding import find_tissue
-from metaphase.jobs.stages import Report, silent
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.detector import ReadyDetector
 from metaphase.networks.engine.settings import PeakConfig

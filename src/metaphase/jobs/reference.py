@@ -38,6 +38,7 @@ from metaphase.base.sharing.batch import (
     run_batch,
     shard_of,
 )
+from metaphase.base.stages import Facts
 from metaphase.base.tables import (
     as_text,
     case_folder,
@@ -50,7 +51,6 @@ from metaphase.base.tables import (
 )
 from metaphase.detections.files import known_formats, read_detections
 from metaphase.detections.table import DetectionSet
-from metaphase.jobs.stages import Facts
 from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.candidates import BrownConfig

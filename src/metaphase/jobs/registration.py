@@ -13,8 +13,8 @@ import pandas as pd
 from metaphase.base.files import explained
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.stages import Facts, Report, Stage, States, run_stages, settled
 from metaphase.base.tables import read_table
-from metaphase.jobs.stages import Facts, Report, Stage, States, run_stages, settled
 from metaphase.labels.registration.outputs import (
     OF_ANNOTATIONS,
     OF_POINTS,

@@ -5,7 +5,6 @@ Both refer to the slide's finest level; annotations of single mitoses are a form
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from metaphase.base.errors import OutputError
 from metaphase.base.foreign import parsing
-from metaphase.counting.clinical import KINDS
+from metaphase.counting.clinical import KINDS, SlideCount
 from metaphase.detections.formats.dicom import MAKER, algorithm, coded, equipment, kind_of, save, uid_of
 from metaphase.detections.table import MITOSIS
 from metaphase.slides.archive import source_image
@@ -24,8 +23,8 @@ TILE_PX = 512
 CHECK = "check the slide's header: an object of the archive takes patient and study from it"
 
 
-def write_count(path: Path, slide: Path, count: Mapping[str, Any], stated: dict[str, Any]) -> None:
-    """The count in force with kind and interval, in its hotspot; `count` is `SlideCount.to_dict`."""
+def write_count(path: Path, slide: Path, count: SlideCount, stated: dict[str, Any]) -> None:
+    """The count in force with kind and interval, in its hotspot."""
     import highdicom
     from highdicom import sr
     from pydicom.sr.codedict import codes
@@ -51,7 +50,7 @@ def write_count(path: Path, slide: Path, count: Mapping[str, Any], stated: dict[
             content=report,
             series_instance_uid=uid_of(source.SeriesInstanceUID, "report"),
             series_number=9002,
-            sop_instance_uid=uid_of(source.SOPInstanceUID, dict(count), stated),
+            sop_instance_uid=uid_of(source.SOPInstanceUID, count.to_dict(), stated),
             instance_number=1,
             manufacturer=MAKER,
             is_complete=True,
@@ -61,30 +60,30 @@ def write_count(path: Path, slide: Path, count: Mapping[str, Any], stated: dict[
         save(made, path)
 
 
-def _hotspot(source: Any, count: Mapping[str, Any], stated: dict[str, Any]) -> Any:
+def _hotspot(source: Any, count: SlideCount, stated: dict[str, Any]) -> Any:
     """The circle and what was counted in it."""
     from highdicom import sr
     from pydicom.sr.codedict import codes
 
-    circle = count["hotspot"]
-    middle = np.array([circle["x"], circle["y"]])
-    edge = middle + np.array([circle["radius_px"], 0])
+    circle = count.hotspot
+    middle = np.array([circle.x, circle.y])
+    edge = middle + np.array([circle.radius_px, 0])
     image = sr.SourceImageForRegion(source.SOPClassUID, source.SOPInstanceUID)
     region = sr.ImageRegion("CIRCLE", np.stack([middle, edge]), image, "VOLUME")
-    low, high = count["count_interval"] or (None, None)
-    kind = count["kind"]
-    name, end = count["interval_name"], "count" if count["calibrated"] else "count-range"
+    low, high = count.count_interval or (None, None)
+    kind = count.kind
+    name, end = count.interval_name, "count" if count.calibrated else "count-range"
     values = [
-        (coded("mitotic-count", "Mitotic count"), count["count"], codes.UCUM.Counts),
+        (coded("mitotic-count", "Mitotic count"), count.count, codes.UCUM.Counts),
         (coded(f"{end}-low", f"Mitotic count, lower end of {name}"), low, codes.UCUM.Counts),
         (coded(f"{end}-high", f"Mitotic count, upper end of {name}"), high, codes.UCUM.Counts),
-        (coded("busiest-circle", "Mitoses in the busiest circle"), count["maximum"], codes.UCUM.Counts),
-        (codes.SCT.Area, circle["tissue_mm2"], codes.UCUM.SquareMillimeter),
+        (coded("busiest-circle", "Mitoses in the busiest circle"), count.maximum, codes.UCUM.Counts),
+        (codes.SCT.Area, circle.tissue_mm2, codes.UCUM.SquareMillimeter),
     ]
     of_kind = coded("count-kind", "Kind of the mitotic count"), coded(f"count-{kind}", KINDS[kind])
-    shown, said = count["grade_shown"], [sr.QualitativeEvaluation(*of_kind)]
-    if not shown["withheld"] and shown["low"] == shown["high"]:
-        grade = coded(f"grade-{shown['low']}", f"Mitotic grade {shown['low']}")
+    shown, said = count.grade_shown, [sr.QualitativeEvaluation(*of_kind)]
+    if not shown.withheld and shown.low == shown.high:
+        grade = coded(f"grade-{shown.low}", f"Mitotic grade {shown.low}")
         said.append(sr.QualitativeEvaluation(coded("mitotic-grade", "Mitotic grade"), grade))
     found = algorithm(stated)[0]
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -14,11 +14,11 @@ import shapely
 from PIL import Image
 from pydantic import Field
 
+from metaphase.analysis.review import reviewed_result, runner_up
 from metaphase.base.errors import MetaphaseError
-from metaphase.counting.clinical import Count, SlideCount, counts_in
+from metaphase.counting.clinical import Count, SlideCount
 from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import DensityMap
-from metaphase.jobs.slide_review import reviewed_result, runner_up
 from metaphase.labels.observers.positions import Reviewed, Share
 from metaphase.labels.observers.store import Given
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
@@ -36,27 +36,17 @@ Ring = list[float]
 """Corners x, y, x, y, ... in level-0 pixels."""
 
 
-class Shown(Message):
-    """A count and its grade, as numbers and for reading."""
-
-    count: float | None = None
-    low: float | None = None
-    high: float | None = None
-    text: str = ""
-    interval: str = ""
-    kind: str = ""
-    """`reviewed`, `calibrated` or `model`."""
-    grade: str = ""
-    """As it may be shown: one, a range, or withheld."""
-
-
-class SlideRow(Shown):
+class SlideRow(Message):
     """A line of the list."""
 
     key: str
     name: str
     counted: bool
     """Whether something was sought on it."""
+    count: Count | None = None
+    """The count with the answers that the observer may know of."""
+    grade: str = ""
+    """As it may be shown: one, a range, or withheld."""
     doubt: float | None = None
     """Chance that the grade is another one."""
     answered: int = 0
@@ -64,6 +54,10 @@ class SlideRow(Shown):
     candidates: int = 0
     progress: float | None = None
     """The share of them."""
+    waits: bool = False
+    """Whether answers are not in force: report, tables and index say something else."""
+    problem: str = ""
+    """Why the slide itself cannot be shown."""
 
 
 class SlideList(Message):
@@ -96,6 +90,10 @@ class SlideView(Message):
     tile_px: int
     levels: int
     layers: tuple[LayerView, ...]
+    record: str
+    """Changes with the files of its results."""
+    problem: str
+    """Why there are no tiles."""
     counted: bool
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
@@ -109,15 +107,6 @@ class SlideView(Message):
     outline: tuple[Ring, ...] = ()
 
 
-class CircleView(Message):
-    """A circle in level-0 pixels, and the mitoses inside."""
-
-    x: float
-    y: float
-    radius: float
-    count: int
-
-
 class Density(Message):
     """A picture of mitoses per mm2 and where it lies, in level-0 pixels."""
 
@@ -129,24 +118,21 @@ class Density(Message):
     highest: float
 
 
-class CountView(Shown):
-    """The count in force with the answers that the observer may know of; a quick one has no interval, and no
-    count either where a profile of the laboratory has to be asked."""
+class CountView(Message):
+    """The count with the answers that the observer may know of, and what is drawn beside it."""
 
-    name: str
-    """What its interval is called."""
-    note: str
-    """Its kind, and what that means and leaves out."""
-    beneath: list[str]
-    """The counts that it stands for: those without people."""
-    grades: list[float] | None
-    """Chance of each; empty where no grade is given, None where nothing was drawn."""
-    counted: int
-    hotspot: CircleView | None
-    runner_up: CircleView | None
+    count: SlideCount
+    """A quick one has no interval."""
+    lines: tuple[str, ...]
+    """The count and those beneath it, in a line each."""
+    waits: bool
+    """Whether the count itself is still to come: a profile of the laboratory has to be asked."""
+    runner_up: Hotspot | None
     density: Density | None
-    shares: list[str]
+    shares: tuple[str, ...]
     """Who looked at how much; empty where observers are blind."""
+    record: str
+    """Changes with the files of the results."""
     row: SlideRow | None = None
     """The line of the list as it is now; None of a quick count, or at another threshold."""
 
@@ -168,11 +154,12 @@ class ReviewView(Message):
 
 
 class AppliedView(Message):
-    """A review in force."""
+    """Reviews put in force."""
 
-    count: float | None
-    text: str
-    """The count with its interval and kind, for reading."""
+    applied: dict[str, str]
+    """By slide: the count with its interval and kind, for reading."""
+    failed: tuple[str, ...]
+    """What went wrong with others."""
 
 
 class Position(Message):
@@ -203,38 +190,34 @@ def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
         given = slide.answers(observer, blind=blind)
     except MetaphaseError as error:  # the list is for all slides
         _log.warning("%s is listed without its answers: %s", slide.name, error)
-    facts = slide.stored(given) or slide.counted(given)[1].to_dict()
+    count = slide.stored(given) or slide.counted(given)[1]
     shares = reviewed_result(slide.result, given).shares if given else ()
-    return row_with(slide, shares, facts, observer)
+    return row_with(slide, shares, count, observer, blind)
 
 
 def row_with(
-    slide: ViewedSlide, shares: Sequence[Share], facts: Mapping[str, Any], observer: str
+    slide: ViewedSlide, shares: Sequence[Share], count: SlideCount, observer: str, blind: bool
 ) -> SlideRow:
-    """The line of a slide with a count's facts and what observers looked at."""
+    """The line of a slide with a count and what observers looked at."""
     own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
     looked = () if observer and not own else own or shares
     answered = max((one.counted + one.below for one in looked), default=0)
-    candidates = len(slide.found.candidates)
+    candidates, waits = len(slide.found.candidates), False
+    with suppress(MetaphaseError):
+        waits = not blind and slide.waits
     return SlideRow(
         key=slide.key,
         name=slide.name,
         counted=True,
-        **_shown(counts_in(facts)[0]),
-        grade=facts["grade_shown"]["text"],
-        doubt=1 - max(facts["grade_probabilities"]),
+        count=count.in_force,
+        grade=count.grade_shown.text,
+        doubt=1 - max(count.grade_probabilities),
         answered=answered,
         candidates=candidates,
         progress=answered / candidates if candidates else 1.0,
+        waits=waits,
+        problem=slide.problem,
     )
-
-
-def _shown(count: Count) -> dict[str, Any]:
-    """A count as the page shows it."""
-    low, high = count.count_interval or (None, None)
-    number = count.count if math.isfinite(count.count) else None
-    words = {"text": count.text, "interval": count.interval_text, "kind": count.kind}
-    return {"count": number, "low": low, "high": high} | words
 
 
 def slide_view(slide: ViewedSlide) -> SlideView:
@@ -265,6 +248,8 @@ def slide_view(slide: ViewedSlide) -> SlideView:
                       tiles=f"/layer/{slide.key}/{name}/{one.version}")
             for name, one in slide.layers.items()
         ),
+        record=slide.record,
+        problem=slide.problem,
         counted=slide.result is not None,
         **found,
     )  # fmt: skip
@@ -283,34 +268,24 @@ def _outline(slide: ViewedSlide) -> tuple[Ring, ...]:
 def count_view(
     slide: ViewedSlide,
     reviewed: Reviewed,
-    count: SlideCount,
-    facts: Mapping[str, Any],
+    drawn: SlideCount,
+    stored: SlideCount | None,
     density: Density | None,
     blind: bool,
 ) -> CountView:
-    """The result's facts as plain values, and what is drawn of `count`."""
-    second = runner_up(reviewed.mitoses, count, slide.mpp)
-    best, *beneath = counts_in(facts)
-    own = count.config.threshold == slide.found.counting.threshold
-    waits = own and not facts["draws"] and slide.found.site is not None
-    chances = [] if facts["grade_shown"]["withheld"] else facts["grade_probabilities"]
+    """The count, which may be on the disk, and what is `drawn` with it."""
+    count, own = stored or drawn, drawn.config.threshold == slide.found.counting.threshold
     return CountView(
-        **(_shown(best) | ({"count": None, "text": "…"} if waits else {})),
-        name=best.interval_name,
-        note=f"{best.kind_text}; {best.interval_note}",
-        beneath=[str(one) for one in beneath],
-        grade=facts["grade_shown"]["text"],
-        grades=chances if facts["draws"] else None,
-        counted=count.counted,
-        hotspot=_circle(count.hotspot) if count.hotspot.count else None,
-        runner_up=_circle(second) if second else None,
+        count=count,
+        lines=tuple(map(str, count.counts)),
+        waits=own and not count.draws and slide.found.site is not None,
+        runner_up=runner_up(reviewed.mitoses, drawn, slide.mpp),
         density=density,
-        shares=[f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)],
+        shares=tuple(
+            f"{one.observer}: {one.counted} of {one.of}" for one in (() if blind else reviewed.shares)
+        ),
+        record=slide.record,
     )
-
-
-def _circle(hotspot: Hotspot) -> CircleView:
-    return CircleView(x=hotspot.x, y=hotspot.y, radius=hotspot.radius_px, count=hotspot.count)
 
 
 def drawn_density(slide: ViewedSlide, density: DensityMap) -> tuple[Density, bytes] | None:

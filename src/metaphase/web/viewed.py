@@ -6,29 +6,30 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import cv2
 import numpy as np
 from fastapi import HTTPException
 from PIL import Image
 
+from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, located
+from metaphase.analysis.review import count_with, review_order
+from metaphase.analysis.slide import answers_key
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import parsing, read_json
 from metaphase.base.parallel import KeptBytes
 from metaphase.counting.clinical import SlideCount
-from metaphase.counting.hotspot import Hotspot
 from metaphase.detections.files import result_folders
-from metaphase.jobs.results import ANSWERED, PROBABILITIES, SlideResult, found_from, load_result
-from metaphase.jobs.slide_review import answers_key, review_order, reviewed_count, reviewed_result
-from metaphase.labels.observers.positions import REVIEW as ANSWERS
-from metaphase.labels.observers.positions import PositionLog, Reviewed
+from metaphase.detections.table import SUMMARY
+from metaphase.labels.observers.positions import ANSWERS, PositionLog, Reviewed
 from metaphase.labels.observers.store import Given
 from metaphase.labels.registration.outputs import SUMMARY as REGISTERED
 from metaphase.labels.registration.outputs import TRANSFORM
@@ -47,20 +48,33 @@ class ViewedSlide:
     """A slide with what was found on it, if anything was sought. Safe to use from several threads."""
 
     def __init__(
-        self, source: SlideSource, result: SlideResult | None = None, pair: RegisteredPair | None = None
+        self,
+        source: SlideSource | None,
+        result: SlideResult | None = None,
+        pair: RegisteredPair | None = None,
+        problem: str = "",
     ) -> None:
         self.source = source
-        self.result = result
-        with source.open() as slide:
-            self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
-        self.name = result.name if result else source.path.stem
-        path = result.folder if result else source.path
+        """What opens it; None where it cannot be found, as `problem` says."""
+        self.problem = problem
+        self._result = result
+        self._loaded = "" if result is None else record_stamp(result.folder)
+        self._order: tuple[SlideResult, list[int]] | None = None
+        record = None if result is None else result.record
+        if source is None:
+            assert record is not None
+            self.width, self.height, self.mpp, self.version = record.width, record.height, record.mpp, ""
+        else:
+            with source.open() as slide:
+                self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
+            stat = source.path.stat()
+            self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
+            """Changes with its pixels."""
+        path = source.path if result is None and source is not None else self.found.folder
+        self.name = path.stem if record is None else record.name
         self.key = _digest(str(path.resolve()))
         """What the browser calls it, the same whenever it is viewed."""
-        stat = source.path.stat()
-        self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
-        """Changes with its pixels."""
-        self.layers = {layer.name: layer for layer in self._layers(pair)}
+        self.layers = {layer.name: layer for layer in self._layers(pair)} if source is not None else {}
         """What can be laid over it, by name."""
 
     def _layers(self, pair: RegisteredPair | None) -> Iterator[Layer]:
@@ -68,8 +82,21 @@ class ViewedSlide:
             yield Phh3Layer(
                 SlideSource(pair.phh3, pair.transform.phh3_mpp), self.mpp, pair.transform, pair.verdict
             )
-        if self.result is not None and (self.result.folder / PROBABILITIES).is_file():
-            yield ProbabilityLayer(SlideSource(self.result.folder / PROBABILITIES), self.mpp)
+        if self._result is not None and (self._result.folder / PROBABILITIES).is_file():
+            yield ProbabilityLayer(SlideSource(self._result.folder / PROBABILITIES), self.mpp)
+
+    @property
+    def result(self) -> SlideResult | None:
+        """What was found on it, as its files say now; None where nothing was sought."""
+        if self._result is not None and (stamp := record_stamp(self._result.folder)) != self._loaded:
+            with suppress(MetaphaseError):  # somebody works on it: what it was before
+                self._result, self._loaded = load_result(self._result.folder), stamp
+        return self._result
+
+    @property
+    def record(self) -> str:
+        """Changes with its files."""
+        return self._loaded if self.result is not None else ""
 
     @cached_property
     def log(self) -> PositionLog:
@@ -79,15 +106,18 @@ class ViewedSlide:
     @property
     def found(self) -> SlideResult:
         """What was found on it; only where something was sought."""
-        if self.result is None:
+        if (result := self.result) is None:
             raise HTTPException(404, "this slide was not searched")
-        return self.result
+        return result
 
-    @cached_property
+    @property
     def order(self) -> list[int]:
         """Rows of the candidates in the order of review."""
-        circle = {name: self.found.machine["hotspot"][name] for name in Hotspot.__slots__}
-        return review_order(self.found.candidates, Hotspot(**circle), self.found.counting, self.mpp)
+        result = self.found
+        if self._order is None or self._order[0] is not result:
+            hotspot = result.machine.hotspot
+            self._order = result, review_order(result.candidates, hotspot, result.counting, self.mpp)
+        return self._order[1]
 
     def counted(
         self, given: Sequence[Given], threshold: float | None = None, *, quick: bool = False
@@ -98,15 +128,25 @@ class ViewedSlide:
         """
         config = self.found.counting
         config = config if threshold is None else replace(config, threshold=threshold)
-        config = replace(config, draws=0) if quick else config
-        reviewed = reviewed_result(self.found, given)
-        return reviewed, reviewed_count(self.found, reviewed, config)
+        return count_with(self.found, given, replace(config, draws=0) if quick else config)
 
-    def stored(self, given: Sequence[Given]) -> Mapping[str, Any] | None:
-        """The result of these answers as plain values, where it is on the disk: without any, or in force."""
-        if self.found.summary.get(ANSWERED) == answers_key(given):
-            return self.found.summary
-        return None if given else self.found.machine
+    def stored(self, given: Sequence[Given]) -> SlideCount | None:
+        """The count of these answers, where it is on the disk: without any, or in force."""
+        record = self.found.record
+        if record.answers == answers_key(given):
+            return record
+        return None if given else record.unreviewed
+
+    @property
+    def is_reviewed(self) -> bool:
+        """Whether anybody ever answered."""
+        return (self.found.folder / ANSWERS).is_file() or bool(self.found.record.review)
+
+    @property
+    def waits(self) -> bool:
+        """Whether people answered, or took back, what is not in force."""
+        result = self.result
+        return result is not None and result.record.answers != answers_key(self.answers("", blind=False))
 
     def answers(self, observer: str, *, blind: bool) -> list[Given]:
         """The answers an observer may know of: where they are blind, their own."""
@@ -120,27 +160,34 @@ class ViewedSlide:
             self.log.close()
 
 
+def record_stamp(folder: Path) -> str:
+    """Tells the record of a slide from others: it is written last."""
+    with suppress(OSError):
+        stat = (folder / SUMMARY).stat()
+        return _digest(repr((stat.st_mtime_ns, stat.st_size)))
+    return ""
+
+
 def viewed_slides(
     paths: Sequence[Path],
     *,
     mpp: float | None = None,
     registrations: Sequence[Path] = (),
+    moved: Path | None = None,
     failed: Callable[[str], None] | None = None,
 ) -> list[ViewedSlide]:
     """Slides of result folders, and slides by themselves, each once; with PHH3 where a registration has it.
 
     `failed` gets those that cannot be opened and the others go on; without it, or where none is left,
-    that is an error.
+    that is an error. The results of a slide that has moved are there without its picture, unless it lies in
+    the folder `moved`.
     """
     found: dict[str, ViewedSlide] = {}
     problems: list[MetaphaseError] = []
     pairs = [registered_pair(folder) for folder in registrations]
     for file, folder in (part for path in paths for part in _parts(path)):
         try:
-            result = load_result(folder) if folder is not None else None
-            source = sources_with([file], mpp)[0] if result is None else result.source
-            pair = next((one for one in pairs if one.is_of(source.path)), None)
-            slide = ViewedSlide(source, result, pair)
+            slide = _viewed(file, folder, mpp, pairs, moved)
         except MetaphaseError as error:
             problems.append(error)
         else:
@@ -148,16 +195,30 @@ def viewed_slides(
     if problems and (failed is None or not found):
         raise problems[0]
     for pair in pairs:
-        if not any(pair.is_of(slide.source.path) for slide in found.values()):
+        if not any(one.source is not None and pair.is_of(one.source.path) for one in found.values()):
             raise UsageError(
                 f"belongs to the H&E slide {pair.he}, which is not among those to view",
                 path=pair.folder,
                 next_step="give that slide, or its results, too",
             )
-    for problem in problems:
+    for problem in (*map(str, problems), *(one.problem for one in found.values() if one.problem)):
         if failed is not None:
-            failed(str(problem))
+            failed(problem)
     return list(found.values())
+
+
+def _viewed(
+    file: Path, folder: Path | None, mpp: float | None, pairs: Sequence[RegisteredPair], moved: Path | None
+) -> ViewedSlide:
+    """A slide with its results, or by itself."""
+    result = load_result(folder) if folder is not None else None
+    try:
+        source = sources_with([file], mpp)[0] if result is None else located(result, moved)
+        return ViewedSlide(source, result, next((one for one in pairs if one.is_of(source.path)), None))
+    except SlideError as error:
+        if result is None:
+            raise
+        return ViewedSlide(None, result, problem=str(error))
 
 
 def _parts(path: Path) -> list[tuple[Path, Path | None]]:
@@ -357,6 +418,8 @@ class TileMaker:
             for side, start in ((slide.width, x), (slide.height, y))
         )
         source = slide.source if layer is None else layer.source
+        if source is None:
+            return None
         with self._slides.open(source.path, source.mpp) as opened:
             if layer is None:
                 pixels = opened.read(x, y, width, height, opened.mpp * scale)

@@ -13,9 +13,10 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from metaphase.analysis.review import apply_reviews, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
-from metaphase.jobs.slide_review import apply_reviews, withdraw_review
+from metaphase.counting.clinical import slide_density
 from metaphase.labels.observers.positions import position_name, position_of
 from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
@@ -52,8 +53,10 @@ KEPT_DENSITIES = 8_000_000
 """Bytes of pictures that a page may still ask for."""
 
 
-def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool = False) -> FastAPI:
-    """The application."""
+def viewing_app(
+    slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool = False, moved: Path | None = None
+) -> FastAPI:
+    """The application; slides that have moved lie in the folder `moved`."""
     if not files("metaphase.web").joinpath("static", "openseadragon", ZOOMER).is_file():
         raise MetaphaseError(
             "this copy of metaphase was made without OpenSeadragon",
@@ -79,7 +82,7 @@ def viewing_app(slides: Sequence[ViewedSlide], tiles: TileMaker, *, blind: bool 
         """A slide and what the networks found."""
         return slide_view(named(key))
 
-    _add_review(app, named, blind)
+    _add_review(app, slides, named, blind, moved)
     return app
 
 
@@ -128,7 +131,13 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         return picture(await made(request, slide, layer, level, column, row), ending)
 
 
-def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) -> None:
+def _add_review(
+    app: FastAPI,
+    slides: Sequence[ViewedSlide],
+    named: Callable[[str], ViewedSlide],
+    blind: bool,
+    moved: Path | None,
+) -> None:
     densities = KeptBytes(KEPT_DENSITIES)
     writing = threading.Lock()
 
@@ -139,14 +148,21 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
         given = slide.answers(asked.observer, blind=blind)
         stored = slide.stored(given) if asked.threshold is None else None
         reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
-        drawn = drawn_density(slide, counted.density)
+        result, config = slide.found, counted.config
+        density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config)
+        drawn = drawn_density(slide, density)
         if drawn is not None:
             densities.put(drawn[0].address, drawn[1])
-        facts = stored or counted.to_dict()
-        view = count_view(slide, reviewed, counted, facts, drawn[0] if drawn else None, blind)
+        view = count_view(slide, reviewed, counted, stored, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        return view.model_copy(update={"row": row_with(slide, reviewed.shares, facts, asked.observer)})
+        row = row_with(slide, reviewed.shares, view.count, asked.observer, blind)
+        return view.model_copy(update={"row": row})
+
+    @app.get("/api/record/{key}")
+    def record(key: str) -> str:
+        """What changes with the files of a slide's results."""
+        return named(key).record
 
     @app.get("/density/{name}.png")
     def density(name: str) -> Response:
@@ -171,17 +187,19 @@ def _add_review(app: FastAPI, named: Callable[[str], ViewedSlide], blind: bool) 
     def withdraw(key: str, hello: Hello) -> ReviewView:
         """Take back all answers of this observer about a slide."""
         with writing:
-            withdraw_review([named(key).found.folder], hello.observer)
+            withdraw_review([named(key).found.folder], hello.observer, slides=moved)
         return review(key, hello)
 
-    @app.post("/api/apply/{key}")
-    def apply(key: str) -> AppliedView:
-        """Put the answers that stand in force: report, tables and exports are rewritten."""
+    @app.post("/api/apply")
+    def apply() -> AppliedView:
+        """Put the answers that stand in force, of all slides: reports, tables and exports are rewritten."""
         if blind:
             raise HTTPException(409, "observers are blinded: run metaphase review apply when all are done")
+        failed: list[str] = []
         with writing:
-            (done,) = apply_reviews([named(key).found.folder])
-        return AppliedView(count=done.count, text=str(done.in_force))
+            folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
+            done = apply_reviews(folders, failed.append, slides=moved)
+        return AppliedView(applied={one.name: str(one.in_force) for one in done}, failed=tuple(failed))
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[Position]) -> Receipt:
@@ -209,6 +227,7 @@ def serve_view(
     paths: Sequence[Path],
     *,
     mpp: float | None = None,
+    slides: Path | None = None,
     registrations: Sequence[Path] = (),
     host: str = LOOPBACK,
     port: int = PORT,
@@ -219,16 +238,17 @@ def serve_view(
 ) -> None:
     """Serve the viewer until stopped.
 
-    A token is made unless one is given. `registrations` are folders of `metaphase register`,
+    A token is made unless one is given. `slides` is the folder where slides are now that have moved.
+    `registrations` are folders of `metaphase register`,
     whose PHH3 slides can be laid over. `failed` gets slides that cannot be opened.
     """
-    slides = viewed_slides(paths, mpp=mpp, registrations=registrations, failed=failed)
+    viewed = viewed_slides(paths, mpp=mpp, registrations=registrations, moved=slides, failed=failed)
     loopback = is_loopback(host)
     access = Access(token or (own_token() if loopback else new_token()), loopback_only=loopback)
     tiles = TileMaker()
     with ExitStack() as closing:
         closing.callback(tiles.close)
-        for slide in slides:
+        for slide in viewed:
             closing.callback(slide.close)
-        app = viewing_app(slides, tiles, blind=blind)
-        serve(app, access, len(slides), host=host, port=port, ready=ready)
+        app = viewing_app(viewed, tiles, blind=blind, moved=slides)
+        serve(app, access, len(viewed), host=host, port=port, ready=ready)

@@ -50,5 +50,5 @@ def make(random: Random, folder: Path) -> Attempt:
 
 def _judge(name: str, command: tuple[str, ...], wrong: bool) -> Judge:
     """A number that is none must not become a count, where the command counts by this file."""
-    counts = command[:2] == ("review", "apply") and name in ("count.json", "summary.json")
+    counts = command[:2] == ("review", "apply") and name == "summary.json"
     return must_refuse if wrong and counts else right

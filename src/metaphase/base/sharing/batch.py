@@ -11,8 +11,8 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -270,7 +270,7 @@ class Attempt(Generic[Item]):
             lease.check()
             progress(done, total)
 
-        record = (self.folder or Path()) / SHARED / f"{file_name(self.name)}.failed.json"
+        record = _record_of(self.folder or Path(), self.name)
         try:
             result = work(self.item, step)
         except LeaseLostError:
@@ -302,6 +302,23 @@ def one_at_a_time(folder: Path, what: str, watch: BatchWatch | None = None) -> I
         (folder / SHARED).rmdir()
 
 
+@contextmanager
+def claimed(folder: Path, name: str) -> Iterator[None]:
+    """Be the only one who works on an item of a folder; where somebody else does, that is an error."""
+    path = folder / SHARED / f"{file_name(name)}.lease"
+    with ExitStack() as stack:
+        lease = stack.enter_context(holding(path, None))
+        if isinstance(lease, Holder) and lease.ended:
+            lease = stack.enter_context(holding(path, lease.content))
+        if isinstance(lease, Holder):
+            raise OutputError(
+                f"{lease} is working on it", path=folder / name, next_step="try again when it is done"
+            )
+        yield
+    with suppress(OSError):
+        (folder / SHARED).rmdir()
+
+
 def shard_of(items: Mapping[str, Item], shard: str) -> dict[str, Item]:
     """The part of the items that `i/n` names, i from 1 to n; all of them where it is empty.
 
@@ -327,6 +344,20 @@ def known_failures(folder: str | Path) -> list[Failure]:
         with suppress(MetaphaseError, TypeError):  # one that is being removed, or was edited
             found.append(Failure(**read_json(path, "is not a record of a failure", next_step="remove it")))
     return sorted(found, key=lambda failure: failure.name)
+
+
+def forget_failures(folder: Path, wanted: Collection[str]) -> None:
+    """Forget the failures of all items but those that are wanted; nothing where none failed."""
+    others = [one.name for one in known_failures(folder) if one.name not in wanted]
+    for name in others:
+        with suppress(OSError):
+            _record_of(folder, name).unlink(missing_ok=True)
+    if others:
+        write_log(folder / ERRORS)
+
+
+def _record_of(folder: Path, name: str) -> Path:
+    return folder / SHARED / f"{file_name(name)}.failed.json"
 
 
 def _add_to_log(log: Path, failure: Failure) -> bool:

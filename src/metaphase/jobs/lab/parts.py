@@ -19,12 +19,12 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
+from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
 from metaphase.jobs.calibration import DETECTIONS, SQUARES
 from metaphase.jobs.lab.folder import Lab
 from metaphase.jobs.rates import training_rate
 from metaphase.jobs.reference import REVIEW, load_review
-from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
     ARTEFACT,

@@ -17,6 +17,15 @@ from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, U
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import brief_time
+from metaphase.base.stages import (
+    Report,
+    StageState,
+    kept_facts,
+    run_stages,
+    silent,
+    stage_key,
+    stage_states,
+)
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.jobs.lab.folder import Lab, write_settings
 from metaphase.jobs.lab.pairing import (
@@ -28,15 +37,6 @@ from metaphase.jobs.lab.pairing import (
 )
 from metaphase.jobs.lab.parts import FAILED, Asked, Pacer, Step, StepProgress, measure_rate
 from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
-from metaphase.jobs.stages import (
-    Report,
-    StageState,
-    kept_facts,
-    run_stages,
-    silent,
-    stage_key,
-    stage_states,
-)
 from metaphase.jobs.training.dense import OLD
 from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
 from metaphase.reports.pages import duration

@@ -15,9 +15,12 @@ from typing import Any
 
 import pandas as pd
 
+from metaphase.analysis.cohort import cohort_slides
+from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage, States
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections.table import MITOSIS
@@ -31,8 +34,6 @@ from metaphase.jobs.calibration import (
     fit_profile,
     merge_project,
 )
-from metaphase.jobs.cohort import cohort_slides
-from metaphase.jobs.detection import detect_cohort
 from metaphase.jobs.lab.folder import Lab, RoundSettings
 from metaphase.jobs.lab.parts import (
     DETECT_WINDOWS_PER_MM2,
@@ -54,7 +55,6 @@ from metaphase.jobs.lab.parts import (
 from metaphase.jobs.phh3 import CALLED, classify_cohort, search_cohort
 from metaphase.jobs.rates import measure_rates
 from metaphase.jobs.reference import build_cohort, collect_decisions, finish_cohort, network_points
-from metaphase.jobs.stages import Facts, Report, Stage, States
 from metaphase.jobs.training.chain import REFERENCE
 from metaphase.jobs.training.config import DenseSection, EvaluationSection
 from metaphase.jobs.training.dense import OLD, Protocol

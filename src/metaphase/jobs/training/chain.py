@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from metaphase.analysis.cohort import CohortSlide, cohort_slide
 from metaphase.base.parallel import available_cores, worker_processes
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.images.tissue.finding import TissueConfig
-from metaphase.jobs.cohort import CohortSlide, cohort_slide
-from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.config import (
     CNN3,
     LearningSection,

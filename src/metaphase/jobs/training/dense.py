@@ -24,11 +24,11 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
-from metaphase.jobs.stages import Facts, Report, Stage
 from metaphase.jobs.training.chain import NETWORKS, Chain, model_path, source_stages
 from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
 from metaphase.jobs.training.sources import (

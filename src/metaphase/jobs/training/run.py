@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from metaphase.analysis.search import SlideSearched, SplitSearch
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.detections.points import OperatingPoint, points_of
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
-from metaphase.jobs.searching import SlideSearched, SplitSearch
-from metaphase.jobs.stages import Facts, Report, Stage, States, Watch, run_stages, silent
 from metaphase.jobs.training.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.jobs.training.config import (
     CNN3,

@@ -11,6 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
 
+from metaphase.analysis.cohort import cohort_slide
+from metaphase.analysis.record import load_results
+from metaphase.analysis.review import answers_of, reviewed_truth
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
 from metaphase.base.tables import (
@@ -27,9 +30,6 @@ from metaphase.base.tables import (
 from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
-from metaphase.jobs.cohort import cohort_slide
-from metaphase.jobs.results import load_results
-from metaphase.jobs.slide_review import answers_of, reviewed_truth
 from metaphase.jobs.training.config import ReferenceSection
 from metaphase.labels.mining.mining import TrainingSlide
 from metaphase.labels.observers.project import UNSURE, load_project

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats32, Integers
+from metaphase.base.stages import States
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID, counts_of
 from metaphase.evaluation.pairs import POINTS
-from metaphase.jobs.stages import States
 from metaphase.jobs.training.chain import NETWORKS, Chain
 from metaphase.jobs.training.config import CNN3, ENSEMBLE
 from metaphase.jobs.training.run import delivered_model, read_results

@@ -23,7 +23,7 @@ from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REV
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
 
-REVIEW = "review.sqlite"
+ANSWERS = "review.sqlite"
 """The answers about a slide, in the folder of its results."""
 SAME_UM = 4.0
 """Positions nearer than this are one figure: less than a metaphase plate is long."""
@@ -65,7 +65,7 @@ class PositionLog(AnswerLog):
 
     def __init__(self, folder: Path, width: int, height: int) -> None:
         self._size = width, height
-        super().__init__(folder / REVIEW)
+        super().__init__(folder / ANSWERS)
 
     def current(self, observer: str | None = None) -> list[Given]:
         """The answers that stand, as ever; those that are about no position of the slide are left out."""
@@ -146,6 +146,16 @@ class Share:
     """Mitotic figures that the model did not detect."""
     rejected: int
     """Detections that the model counts and the observer rejects."""
+
+    def __str__(self) -> str:
+        part = f" ({self.counted / self.of:.0%})" if self.of else ""
+        parts = [
+            f"{self.counted} of {self.of} counted detections{part}",
+            f"{self.rejected} rejected" if self.rejected else "",
+            f"{self.below} below the threshold" if self.below else "",
+            f"{self.added} added" if self.added else "",
+        ]
+        return f"{self.observer}: {', '.join(filter(None, parts))}"
 
 
 @dataclass(frozen=True, eq=False)

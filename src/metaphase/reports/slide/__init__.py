@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.files import write_text
-from metaphase.counting.calibration import atypical_share
 from metaphase.reports.pages import render
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
@@ -35,7 +34,7 @@ def grade_scale(score: SlideCount) -> dict[str, Any] | None:
     """
     if not math.isfinite(score.count):
         return None
-    low, high = (end if math.isfinite(end) else score.count for end in score.count_interval)
+    low, high = (end if math.isfinite(end) else score.count for end in score.count_interval or [math.nan] * 2)
     theta1, theta2 = score.config.theta1, score.config.theta2
     length = ROOM * max(1.5 * theta2, high, score.count, 1.0)
     share = [round(100 * max(0.0, value) / length, 2) for value in (score.count, low, high, theta1, theta2)]
@@ -88,9 +87,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         score=result.score,
         points=points,
         counted=int(points.counted.sum()),
-        atypical=atypical_share(
-            result.detections, float(result.points.get("mitoses", {}).get("delta", result.threshold))
-        ),
+        above=int((points.network >= result.threshold).sum()),
         scale=grade_scale(result.score),
         size=size_mm(slide),
         mpp=mpp_text(slide),
@@ -102,7 +99,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         ring_units=RING_UNITS,
         groups=groups,
         shown={crop.number for group in groups for crop in group.crops},
-        histogram=histogram_of(points, result.threshold),
+        histogram=histogram_of(points.network, result.threshold),
         facts=facts_of(slide, result, points),
     )
 

@@ -12,14 +12,17 @@ import pandas as pd
 
 from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarnings
-from metaphase.base.tables import require_columns
+from metaphase.base.tables import as_text, require_columns
+from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import measure, number
 from metaphase.slides.contract import Slide
 
 if TYPE_CHECKING:
+    from metaphase.counting.calibration import AtypicalShare
     from metaphase.counting.clinical import SlideCount
     from metaphase.counting.hotspot import Hotspot
+    from metaphase.counting.specimen import DensityMap
 
 # ---- what a report is made from ----
 
@@ -30,8 +33,10 @@ class ReportInput:
 
     tissue: TissueMask
     detections: pd.DataFrame
-    """Columns `x, y` (level-0 pixels) and `probability`; rows under the threshold are welcome."""
+    """Columns `x, y` (level-0 pixels) and `probability`, and those of a review; rows under the threshold, and
+    rejected ones, are welcome."""
     score: SlideCount
+    density: DensityMap
     card: Mapping[str, Any]
     """The model card as plain values (`ModelCard.model_dump()`), so that this package needs no torch."""
     points: Mapping[str, Any] = field(default_factory=dict)
@@ -47,6 +52,8 @@ class ReportInput:
     """What to call the slide; its file name where empty."""
     review: tuple[str, ...] = ()
     """Who looked at what, in a line each."""
+    atypical: AtypicalShare | None = None
+    """Share of atypical figures among the listed ones."""
 
     def __post_init__(self) -> None:
         require_columns(self.detections, ("x", "y", "probability"))
@@ -59,15 +66,22 @@ class ReportInput:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Detections with a position and a probability, the most probable first."""
+    """Detections with position and probability, the most probable first, without those that were rejected."""
 
     x: Floats
     y: Floats
     probability: Floats
+    """What the network said; NaN where people added one."""
+    certainty: Floats
+    """Probability with which it counts: 1 where people call it a mitosis, else the network's."""
+    said: tuple[str, ...]
+    """What people said of it: `accepted by Anna`; empty where nobody looked."""
     counted: Mask
     """At or above the threshold."""
     in_hotspot: Mask
     """Counted, and inside the hotspot's circle."""
+    network: Floats
+    """What the network said of all of its detections, the rejected ones included."""
     dropped: int
     """Rows without a finite position and probability, which no part of the report shows."""
 
@@ -76,18 +90,36 @@ class Points:
 
 
 def shown_points(result: ReportInput) -> Points:
-    """The usable detections of a result in order of probability, then position."""
-    values = result.detections[["x", "y", "probability"]].to_numpy(float, na_value=np.nan)
+    """The usable detections of a result in order of the network's probability, then position."""
+    table = result.detections
+    values = table[["x", "y", "probability"]].to_numpy(float, na_value=np.nan)
     finite = np.isfinite(values).all(axis=1)
-    x, y, probability = values[finite].T
-    order = np.lexsort((x, y, -probability))
-    x, y, probability = x[order], y[order], probability[order]
-    counted = probability >= result.threshold
+    machine = (table[MACHINE] if MACHINE in table else table["probability"]).to_numpy(float, na_value=np.nan)
+    network = machine[finite & np.isfinite(machine)]
+    shown = finite & (table["label"] != LOOKALIKE).to_numpy() if "label" in table else finite
+    rows = np.flatnonzero(shown)
+    rows = rows[np.lexsort((values[rows, 0], values[rows, 1], -np.nan_to_num(machine[rows], nan=2.0)))]
+    x, y, certainty = values[rows].T
+    counted = certainty >= result.threshold
     circle = drawable(result.score.hotspot)
     inside = np.zeros(len(x), bool)
     if circle is not None:
         inside = counted & (np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9))
-    return Points(x, y, probability, counted, inside, int((~finite).sum()))
+    said = _said(table.iloc[rows])
+    return Points(x, y, machine[rows], certainty, said, counted, inside, network, int((~finite).sum()))
+
+
+def _said(table: pd.DataFrame) -> tuple[str, ...]:
+    """What people said of each detection, and who."""
+    if not {MACHINE, REVIEWED, REVIEWERS} <= set(table.columns):
+        return ("",) * len(table)
+    words = []
+    columns = (as_text(table[name]) for name in (REVIEWED, REVIEWERS))
+    for verdict, names, machine in zip(*columns, table[MACHINE], strict=True):
+        found = "added" if np.isnan(machine) else "accepted"
+        what = found if verdict == MITOSIS else "left open" if verdict else ""
+        words.append(f"{what} by {names.replace(';', ',')}" if what else "")
+    return tuple(words)
 
 
 def drawable(hotspot: Hotspot) -> Hotspot | None:
@@ -147,7 +179,7 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     hotspot = result.score.hotspot
     centre = f"{number(round(hotspot.x))}, {number(round(hotspot.y))} px" if points.in_hotspot.any() else ""
     config, mitoses = result.score.config, result.points.get("mitoses", {})
-    listed = int((points.probability >= mitoses["delta"]).sum()) if mitoses else 0
+    listed = int((points.certainty >= mitoses["delta"]).sum()) if mitoses else 0
     point = result.points.get("count", {})
     recall, false = point.get("recall"), point.get("false_per_mm2")
     merits = [] if recall is None else [f"found {recall:.0%} of the mitoses"]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-from metaphase.base.arrays import Box, Integers
+from metaphase.base.arrays import Box, Floats, Integers
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
@@ -63,7 +63,7 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> Overview:
         frame=frame,
         image=jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
         outline=outline_path(result.tissue, frame),
-        heat=heat_of(result.score.density, frame),
+        heat=heat_of(result.density, frame),
         hotspot=hotspot_circle(result, frame),
         dots=dots_path(frame.position(points.x[shown], points.y[shown])),
         dots_left_out=int(points.counted.sum()) - len(shown),
@@ -214,7 +214,10 @@ class Crop:
     """Its surroundings."""
     x: float
     y: float
-    probability: float
+    probability: float | None
+    """What the network said; None where people added it."""
+    said: str
+    """What people said of it."""
     counted: bool
     in_hotspot: bool
     overview: tuple[float, float]
@@ -266,7 +269,8 @@ def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | N
             *next(pictures),
             x,
             y,
-            float(points.probability[index]),
+            float(points.probability[index]) if math.isfinite(points.probability[index]) else None,
+            points.said[index],
             bool(points.counted[index]),
             bool(points.in_hotspot[index]),
             _units(overview, x, y),
@@ -290,13 +294,13 @@ THINNEST = 0.5
 TICKS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def histogram_of(points: Points, threshold: float) -> dict[str, Any]:
+def histogram_of(probability: Floats, threshold: float) -> dict[str, Any]:
     """Bars from left (probability 0) to right (1), and the threshold's position.
 
     Bins are 0.02 wide; one that the threshold cuts is drawn in two parts.
     """
     edges = np.unique(np.append(np.linspace(0, 1, BINS + 1).round(6), threshold))
-    counts, _ = np.histogram(np.clip(points.probability, 0, 1), edges)
+    counts, _ = np.histogram(np.clip(probability, 0, 1), edges)
     most = int(counts.max(initial=0))
     bars = []
     for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):

@@ -39,8 +39,8 @@
       const row = body.insertRow();
       const codes = slide.warnings.filter((code) => !everywhere.includes(code));
       cell(row, "text name", element("a", slide.case, slide.report));
-      cell(row, "", element("b", slide.shown));
-      cell(row, "nowrap", slide.may_be);
+      cell(row, "", element("b", slide.text));
+      cell(row, "nowrap", slide.interval_text);
       cell(row, "text wide", slide.kind);
       cell(row, "", slide.grade_shown);
       cell(row, "wide", figure(slide.counted_mm2));

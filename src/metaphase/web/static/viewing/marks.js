@@ -19,7 +19,7 @@ export class Marks {
   }
 
   // `frame` tells where level-0 pixels are on the screen: x * scale + left, y * scale + top.
-  draw(frame, slide, { threshold, count, review, current }) {
+  draw(frame, slide, { threshold, count, view, review, current }) {
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
     if (this.canvas.width !== Math.round(width * ratio)) this.canvas.width = Math.round(width * ratio);
@@ -29,13 +29,13 @@ export class Marks {
     pen.clearRect(0, 0, width, height);
     if (this.hidden || !slide) return;
     const at = (x, y) => [x * frame.scale + frame.left, y * frame.scale + frame.top];
-    if (this.layers.density && this.heat && count?.density) this.drawDensity(pen, at, frame, slide, count.density);
+    if (this.layers.density && this.heat && view?.density) this.drawDensity(pen, at, frame, slide, view.density);
     if (this.layers.tissue) {
       this.outline(pen, at, slide);
       this.stroke(pen, "#2d5b3f", 1.6, []);
     }
-    if (this.layers.runner && count?.runner_up) this.circle(pen, at, frame, count.runner_up, "#0a3fae", [7, 6]);
-    if (this.layers.hotspot && count?.hotspot) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
+    if (this.layers.runner && view?.runner_up) this.circle(pen, at, frame, view.runner_up, "#0a3fae", [7, 6]);
+    if (this.layers.hotspot && count?.hotspot.count) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
     this.drawDetections(pen, at, frame, slide, { threshold, review, width, height });
     if (current) this.drawCurrent(pen, at, frame, slide, current);
   }
@@ -65,7 +65,7 @@ export class Marks {
   circle(pen, at, frame, circle, colour, dashes) {
     const [x, y] = at(circle.x, circle.y);
     pen.beginPath();
-    pen.arc(x, y, circle.radius * frame.scale, 0, 2 * Math.PI);
+    pen.arc(x, y, circle.radius_px * frame.scale, 0, 2 * Math.PI);
     this.stroke(pen, colour, 2.4, dashes);
   }
 

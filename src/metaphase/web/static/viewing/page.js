@@ -12,6 +12,7 @@ const AHEAD = 3;
 const NEAR_PX = 16;
 const PAUSE_MS = 120;
 const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
+const CHANGES_MS = 4000;
 const ZOOM_STEP = 1.6;
 const NARROW = matchMedia("(max-width: 60rem)"); // where the list would hide what it leads to
 
@@ -41,6 +42,7 @@ const layers = new Layers(viewer, queue, settings);
 
 let cohort = { slides: [], blind: false };
 let slide = null;
+let view = null; // the count as the server tells it, with what is drawn beside it
 let count = null;
 let threshold = 1;
 let review = null;
@@ -67,7 +69,7 @@ const followRow = async (key) => putRow((await ask(`/api/count/${key}`, { observ
 function sortedRows() {
   const { by, up } = sorted;
   const order = (one, two) => {
-    const [a, b] = [one[by], two[by]];
+    const [a, b] = [one, two].map((row) => (by === "count" ? row.count?.count ?? null : row[by]));
     if (a === null || b === null) return (a === null) - (b === null);
     const less = typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b;
     return up ? less : -less;
@@ -79,7 +81,9 @@ function showList() {
   const { by, up } = sorted;
   const rows = sortedRows().map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.name, one.text || "–", share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
+    const cells = [one.name, one.count?.text ?? "–", share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
+    row.title = [one.problem, one.waits ? "Answers wait to be applied" : ""].filter(Boolean).join(" ");
+    row.className = [one.problem ? "missing" : "", one.waits ? "waits" : ""].join(" ").trim();
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
     row.tabIndex = 0;
     row.setAttribute("aria-current", String(one.key === slide?.key));
@@ -128,7 +132,7 @@ async function openSlide(key, place = null) {
   if (slide?.key === key) return place && goTo(place);
   if (review && $("numbers").dataset.waiting) followRow(slide.key).catch(silent);
   slide = await ask(`/api/slide/${encodeURIComponent(key)}`);
-  count = null;
+  count = view = null;
   review = null;
   $("work").hidden = true;
   if (NARROW.matches) toggleList(false);
@@ -138,11 +142,15 @@ async function openSlide(key, place = null) {
   document.title = slide.name;
   for (const id of ["review", "numbers", "cut", "layers"]) $(id).hidden = !slide.counted;
   queue.keep(() => false);
-  viewer.addOnceHandler("open", () => {
-    showWhere();
-    if (place) goTo(place);
-  });
-  viewer.open(tileSource(slide, queue));
+  $("problem").textContent = slide.problem;
+  if (slide.problem) viewer.close();
+  else {
+    viewer.addOnceHandler("open", () => {
+      showWhere();
+      if (place) goTo(place);
+    });
+    viewer.open(tileSource(slide, queue));
+  }
   layers.open(slide);
   showList();
   if (!slide.counted) return undefined;
@@ -178,15 +186,15 @@ function goTo({ x, y, width }) {
 }
 
 function toHotspot() {
-  if (!count?.hotspot) return;
-  const { x, y, radius } = count.hotspot;
+  if (!count?.hotspot.count || !image()) return;
+  const { x, y, radius_px: radius } = count.hotspot;
   fit({ x: x - 1.1 * radius, y: y - 1.1 * radius, width: 2.2 * radius, height: 2.2 * radius });
   redraw();
 }
 
 function redraw() {
   if (!slide || !image()) return;
-  marks.draw(frame(), slide, { threshold, count, review, current: review?.current });
+  marks.draw(frame(), slide, { threshold, count, view, review, current: review?.current });
   showScale();
 }
 
@@ -265,13 +273,15 @@ async function refreshCount() {
   for (const quick of [true, false]) {
     const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold, quick });
     if (mine !== asking) return;
-    count = found;
+    if (found.record !== slide.record) return void (await showChanged());
+    view = found;
+    count = found.count;
     if (found.row) putRow(found.row);
     showCount(own);
     redraw();
     if (!quick) break;
     loadDensity(found.density);
-    if (found.grades) break; // its uncertainty was on the disk
+    if (count.draws) break; // its uncertainty was on the disk
     await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
     if (mine !== asking) return;
   }
@@ -279,19 +289,22 @@ async function refreshCount() {
 }
 
 function showCount(own) {
-  const known = count.count !== null;
-  $("count").textContent = count.text;
-  $("kind").textContent = known ? `${count.kind}, ${count.name}${own ? "" : ", at another threshold"}` : "…";
-  $("note").textContent = known ? count.note : "";
-  $("grade").textContent = (known && count.grade) || "–";
+  const known = !view.waits;
+  const shown = count.grade_shown;
+  $("count").textContent = known ? count.text : "…";
+  $("kind").textContent = known ? `${count.kind}, ${count.interval_name}${own ? "" : ", at another threshold"}` : "…";
+  $("note").textContent = known ? `${count.kind_text}; ${count.interval_note}` : "";
+  $("grade").textContent = known ? shown.text : "–";
   if (!known) $("interval").textContent = "";
-  if (count.grades) {
-    $("interval").textContent = count.interval;
-    $("grades").textContent = count.grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
+  if (count.draws) {
+    const grades = shown.withheld ? [] : count.grade_probabilities;
+    $("interval").textContent = count.interval_text;
+    $("grades").textContent = grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
   }
-  $("beneath").replaceChildren(...count.beneath.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
-  $("shares").replaceChildren(...count.shares.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
-  showInside(count.hotspot?.count ?? 0, count.counted);
+  const lines = (texts) => texts.map((line) => Object.assign(document.createElement("li"), { textContent: line }));
+  $("beneath").replaceChildren(...lines(view.lines.slice(1)));
+  $("shares").replaceChildren(...lines(view.shares));
+  showInside(count.hotspot.count, count.counted);
   showOutcome();
   if (known) $("numbers").dataset.count = count.count;
 }
@@ -333,7 +346,7 @@ function showCut() {
 function showLimit() {
   $("limit").textContent = threshold.toFixed(3);
   const circle = count?.hotspot;
-  const inside = (row) => !circle || Math.hypot(slide.x[row] - circle.x, slide.y[row] - circle.y) <= circle.radius;
+  const inside = (row) => !circle || Math.hypot(slide.x[row] - circle.x, slide.y[row] - circle.y) <= circle.radius_px;
   const counts = (row) => {
     const answer = review?.answerAt(slide.x[row], slide.y[row]);
     return answer === "mitosis" || (answer !== "not" && slide.probability[row] >= threshold);
@@ -347,7 +360,7 @@ function showLimit() {
   for (const one of review?.added() ?? []) {
     if (one.answer !== "mitosis") continue;
     all += 1;
-    here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius;
+    here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius_px;
   }
   showInside(here, all);
   $("reset").disabled = threshold === slide.threshold;
@@ -452,20 +465,52 @@ function showEnd() {
 
 // The count as it is now; its interval follows a moment later.
 function showOutcome() {
-  if (!count || count.count === null) return;
-  const interval = count.interval ? ` (${count.interval})` : "";
-  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${count.beneath.map((one) => `Without the review: ${one}.`).join(" ")}`;
+  if (!count || view.waits) return;
+  const interval = count.interval_text ? ` (${count.interval_text})` : "";
+  const others = view.lines.slice(1).map((line) => `Without the review: ${line}.`).join(" ");
+  $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${others}`;
 }
 
-// Report, tables and exports from the answers that stand, everybody's.
+// Reports, tables and exports of all slides from the answers that stand, everybody's.
 async function applyReview() {
-  hint("Writing report, tables and exports…");
+  hint("Writing reports, tables and exports…");
   try {
-    const { text } = await ask(`/api/apply/${slide.key}`, {});
-    hint(`Applied: report, tables and exports say ${text}.`);
+    const { applied, failed } = await ask("/api/apply", {});
+    const others = Object.keys(applied).filter((name) => name !== slide.name).length;
+    const also = others ? ` So do those of ${others} other slide${others === 1 ? "" : "s"} with answers.` : "";
+    const own = applied[slide.name] ? `Applied: report, tables and exports say ${applied[slide.name]}.` : "";
+    await loadList();
+    await showChanged();
+    hint([own + also, ...failed].join(" "));
   } catch (error) {
     hint(error.message);
   }
+}
+
+// The files are others than those that are shown: somebody applied a review, or counted again.
+async function showChanged() {
+  const now = await ask(`/api/slide/${slide.key}`);
+  if (now.key !== slide.key) return;
+  const [ended, at] = [review?.ended, review?.position];
+  slide = now;
+  threshold = slide.threshold;
+  showCut();
+  if (observer) {
+    await beginReview(false);
+    review.turn(ended ? review.items.length : at);
+    showReview();
+  }
+  hint("The files of this slide have changed; they are shown as they are now.");
+  await refreshCount();
+}
+
+async function lookForChanges() {
+  if (!slide?.counted || document.hidden || outbox?.waiting.length || $("numbers").dataset.waiting) return;
+  const { key, record } = slide;
+  const now = await ask(`/api/record/${key}`);
+  if (slide?.key !== key || now === record || slide.record !== record) return;
+  await loadList();
+  await showChanged();
 }
 
 // Asks once more before it takes all own answers back.
@@ -482,9 +527,8 @@ async function withdrawReview() {
   }
   try {
     await ask(`/api/withdraw/${slide.key}`, { observer });
-    await beginReview();
+    await showChanged();
     hint("Withdrawn: your answers no longer count. They stay in the log.");
-    await refreshCount();
   } catch (error) {
     hint(error.message);
   }
@@ -696,6 +740,7 @@ function connect() {
   });
   window.addEventListener("hashchange", () => linked.busy || followLink());
   holdBack(() => outbox?.waiting.length);
+  setInterval(() => lookForChanges().catch(silent), CHANGES_MS);
   new ResizeObserver(redraw).observe($("stage"));
 }
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from metaphase.analysis.record import CANDIDATES, SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
-from metaphase.counting.clinical import SlideCount, count_slide, count_warnings, counts_table
+from metaphase.counting.clinical import SlideCount, count_slide, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig, at_point
 from metaphase.detections.files import detection_files, joined, read_detections, result_folders
@@ -31,7 +32,6 @@ from metaphase.detections.table import (
 from metaphase.evaluation.comparison import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
 from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
-from metaphase.jobs.results import CANDIDATES, SITE, SlideResult, load_results
 from metaphase.slides.opening import SlideSource, is_slide_there
 
 
@@ -118,14 +118,7 @@ def count_points(
     return [changed_point(own, delta=delta, theta1=theta1, theta2=theta2) for delta in deltas]
 
 
-def counted_at(point: OperatingPoint, config: CountConfig) -> CountConfig:
-    """How to count at an operating point."""
-    return at_point(config, point.model_dump())
-
-
-def stated_counts(
-    counts: Sequence[tuple[str, Mapping[str, Any]]], points: Sequence[OperatingPoint]
-) -> pd.DataFrame:
+def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on."""
     table = counts_table(counts)
     if len(points) == 1:
@@ -242,13 +235,16 @@ def count_cohort(
 
     With `tissue`, that of slides at hand is found first. A `site` gives calibrated counts beside them.
     """
-    settings = [counted_at(point, config or CountConfig()) for point in points]
+    settings = [at_point(config or CountConfig(), point.model_dump()) for point in points]
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         about: dict[str, Any] = {"mpp": case.mpp, "tissue": _mask_of(case) if tissue else None}
         about |= {"area_mm2": case.area_mm2, "site": None if site is None else site.calibration(case.name)}
         counts = [count_slide(case.points, **about, config=one) for one in settings]
-        return [replace(count, warnings=unique((*count_warnings(count), *case.warnings))) for count in counts]
+        return [
+            count.model_copy(update={"warnings": unique((*count.warnings, *case.warnings))})
+            for count in counts
+        ]
 
     return run_batch({case.name: case for case in cases}, work, None, watch)
 

@@ -24,6 +24,7 @@ from metaphase.base.provenance import (
     Ingredients,
     facts_of,
     fingerprint_of,
+    made_from,
     why_again,
     write_note,
 )
@@ -106,8 +107,33 @@ def stage_key(stages: Sequence[Stage]) -> str:
 
 def kept_facts(workspace: Path, name: str) -> Facts:
     """What a finished stage says about what it made."""
-    facts: Facts = facts_of(workspace / FOLDER / f"{name}.json").get("facts", {})
+    facts: Facts = facts_of(note_of(workspace, name)).get("facts", {})
     return facts
+
+
+def kept_key(workspace: Path, name: str) -> str:
+    """Stands for all that decided a finished stage."""
+    return fingerprint_of(made_from(note_of(workspace, name)))
+
+
+@dataclass(frozen=True)
+class _Noted(Ingredients, stage=""):
+    """What a finished stage was made from, as its note says."""
+
+    stated: Mapping[str, Any]
+
+    def account(self) -> dict[str, Any]:
+        return {name: value for name, value in self.stated.items() if name != "reads"}
+
+
+def kept_stage(workspace: Path, name: str, writes: tuple[str, ...], next_step: str) -> Stage:
+    """A finished stage that reads no other, for those who can work on what follows it, and not on itself."""
+
+    def refuse(_report: Report) -> Facts:
+        raise MetaphaseError(f"the stage {name} has to be done again", path=workspace, next_step=next_step)
+
+    before = _Noted(made_from(note_of(workspace, name)))
+    return Stage(name, "", (), writes, refuse, before, sealed=True)
 
 
 def settled(states: States) -> States:
@@ -200,7 +226,7 @@ def _side_by_side(
 
 def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:
     """Work on a stage, and leave its note; the seconds it took, and what it says."""
-    begun, note = _begun(folder, stage), _note(folder, stage)
+    begun, note = _begun(folder, stage), note_of(folder, stage.name)
     with explained(note):
         note.unlink(missing_ok=True)
     if stage.renew and why_again(begun, account):
@@ -229,7 +255,7 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
 
 
 def _state(stage: Stage, account: Account, folder: Path) -> StageState:
-    note = _note(folder, stage)
+    note = note_of(folder, stage.name)
     kept = facts_of(note)
     reason = why_again(note, account) or _damage(stage, kept.get(SEALS, {}), folder)
     if not reason:
@@ -270,8 +296,9 @@ def _remove(stage: Stage, folder: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
 
 
-def _note(folder: Path, stage: Stage) -> Path:
-    return folder / FOLDER / f"{stage.name}.json"
+def note_of(workspace: Path, name: str) -> Path:
+    """The note of a stage."""
+    return workspace / FOLDER / f"{name}.json"
 
 
 def _begun(folder: Path, stage: Stage) -> Path:

@@ -1,0 +1,148 @@
+"""The H&E slides of a cohort, by path or manifest, with names, resolution and tissue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError, is_url, spelled
+from metaphase.base.foreign import readable_name
+from metaphase.base.parallel import ordered_map
+from metaphase.base.tables import case_folder, natural, read_manifest, stated_number
+from metaphase.images.tissue.finding import TissueSource
+from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
+
+AT_ONCE = 8
+"""Slides that are looked at together before a run: storage far away answers slowly."""
+
+
+@dataclass(frozen=True)
+class CohortSlide:
+    """An H&E slide with its name, and where its tissue comes from."""
+
+    name: str
+    """What its results are called: a manifest's case, the stem of the file, the name of a DICOM folder."""
+    slide: SlideSource
+    tissue: TissueSource = field(default_factory=TissueSource)
+
+
+def slides_in(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Slides, of folders those directly inside; and what else lies there that is none."""
+    found, others = list[Path](), list[Path]()
+    for path in paths:
+        if not path.is_dir() or is_called_slide(path):
+            found.append(path)
+            continue
+        inside = sorted(path.iterdir(), key=lambda one: natural(one.name))
+        inside = [one for one in inside if not one.name.startswith(".")]
+        slides = [one for one in inside if is_called_slide(one) and ".tissue." not in one.name]
+        if not slides:
+            raise UsageError("no slide in the folder", path=path, next_step="give the folder with the slides")
+        parts = {one.with_suffix("") for one in slides if one.suffix.lower() == ".mrxs"}
+        others += [one for one in inside if one not in slides and one not in parts]
+        found += slides
+    return found, others
+
+
+def named_slides(
+    slides: Iterable[Path | SlideSource], *, mpp: float | None = None, tissue: str = ""
+) -> dict[str, CohortSlide]:
+    """Slides by their files' stems; those of one name have the names of their folders before it.
+
+    `mpp` is that of paths to slides that state none.
+    """
+    found: dict[str, CohortSlide] = {}
+    slides, source = list(slides), TissueSource.stated(tissue)
+    if source.mask is not None and len(slides) > 1:
+        raise UsageError(
+            f"one tissue mask is given for {len(slides)} slides",
+            path=source.mask,
+            next_step="name each slide's mask in the column tissue of a manifest, or run them one by one",
+        )
+    stated = iter(sources_with([slide for slide in slides if not isinstance(slide, SlideSource)], mpp))
+    given = [slide if isinstance(slide, SlideSource) else next(stated) for slide in slides]
+    for slide, name in zip(given, _distinct_names([slide.path for slide in given]), strict=True):
+        if name in found:
+            raise UsageError(
+                f"its outputs would overwrite those of {found[name].slide.path}",
+                path=slide.path,
+                next_step="name each slide once, or name them in a manifest",
+            )
+        found[name] = CohortSlide(name, slide, source)
+    return found
+
+
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The stems; where several are the same, with as many folders before them as it takes.
+
+    >>> _distinct_names([Path("a/he.tif"), Path("b/he.tif"), Path("c.tif")])
+    ['a-he', 'b-he', 'c']
+    """
+    ways = [(*path.parts[:-1], path.resolve().name if path.is_dir() else path.stem) for path in paths]
+    names = [way[-1] for way in ways]
+    for folders in range(1, max(map(len, ways), default=0)):
+        often = Counter(names)
+        names = [
+            "-".join(part.strip("/\\:.") for part in way[-folders - 1 :]).strip("-")
+            if often[name] > 1
+            else name
+            for way, name in zip(ways, names, strict=True)
+        ]
+    return [readable_name(name) for name in names]
+
+
+def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolutionError]:
+    """What to tell of slides that state no resolution, by name, before a model is loaded for them.
+
+    Slides that cannot be opened fail when their turn comes.
+    """
+    unstated, slides = dict[str, MissingResolutionError](), list(slides)
+    stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
+    for one, mpp in zip(slides, stated, strict=True):
+        if mpp is not None:
+            continue
+        try:
+            with one.slide.open() as slide:
+                _ = slide.mpp
+        except MissingResolutionError as error:
+            unstated[one.name] = error
+        except MetaphaseError:
+            continue
+    return unstated
+
+
+def cohort_slides(
+    manifest: str | Path, split: str = "", *, mpp: float | None = None, tissue: str = ""
+) -> list[CohortSlide]:
+    """The H&E slides of a manifest, with what it says of their resolution and tissue; else what is given."""
+    table = read_manifest(manifest)
+    table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
+    found = [cohort_slide(row, tissue=tissue) for row in table.to_dict("records")]
+    silent = iter(sources_with([one.slide.path for one in found if one.slide.mpp is None], mpp))
+    return [replace(one, slide=next(silent)) if one.slide.mpp is None else one for one in found]
+
+
+def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
+    """The H&E slide of a manifest's row."""
+    return CohortSlide(
+        case_folder("", str(row["case"])).name,
+        SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
+        TissueSource.stated(str(row.get("tissue") or tissue)),
+    )
+
+
+def asked_by(arguments: Iterable[Path], slides: Iterable[CohortSlide]) -> dict[str, list[str]]:
+    """The names of slides by what asked for them: a file, or the folder in which it lies."""
+    names: dict[str, list[str]] = {asker(path): [] for path in arguments}
+    for slide in slides:
+        own, folder = asker(slide.slide.path), asker(slide.slide.path.parent)
+        names.setdefault(own if own in names or folder not in names else folder, []).append(slide.name)
+    return names
+
+
+def asker(path: Path, split: str = "") -> str:
+    """What asks for slides, by a name that stays: a file, a folder, a manifest with its split."""
+    return " ".join(filter(None, (spelled(path if is_url(path) else path.absolute()), split)))

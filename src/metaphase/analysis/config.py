@@ -1,0 +1,114 @@
+"""How slides are searched and counted: what a person asks for, and what that comes to with a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from metaphase.base.errors import UsageError
+from metaphase.counting.sites import SiteProfile
+from metaphase.counting.specimen import CountConfig
+from metaphase.detections.files import known_formats
+from metaphase.detections.points import UsedPoints, paper_points
+from metaphase.networks.cards import PAPER_MODEL
+from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
+from metaphase.networks.engine.second import refuse_components
+from metaphase.networks.engine.settings import PeakConfig
+
+MIN_TILE_PX = 64
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """How slides are searched and counted; where nothing is given, the model's operating point applies."""
+
+    threshold: float | None = None
+    """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
+    suppress_um: float | None = None
+    """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
+    smooth_um: float | None = None
+    """Probabilities are averaged over this distance first; by default the model's."""
+    theta1: float | None = None
+    """Counts up to this are grade 1; by default the model's."""
+    theta2: float | None = None
+    """Counts above this are grade 3; by default the model's."""
+    floor: float | None = None
+    """Weakest detections that are kept; by default 0.1, or a model's own threshold where that is lower."""
+    paper: bool = False
+    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas (or
+    those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
+    any_stain: bool = False
+    """Search slides that look like immunohistochemistry too."""
+    allow_damage: bool = False
+    """Search slides of which parts cannot be decoded, without these parts."""
+    tile_px: int | None = None
+    """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
+    probability_map: bool = False
+    """Also write the probabilities as a pyramidal TIFF."""
+    formats: tuple[str, ...] = ()
+    """Formats to write besides Parquet and QuPath's GeoJSON."""
+    site: SiteProfile | None = None
+    """What is known of the laboratory the slides come from; gives calibrated counts."""
+    counting: CountConfig = field(default_factory=CountConfig)
+    """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise UsageError(
+                f"the threshold is {self.threshold:g}", next_step="give a probability above 0 and up to 1"
+            )
+        if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
+            raise UsageError(f"tiles have {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
+        if self.paper and self.floor is not None:
+            raise UsageError("--floor and --paper are both given", next_step="leave --floor out")
+        unknown = [name for name in self.formats if name not in known_formats()]
+        if unknown:
+            raise UsageError(
+                f"there is no format {unknown[0]!r}", next_step=f"choose one of {', '.join(known_formats())}"
+            )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What searches where no model is given: the bundled one, or that of the paper's kind."""
+        return (PAPER_MODEL,) if self.paper else ()
+
+    def check(self, model: ReadyDetector) -> None:
+        """Refuse what this model cannot search for, before any slide is opened."""
+        peaks = self.peaks(model.detector)
+        if model.detector.second is not None and not model.config.exhaustive:
+            refuse_components(peaks)
+
+    def points(self, detector: Detector) -> UsedPoints:
+        """The operating points used: the model's or the paper's, with what was given in their place."""
+        own = paper_points(detector.points) if self.paper else detector.points
+        used = own.changed(
+            delta=self.threshold,
+            suppress_um=self.suppress_um,
+            smooth_um=self.smooth_um,
+            theta1=self.theta1,
+            theta2=self.theta2,
+        )
+        floor = self._kept(detector).floor
+        if used.lowest < floor:
+            raise UsageError(
+                f"the threshold is {used.lowest:g}, and nothing below {floor:g} is kept",
+                next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
+            )
+        return used if self.site is None else self.site.rated(used)
+
+    def peaks(self, detector: Detector) -> PeakConfig:
+        """What becomes a detection."""
+        points = self.points(detector)
+        kept = self._kept(detector)
+        return replace(kept, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All formats but Parquet."""
+        return tuple(dict.fromkeys(("qupath", *self.formats)))
+
+    def _kept(self, detector: Detector) -> PeakConfig:
+        """What is kept, before the operating points: by default all that a model's own thresholds need."""
+        if self.paper:
+            return PAPER_PEAKS
+        lowest = min(PeakConfig().floor, detector.points.lowest)
+        return PeakConfig(floor=lowest if self.floor is None else self.floor)

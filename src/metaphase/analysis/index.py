@@ -1,0 +1,249 @@
+"""The folder of a cohort: which of its slides its commands ask for, the index and the tables of these.
+
+`index.html`, `counts.csv`, `detections.parquet` and `candidates.parquet` hold what the last command asked
+for: slides of another model or other settings, and those that no command asks for any more, are listed apart.
+`cohort.json` keeps what was asked for.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from metaphase.analysis.record import CANDIDATES, REPORT, SCHEMA, SlideResult, load_result
+from metaphase.base.errors import MetaphaseError, ResultWarning
+from metaphase.base.files import explained, write_text
+from metaphase.base.foreign import parsing, read_json
+from metaphase.base.provenance import account_of, fingerprint_of
+from metaphase.base.sharing.batch import forget_failures, known_failures, one_at_a_time
+from metaphase.base.tables import Remark, read_table, write_table
+from metaphase.base.typed import Stored
+from metaphase.counting.clinical import COLUMNS, counts_row
+from metaphase.detections.files import joined, result_folders, write_detections
+from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
+from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
+from metaphase.version import __version__
+
+INDEX, COUNTS, ASKED = "index.html", "counts.csv", "cohort.json"
+REMOVED = "removed"
+"""Folder for results that a command has pruned."""
+COUNTED = COLUMNS[: COLUMNS.index("area_mm2") + 1]
+"""First columns of `counts.csv`."""
+OTHERWISE = "searched or counted by another model or with other settings"
+NOT_ASKED = "no longer asked for"
+PRUNE = "run all slides with the same settings, use one folder per setting, or give --prune"
+
+
+class Asked(Stored):
+    """What the commands of a folder ask for."""
+
+    format: Literal[1] = 1
+    slides: dict[str, tuple[str, ...]]
+    """Names of slides by what asked for them: a manifest, a folder, a file."""
+    setting: str
+    """Tells model and settings of the last command from others; empty where it had no result."""
+
+    @property
+    def names(self) -> set[str]:
+        """All slides that are asked for."""
+        return {name for names in self.slides.values() for name in names}
+
+
+@dataclass(frozen=True)
+class CohortFolder:
+    """All slides that lie in a folder of results, whoever put them there, and those that failed."""
+
+    rows: tuple[dict[str, Any], ...]
+    """What is asked for, made with one setting."""
+    apart: tuple[dict[str, Any], ...]
+    """The others, each with its `reason`."""
+    failed: Mapping[str, str]
+    fresh: frozenset[str]
+    """Slides that are new or changed since the index was last written."""
+
+
+def write_cohort(
+    output: str | Path,
+    points: Mapping[str, Any] | None = None,
+    asked: Mapping[str, Sequence[str]] | None = None,
+    *,
+    prune: bool = False,
+) -> CohortFolder:
+    """Write the index of all reports and the tables of all slides from the folders of the slides.
+
+    `asked` adds to what earlier commands asked for, or replaces what one of the same name did. Their setting
+    is that of `points`, of the last command, or what most of them have. With `prune`, nothing else is asked
+    for, and all other results are moved to the folder `removed`. What index and tables say of slides that are
+    as they were is kept. Others may put slides into the folder at the same time, and write all this after
+    this one has: whoever is the last has all of them.
+    """
+    output = Path(output)
+    with one_at_a_time(output, "index"):
+        wanted = _wanted(output, points, asked, alone=prune)
+        if wanted is not None:
+            forget_failures(output, wanted.names)
+        made, kept = read_rows(output / ROWS)
+        made = made if made.get("version") == [__version__, SCHEMA] else {}
+        cohort = _load_cohort(output, [*kept, *made.get("apart", ())] if made else (), wanted)
+        if prune and cohort.apart:
+            _prune(output, cohort.apart)
+            cohort = _load_cohort(output, cohort.rows, wanted)
+        by_code, kinds = _words(output, cohort.rows)
+        write_table(output / COUNTS, _counts(cohort.rows))
+        tables = {}
+        for file in (DETECTIONS, CANDIDATES):
+            if cohort.rows:
+                is_kept = bool(made) and made["tables"].get(file) == _stamp(output, file)
+                _write_table(output / file, cohort, is_kept)
+                tables[file] = _stamp(output, file)
+            else:
+                (output / file).unlink(missing_ok=True)
+        said = {"version": [__version__, SCHEMA], "tables": tables, "apart": cohort.apart}
+        write_rows(output / ROWS, said, cohort.rows)
+        write_cohort_index(output / INDEX, cohort.rows, cohort.apart, cohort.failed, by_code, kinds)
+    return cohort
+
+
+def _wanted(
+    output: Path, points: Mapping[str, Any] | None, asked: Mapping[str, Sequence[str]] | None, *, alone: bool
+) -> Asked | None:
+    """What is asked for of the folder, now with `asked`; None where nobody ever said."""
+    path, known = output / ASKED, None
+    if path.is_file():
+        again = "remove it, and run metaphase detect again for all slides of the folder"
+        with parsing(path, "does not say what was asked for", next_step=again):
+            known = Asked.model_validate(read_json(path, "is no JSON", next_step=again), strict=False)
+    if asked is None and points is None:
+        return known
+    before = {} if known is None or alone else known.slides
+    setting = _setting(points) if points is not None else known.setting if known is not None else ""
+    now = before | {name: tuple(slides) for name, slides in (asked or {}).items()}
+    wanted = Asked(slides=now, setting=setting)
+    if wanted != known:
+        write_text(path, wanted.model_dump_json(indent=1) + "\n")
+    return wanted
+
+
+def _prune(output: Path, apart: Iterable[Mapping[str, Any]]) -> None:
+    """Move results out of the way; nothing is lost, and answers least of all."""
+    for row in apart:
+        with explained(output / REMOVED):
+            (output / REMOVED).mkdir(exist_ok=True)
+            number, target = 1, output / REMOVED / row["folder"]
+            while target.exists():
+                number, target = number + 1, output / REMOVED / f"{row['folder']}-{number + 1}"
+            (output / row["folder"]).rename(target)
+
+
+def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | None) -> CohortFolder:
+    failed = {failure.name: failure.message for failure in known_failures(output)}
+    known, rows, fresh = {row["folder"]: row for row in kept}, [], []
+    names = None if wanted is None or not wanted.slides else wanted.names
+    for folder in result_folders(output):
+        if folder.name in failed:
+            continue
+        stamp = _stamp(folder, SUMMARY, DETECTIONS, CANDIDATES)
+        row = known.get(folder.name)
+        if row is None or row["stamp"] != stamp:
+            try:
+                row = _cohort_row(load_result(folder), stamp)
+            except MetaphaseError as error:
+                if names is None or folder.name in names:
+                    failed[folder.name] = str(error)
+                continue
+            fresh.append(row["case"])
+        rows.append({key: value for key, value in row.items() if key != "reason"})
+    settings = [row["setting"] for row in rows if names is None or row["folder"] in names]
+    usual = (wanted.setting if wanted is not None else "") or statistics.mode(settings or [""])
+    reasons = [
+        NOT_ASKED if names is not None and row["folder"] not in names
+        else OTHERWISE if row["setting"] != usual else ""
+        for row in rows
+    ]  # fmt: skip
+    return CohortFolder(
+        tuple(row for row, reason in zip(rows, reasons, strict=True) if not reason),
+        tuple(row | {"reason": reason} for row, reason in zip(rows, reasons, strict=True) if reason),
+        failed,
+        frozenset(fresh),
+    )
+
+
+def _stamp(folder: Path, *files: str) -> str:
+    """Tells files that were written anew."""
+    states = []
+    for file in files:
+        with suppress(FileNotFoundError):
+            state = (folder / file).stat()
+            states.append((file, state.st_mtime_ns, state.st_size))
+    return fingerprint_of(states)[:12]
+
+
+def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
+    """A slide's row in the index; `counts.csv` has its part up to `report`."""
+    record, folder = result.record, result.folder.name
+    row, plain = counts_row(result.name, record), result.summary
+    return {name: row[name] for name in COUNTED} | {
+        "counted_mm2": plain["counted_mm2"],
+        "detections": record.detections,
+        "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
+        "model": record.operating_points.model,
+        "report": f"{folder}/{REPORT}",
+        "text": record.text,
+        "interval_text": record.interval_text,
+        "folder": folder,
+        "setting": _setting(plain["operating_points"]),
+        "stamp": stamp,
+    }
+
+
+def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The counts in force of slides, a row each, and where their reports lie."""
+    table = [{**row, "warnings": len(row["warnings"])} for row in rows]
+    columns = [*COUNTED, "counted_mm2", "detections", "warnings", "model", "report"]
+    return pd.DataFrame(table, columns=columns)
+
+
+def _words(
+    output: Path, rows: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, ResultWarning], dict[str, tuple[str, str]]]:
+    """What the first slide with each warning says of it, and what each kind of count means."""
+    by_code, kinds = dict[str, ResultWarning](), dict[str, tuple[str, str]]()
+    for row in rows:
+        new = [code for code in row["warnings"] if code not in by_code]
+        if new or row["kind"] not in kinds:
+            with suppress(MetaphaseError):  # somebody works on it just now
+                record = load_result(output / row["folder"]).record
+                said = {one.code: one for one in record.warnings}
+                by_code |= {code: said[code] for code in new if code in said}
+                kinds.setdefault(row["kind"], (record.kind_text, record.interval_note))
+    return by_code, kinds
+
+
+def _setting(points: Mapping[str, Any]) -> str:
+    return fingerprint_of(account_of(points))[:12]
+
+
+def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
+    """Points of all slides as one table, in their order; where it `is_kept`, unchanged slides stay."""
+    order = {row["case"]: position for position, row in enumerate(cohort.rows)}
+    parts = []
+    if is_kept:
+        table = read_table(path)
+        table = table[table["slide"].isin(set(order) - cohort.fresh)]
+        parts = [DetectionSet(table, tuple(table["slide"].unique()))]
+    there = {name for part in parts for name in part.slides}
+    new = [row for row in cohort.rows if row["case"] not in there]
+    folders = {row["case"]: path.parent / row["folder"] for row in cohort.rows}
+    parts += [DetectionSet(read_table(folders[row["case"]] / path.name), (row["case"],)) for row in new]
+    whole = joined(parts, path)
+    positions = whole.table["slide"].map(order).to_numpy()
+    table = whole.table.iloc[np.argsort(positions, kind="stable")].reset_index(drop=True)
+    table.attrs[OPERATING_POINTS] = Remark(load_result(next(iter(folders.values()))).stated)
+    write_detections(DetectionSet(table, tuple(order)), path, "parquet")

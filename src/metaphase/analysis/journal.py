@@ -1,0 +1,185 @@
+"""What finished tiles of a search found, kept on the disk: a killed search goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from itertools import product
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from metaphase.base.arrays import Box, Floats, Floats32
+from metaphase.base.errors import OutputError
+from metaphase.base.files import explained
+from metaphase.base.foreign import check_plain, read_bytes
+from metaphase.networks.cards import OUTPUT_STRIDE_PX
+from metaphase.slides.contract import KINDS, Flaw
+from metaphase.slides.opening import open_slide
+from metaphase.slides.tiles import TilePlan
+from metaphase.slides.writer import PyramidFormat, write_pyramid
+
+JOURNAL = "tiles.journal"
+_RECORD = struct.Struct("<III")
+_COLUMNS = 3
+_FLAWS = 2**32 - 1
+"""In the place of a tile's number: two rows for each flaw."""
+_CERTAIN = 255
+MAP_ROWS = 512
+"""Rows of a map that are read at once."""
+Peaks = Floats
+"""(n, 3): x, y in level-0 pixels, and probability."""
+
+
+class TileJournal:
+    """An append-only file of tile results for one job; opening it drops what belongs to another job.
+
+    One line of JSON says which job this is, then comes a record for each tile: number, count, checksum,
+    points; flaws of the slide are records too, under a number that no tile has. A record cut short by a kill
+    or a full disk fails its checksum and is dropped with all that follows it.
+    """
+
+    def __init__(self, path: str | Path, job: str, *, fresh: bool = False) -> None:
+        """`fresh` drops what an earlier run of the same job left."""
+        self.path = Path(path)
+        self.finished: dict[int, Peaks] = {}
+        """Peaks of every finished tile, by the tile's number."""
+        self.flaws: list[Flaw] = []
+        """Damage seen so far."""
+        header = (json.dumps({"job": job}) + "\n").encode()
+        with explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            there = self.path.exists() and check_plain(self.path, OutputError) and not fresh
+            content = read_bytes(self.path, OutputError) if there else b""
+            end = len(header) if content.startswith(header) else 0
+            for tile, points, after in _records(content, end) if end else ():
+                self.finished[tile] = points
+                if tile == _FLAWS:
+                    self._take_flaws()
+                end = after
+            self._file: BinaryIO = self.path.open("r+b" if end else "wb")
+            self._file.seek(end)
+            self._file.truncate()
+            if not end:
+                self._file.write(header)
+                self._file.flush()
+
+    def add(self, tile: int, points: Peaks) -> None:
+        """Keep the result of a tile; it outlives the process once this returns."""
+        data = np.ascontiguousarray(points, "<f8").reshape(-1, _COLUMNS)
+        raw = data.tobytes()
+        with explained(self.path):
+            self._file.write(_RECORD.pack(tile, len(data), _checksum(tile, len(data), raw)) + raw)
+            self._file.flush()
+        self.finished[tile] = data
+
+    def note(self, flaws: Sequence[Flaw]) -> None:
+        """Keep flaws of the slide."""
+        rows = [(KINDS.index(one.kind), *astuple(one.box), 0) for one in flaws]
+        if rows:
+            self.add(_FLAWS, np.array(rows, np.float64))
+            self._take_flaws()
+
+    def _take_flaws(self) -> None:
+        for kind, *edges in self.finished.pop(_FLAWS).reshape(-1, 2 * _COLUMNS).astype(int).tolist():
+            self.flaws.append(Flaw(KINDS[kind], Box(*edges[:4])))
+
+    def peaks(self) -> Peaks:
+        """All peaks so far, in the order of their tiles' numbers."""
+        found = [self.finished[tile] for tile in sorted(self.finished)]
+        return np.concatenate([np.zeros((0, _COLUMNS)), *found])
+
+    def close(self, *, remove: bool = False) -> None:
+        """Close the file; `remove` it when the job's outputs are safe."""
+        self._file.close()
+        if remove:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def _records(content: bytes, start: int) -> Iterator[tuple[int, Peaks, int]]:
+    """(tile, points, end of record) until the first that is incomplete or damaged."""
+    while start + _RECORD.size <= len(content):
+        tile, count, checksum = _RECORD.unpack_from(content, start)
+        body = start + _RECORD.size
+        end = body + count * _COLUMNS * 8
+        raw = content[body:end]
+        if end > len(content) or _checksum(tile, count, raw) != checksum:
+            return
+        yield tile, np.frombuffer(raw, "<f8").reshape(-1, _COLUMNS), end
+        start = end
+
+
+def _checksum(tile: int, count: int, raw: bytes) -> int:
+    """Of the whole record: bytes that are all zero, as a power cut may leave them, are none."""
+    return zlib.crc32(struct.pack("<II", tile, count) + raw)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """An empty file whose room on the disk is taken: a mapped hole on a full one ends a program."""
+    try:
+        with path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+class ProbabilityMap:
+    """Probabilities of finished tiles on disk, a byte for every 4 x 4 px, until they become a pyramid."""
+
+    def __init__(self, path: Path, plan: TilePlan) -> None:
+        self._path = path
+        self._mpp = plan.mpp * OUTPUT_STRIDE_PX
+        self._shape = tuple(-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
+        size = check_plain(path, OutputError) if path.exists() else 0
+        self.is_new = size != self._shape[0] * self._shape[1]
+        """Whether no earlier run left probabilities of finished tiles."""
+        if self.is_new:
+            with explained(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _reserve(path, self._shape[0] * self._shape[1])
+
+    def put(self, core: Box, probabilities: Floats32) -> None:
+        """Keep the map of a tile whose core is `core`, in pixels of the plan."""
+        x, y = core.x // OUTPUT_STRIDE_PX, core.y // OUTPUT_STRIDE_PX
+        rows, columns = probabilities.shape
+        levels = np.round(probabilities * _CERTAIN).astype(np.uint8)
+        with explained(self._path):
+            self._open("r+")[y : y + rows, x : x + columns] = levels
+
+    def write(self, target: Path) -> None:
+        """Write the pyramid. Positions never searched are 0."""
+        height, width = self._shape
+        form, pixels = PyramidFormat.probabilities(self._mpp), self._open("r")
+        corners = product(range(0, height, form.tile_px), range(0, width, form.tile_px))
+        tiles = (np.array(pixels[y : y + form.tile_px, x : x + form.tile_px]) for y, x in corners)
+        write_pyramid(target, tiles, width, height, form)
+
+    def _open(self, mode: Any) -> npt.NDArray[np.uint8]:
+        return np.memmap(self._path, np.uint8, mode, shape=self._shape)
+
+
+def read_probabilities(path: Path) -> tuple[npt.NDArray[np.uint8], float]:
+    """A written map, 0 to 255, and the side of its values in um."""
+    with open_slide(path) as slide:
+        levels = [
+            slide.read_level(0, Box(0, y, slide.width, min(MAP_ROWS, slide.height - y)))[..., 0]
+            for y in range(0, slide.height, MAP_ROWS)
+        ]
+        return np.concatenate(levels), slide.mpp

@@ -1,0 +1,289 @@
+"""People's answers about detections: what to look at first, what the count is with them, how they come into
+force, and files edited elsewhere as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.spatial import cKDTree
+from scipy.special import expit, logit
+
+from metaphase.analysis.index import INDEX, write_cohort
+from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, located
+from metaphase.analysis.slide import answers_in, apply_answers, count_detections, reviewed_count
+from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.sharing.batch import claimed
+from metaphase.base.tables import named, read_table
+from metaphase.counting.clinical import SlideCount
+from metaphase.counting.hotspot import Hotspot, busiest_circle
+from metaphase.counting.specimen import CountConfig
+from metaphase.detections.files import read_detections, result_folders
+from metaphase.detections.matching import match
+from metaphase.detections.table import (
+    COUNTED,
+    IGNORE,
+    LOOKALIKE,
+    MITOSIS,
+    REVIEWED,
+    SUMMARY,
+    DetectionSet,
+)
+from metaphase.labels.observers.positions import (
+    ANSWERS,
+    SAME_UM,
+    PositionLog,
+    Reviewed,
+    moved_to,
+    position_name,
+    reviewed_detections,
+)
+from metaphase.labels.observers.project import NOT
+from metaphase.labels.observers.store import Entry, Given
+
+# ---- what to look at first ----
+
+NEAR_MISS = 0.5
+"""In the hotspot, detections from this share of the threshold on are offered before other positions are."""
+
+
+def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig, mpp: float) -> list[int]:
+    """Rows of the detections in the order of review: what the hotspot counts, what it nearly counts, then all
+    else by its influence on the count; within each the most doubtful first."""
+    positions, probability = candidates[["x", "y"]].to_numpy(float), candidates["probability"].to_numpy(float)
+    if not len(positions):
+        return []
+    inside = np.hypot(*(positions - (hotspot.x, hotspot.y)).T) <= hotspot.radius_px * (1 + 1e-9)
+    counted = probability >= config.threshold
+    near = ~counted & (probability >= NEAR_MISS * config.threshold)
+    group = np.select([inside & counted, inside & near], [0, 1], 2)
+    company = np.ones(len(positions))  # counted detections within a hotspot's radius, as a share of the most
+    if counted.any():
+        tree, radius_px = cKDTree(positions[counted]), config.radius_um / mpp
+        near_by = tree.query_ball_point(positions, radius_px, return_length=True).astype(float)
+        company = near_by / max(1.0, near_by.max())
+    low, high = 1e-6, 1 - 1e-6
+    away = logit(probability.clip(low, high)) - logit(np.clip(config.threshold, low, high))
+    doubt = 2 * expit(-np.abs(away))  # 1 at the threshold, falling with the odds on either side
+    weight = np.where(group == 2, company, 1.0) * doubt
+    return [int(row) for row in np.lexsort((-probability, -weight, group))]
+
+
+# ---- what the count is with answers ----
+
+
+def answers_of(result: SlideResult) -> list[Given]:
+    """The answers about a slide that stand; none where nobody looked."""
+    return answers_in(result.folder, result.record.width, result.record.height)[0]
+
+
+def log_of(result: SlideResult) -> PositionLog:
+    """The answers about a slide."""
+    return PositionLog(result.folder, result.record.width, result.record.height)
+
+
+def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
+    """The detections of a slide with answers that stand."""
+    threshold = result.counting.threshold
+    return reviewed_detections(result.name, result.candidates, given, mpp=result.mpp, threshold=threshold)
+
+
+def count_with(
+    result: SlideResult, given: Sequence[Given], config: CountConfig | None = None
+) -> tuple[Reviewed, SlideCount]:
+    """Detections and count of a slide with answers, whether they are in force or not."""
+    reviewed = reviewed_result(result, given)
+    count = count_detections(
+        reviewed.table, result.mpp, result.tissue, result.settings, result.site, result.name, config
+    )
+    return reviewed, reviewed_count(count, result.machine)
+
+
+def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
+    """The busiest circle of what lies outside the hotspot; None where there is nothing."""
+    config, first = count.config, count.hotspot
+    positions = mitoses.loc[mitoses["probability"] >= config.threshold, ["x", "y"]].to_numpy(float)
+    outside = positions[np.hypot(*(positions - (first.x, first.y)).T) > first.radius_px * (1 + 1e-9)]
+    if not len(outside):
+        return None
+    x_um, y_um, inside = busiest_circle(outside * mpp, config.radius_um)
+    return first.model_copy(
+        update={"x": x_um / mpp, "y": y_um / mpp, "count": inside, "tissue_mm2": config.area_mm2}
+    )
+
+
+# ---- answers put in force, and taken back ----
+
+
+def apply_reviews(
+    paths: Sequence[str | Path],
+    failed: Callable[[str], None] | None = None,
+    *,
+    slides: Path | None = None,
+) -> list[SlideResult]:
+    """Put what people answered about slides in force, in their files and in index and tables of the cohorts
+    that they belong to.
+
+    `failed` hears of slides whose files cannot be used, and the others go on; without it, that is an error.
+    `slides` is the folder in which slides lie that have moved.
+    """
+    done, cohorts = list[SlideResult](), set[Path]()
+    for path in map(Path, paths):
+        before, problems = len(done), 0
+        for folder in result_folders(path):
+            try:
+                result = load_result(folder)
+                if (folder / ANSWERS).is_file() or result.record.review:
+                    with claimed(folder.parent, folder.name):
+                        done.append(apply_answers(folder, located(result, slides)))
+            except MetaphaseError as error:
+                if failed is None:
+                    raise
+                problems += 1
+                failed(str(error))
+        if len(done) == before and not problems:
+            raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
+        if not (path / SUMMARY).is_file():
+            cohorts.add(path)
+        elif (path.parent / INDEX).is_file():
+            cohorts.add(path.parent)
+    for cohort in cohorts:
+        write_cohort(cohort)
+    return done
+
+
+def withdraw_review(
+    paths: Sequence[str | Path], observer: str, *, slides: Path | None = None
+) -> dict[str, int]:
+    """Take back all answers of an observer, and say how many, by slide.
+
+    They stay in the log. Where a review is in force, files and counts are what they are without them.
+    """
+    withdrawn, in_force, known = dict[str, int](), list[Path](), set[str]()
+    for result in (one for one in load_results(paths) if (one.folder / ANSWERS).is_file()):
+        with log_of(result) as log:
+            mine = log.current(observer)
+            known |= {one.observer for one in log.current()}
+            log.record_many(Entry(observer, one.item, None) for one in mine)
+        if mine:
+            withdrawn[result.name] = len(mine)
+            in_force += [result.folder] if result.record.review else []
+    apply_reviews(in_force, slides=slides)
+    if not withdrawn:
+        raise UsageError(
+            f"{observer} has no answer in force",
+            path=paths[0],
+            next_step=f"those who have are {named(sorted(known))}"
+            if known
+            else "nobody has: check the folder",
+        )
+    return withdrawn
+
+
+# ---- files edited elsewhere, as a review ----
+
+MOVED_PX = 1.0
+"""Positions that differ by no more are the same: some formats have whole pixels only."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an edited file said about a slide: only what differs from the exported files is an answer."""
+
+    slide: str
+    mitoses: int
+    """Detections that the file holds, those below the count's threshold included."""
+    rejected: int
+    """Exported detections that it holds no more, as look-alikes, or no longer as counted."""
+    added: int
+    accepted: int
+    """Mitoses that did not count before."""
+    moved: int
+
+
+def import_review(
+    results: Sequence[SlideResult], file: str | Path, observer: str, *, complete: bool = False
+) -> list[Taken]:
+    """Take a file of any known format, edited in another program, as one observer's review.
+
+    What is in the file as it was exported is no answer, unless the review is `complete`: then what counts and
+    was left is accepted. Taking a file twice changes nothing.
+    """
+    names = {one.name: one for one in results}
+    only = next(iter(names)) if len(names) == 1 else None
+    scale = {one.name: one.mpp for one in results}
+    points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
+    if unknown := sorted(set(points.slides) - set(names)):
+        raise UsageError(
+            f"is about {named(unknown)}, which has no result",
+            path=file,
+            next_step=f"there are results of {named(sorted(names))}: name the slide's own folder",
+        )
+    return [
+        _take(names[slide], points.table[points.table["slide"] == slide], observer, complete)
+        for slide in points.slides
+    ]
+
+
+def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bool) -> Taken:
+    """Answers of one slide: points are matched with what was exported, what counts first, nearest first."""
+    known = read_table(result.folder / CANDIDATES)
+    positions, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
+    mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
+    counted = mitosis & (probability >= result.record.operating_points.count.delta)
+    labels = points["label"].to_numpy(object)
+    counts = (labels == MITOSIS) & (points[COUNTED].ne(False).to_numpy() if COUNTED in points else True)
+    partner = match(found, counts.astype(float), positions, SAME_UM / result.mpp)
+    first = [*result.candidates[["x", "y"]].to_numpy(float), *positions[len(result.candidates) :]]
+    items, now = [position_name(*at) for at in first], [position_name(*at) for at in positions]
+    gone = (
+        mitosis
+        & (probability >= result.record.operating_points.lowest)
+        & ~np.isin(np.arange(len(known)), partner)
+    )
+    answers = {items[row]: NOT for row in np.flatnonzero(gone)}
+    for label, own, counting, at in zip(labels, found, counts, partner, strict=True):
+        if at < 0:
+            answers |= {position_name(*own): MITOSIS} if counting else {}
+        elif counting:
+            moved = np.hypot(*(own - positions[at])) > MOVED_PX
+            if complete or moved or not counted[at]:
+                answers[items[at]] = moved_to(*own) if moved or items[at] != now[at] else MITOSIS
+        elif counted[at] if label == MITOSIS else label == LOOKALIKE and mitosis[at]:
+            answers[items[at]] = NOT
+    with log_of(result) as log:
+        standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
+        new = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
+        log.record_many(Entry(observer, item, answer) for item, answer in new.items())
+    said = list(answers.values())
+    return Taken(
+        result.name,
+        mitoses=int((labels == MITOSIS).sum()),
+        rejected=said.count(NOT),
+        added=int((counts & (partner < 0)).sum()),
+        accepted=int((counts & (partner >= 0) & ~counted[partner]).sum()) if len(counted) else 0,
+        moved=len(said) - said.count(NOT) - said.count(MITOSIS),
+    )
+
+
+# ---- what people said, as truth ----
+
+
+def reviewed_truth(results: Sequence[SlideResult]) -> DetectionSet:
+    """Mitoses and look-alikes that people decided on, of all slides: what training and evaluation read.
+
+    Detections that nobody looked at are no truth, and are to be ignored there.
+    """
+    parts = []
+    for result in results:
+        table = reviewed_result(result, answers_of(result)).table
+        decided = table[table[REVIEWED].isin((MITOSIS, NOT))]
+        doubtful = table[
+            ~table[REVIEWED].isin((MITOSIS, NOT))
+            & (table["probability"] >= result.record.operating_points.lowest)
+        ]
+        parts.append(pd.concat([decided, doubtful.assign(label=IGNORE)], ignore_index=True))
+    return DetectionSet(pd.concat(parts, ignore_index=True), tuple(one.name for one in results), "the review")
