@@ -104,7 +104,7 @@ class SlideReviewed(Ingredients, stage="review"):
     left_out: int
     """How many more stand that are about no position of the slide."""
     threshold: float | None
-    """Of the count: who looked at what is told by it; None without answers."""
+    """Of the count, by which it is said who looked at what; None without answers."""
 
 
 @dataclass(frozen=True)

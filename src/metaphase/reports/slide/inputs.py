@@ -118,7 +118,8 @@ def _said(table: pd.DataFrame) -> tuple[str, ...]:
     for verdict, names, machine in zip(*columns, table[MACHINE], strict=True):
         found = "added" if np.isnan(machine) else "accepted"
         what = found if verdict == MITOSIS else "left open" if verdict else ""
-        words.append(f"{what} by {names.replace(';', ',')}" if what else "")
+        who = f" by {names}" if ";" not in names else f"; answers of {names.replace(';', ',')}"
+        words.append(what and f"{what}{who}")
     return tuple(words)
 
 

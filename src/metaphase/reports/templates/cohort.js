@@ -44,6 +44,7 @@
       cell(row, "text wide", slide.kind);
       cell(row, "", slide.grade_shown);
       cell(row, "wide", figure(slide.counted_mm2));
+      cell(row, "text wide", slide.model);
       cell(row, "wide", figure(slide.area_mm2));
       cell(row, "text cares", codes.join(", ").replaceAll("-", " "));
     }
