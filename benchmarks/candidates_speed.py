@@ -22,7 +22,7 @@ import pandas as pd
 
 from metaphase.base.arrays import RGB
 from metaphase.images.tissue.finding import find_tissue
-from metaphase.labels.mining.candidates import CandidateConfig, find_candidates
+from metaphase.learn.mining.candidates import CandidateConfig, find_candidates
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.opening import open_slide

@@ -34,8 +34,8 @@ from tests.jobs.run_samples import TINY, TINY_LAB
 from tests.web.pages import Page, command, labelling, post, served, viewing
 
 from metaphase.base.tables import read_manifest, read_table
-from metaphase.jobs.lab.folder import Lab
-from metaphase.jobs.lab.running import begin
+from metaphase.lab.folder import Lab
+from metaphase.lab.running import begin
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 

@@ -23,9 +23,9 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from metaphase.base.tables import read_manifest, read_table, write_table
-from metaphase.jobs.calibration import merge_project
 from metaphase.labels.observers.project import Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.learn.calibration import merge_project
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.web.labelling import serve_project

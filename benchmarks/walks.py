@@ -25,8 +25,8 @@ from typing import Any
 from uuid import uuid4
 
 import metaphase
-from metaphase.jobs.lab.folder import Lab
-from metaphase.jobs.lab.running import begin, go_on
+from metaphase.lab.folder import Lab
+from metaphase.lab.running import begin, go_on
 from metaphase.labels.observers.project import load_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.simulation.cohort import simulate_cohort

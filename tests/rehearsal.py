@@ -11,13 +11,13 @@ import pandas as pd
 from scipy.spatial import cKDTree
 
 from metaphase.base.errors import UsageError
-from metaphase.jobs.calibration import NUMBERS, SQUARES
-from metaphase.jobs.lab.folder import Lab
-from metaphase.jobs.lab.parts import Asked
-from metaphase.jobs.reference import REVIEW, load_review
+from metaphase.lab.folder import Lab
+from metaphase.lab.parts import Asked
+from metaphase.labels.building import REVIEW, load_review
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, NOT, UNSURE, load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.reference import ACCEPT, REJECT
+from metaphase.learn.calibration import NUMBERS, SQUARES
 
 # ---- rehearse the label factory where the truth is known: simulated observers of simulated slides ----
 

@@ -40,13 +40,13 @@ from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
-from metaphase.jobs.lab.folder import Lab
-from metaphase.jobs.lab.pairing import splits_of
-from metaphase.jobs.lab.parts import Asked
-from metaphase.jobs.lab.running import standings
-from metaphase.jobs.rates import measure_rates
-from metaphase.jobs.training.sources import truth_of
+from metaphase.lab.folder import Lab
+from metaphase.lab.pairing import splits_of
+from metaphase.lab.parts import Asked
+from metaphase.lab.rates import measure_rates
+from metaphase.lab.running import standings
 from metaphase.labels.observers.positions import PositionLog, position_name
+from metaphase.learn.sources import truth_of
 from metaphase.networks.cards import BUNDLED, parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig

@@ -30,7 +30,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.files import atomic_path
 from metaphase.base.tables import write_table
 from metaphase.detections.matching import match
-from metaphase.jobs.reference import (
+from metaphase.labels.building import (
     PLACED,
     BuildConfig,
     PointSource,

@@ -32,7 +32,7 @@ from metaphase.base.tables import read_manifest, read_table
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.metrics import BootstrapConfig, detection_metrics
 from metaphase.evaluation.pairs import marked
-from metaphase.jobs.training.sources import image_sources
+from metaphase.learn.sources import image_sources
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine

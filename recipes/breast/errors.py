@@ -27,7 +27,7 @@ from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.operating_points import threshold_for_false
 from metaphase.evaluation.pairs import Found, matched_in
 from metaphase.images.stain.standardisation import write_picture
-from metaphase.jobs.training.sources import image_sources, read_cohort
+from metaphase.learn.sources import image_sources, read_cohort
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.training.images import MPP, LabelledImage, read_images
 

@@ -38,7 +38,7 @@ from metaphase.evaluation.metrics import slide_counts
 from metaphase.evaluation.operating_points import threshold_for_false
 from metaphase.evaluation.pairs import FIELDS, Found, calibrated, fitted_to_fields, marked
 from metaphase.images.stain.augmentation import AugmentationConfig
-from metaphase.jobs.training.sources import image_sources, read_cohort
+from metaphase.learn.sources import image_sources, read_cohort
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.training.dense import (
     FLOOR,

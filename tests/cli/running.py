@@ -12,7 +12,7 @@ from pathlib import Path
 
 PRELOADED = (
     "metaphase.cli.main", "metaphase.evaluation", "metaphase.analysis.run",
-    "metaphase.analysis.review", "metaphase.analysis.cohort", "metaphase.jobs.training.run",
+    "metaphase.analysis.review", "metaphase.analysis.cohort", "metaphase.learn.run",
     "metaphase.networks.detector", "metaphase.reports.evaluation", "metaphase.simulation",
     "tests.cli.running",
 )  # fmt: skip

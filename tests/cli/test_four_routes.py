@@ -23,8 +23,8 @@ from metaphase.counting.sites import SampleConfig, save_profile
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue.finding import load_tissue
-from metaphase.jobs.calibration import draw_sample, fit_profile
 from metaphase.labels.observers.positions import position_name
+from metaphase.learn.calibration import draw_sample, fit_profile
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app

@@ -49,12 +49,12 @@ FAILED = re.compile(r"^error: [^(]*: [A-Z]\w*(Error|Exception): ", re.MULTILINE)
 PRELOADED = (
     "metaphase.cli.main", "metaphase.analysis.run", "metaphase.networks.detector",
     "metaphase.analysis.cohort", "metaphase.analysis.scoring", "metaphase.simulation.cohort",
-    "metaphase.jobs.experiments", "metaphase.jobs.training.run", "metaphase.labels.observers.store",
-    "metaphase.jobs.calibration", "metaphase.reports.evaluation", "metaphase.evaluation.mitoses", "sqlite3",
+    "metaphase.learn.experiments", "metaphase.learn.run", "metaphase.labels.observers.store",
+    "metaphase.learn.calibration", "metaphase.reports.evaluation", "metaphase.evaluation.mitoses", "sqlite3",
     "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
-    "metaphase.base.sharing.workers", "metaphase.jobs.reference",
-    "metaphase.jobs.registration", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
+    "metaphase.base.sharing.workers", "metaphase.labels.building",
+    "metaphase.labels.registration.slides", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip
 

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import RunConfig, run_config
-from metaphase.jobs.training.run import run_chain
+from metaphase.learn.chain import Chain
+from metaphase.learn.config import RunConfig, run_config
+from metaphase.learn.run import run_chain
 from tests.sharing import made_once
 
 TINY: dict[str, Any] = {

@@ -24,10 +24,10 @@ from metaphase.base.tables import read_table
 from metaphase.cli.main import app
 from metaphase.counting.sites import SampleConfig, SiteProfile, load_profile, save_profile
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
 from metaphase.labels.observers.positions import position_name
 from metaphase.labels.observers.project import load_project
 from metaphase.labels.observers.store import AnswerStore
+from metaphase.learn.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource

@@ -12,12 +12,12 @@ from metaphase.base.errors import UsageError
 from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs.calibration import ASK, DETECTIONS, SAMPLE
-from metaphase.jobs.training.config import run_config
-from metaphase.jobs.training.sources import corrected_points, correction_sources, trained_by_corrections
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.labels.observers.project import load_project, write_project
 from metaphase.labels.observers.store import AnswerStore
+from metaphase.learn.calibration import ASK, DETECTIONS, SAMPLE
+from metaphase.learn.config import run_config
+from metaphase.learn.sources import corrected_points, correction_sources, trained_by_corrections
 from metaphase.networks.training.images import ImageSource, read_images
 from metaphase.networks.training.windows import ANY, NO, YES, label_cells
 from metaphase.slides.opening import SlideSource

@@ -27,10 +27,10 @@ from metaphase.evaluation.pairs import (
     matched_in,
     validation_groups,
 )
-from metaphase.jobs.training.config import RunConfig, run_config
-from metaphase.jobs.training.dense import DenseChain
-from metaphase.jobs.training.run import chain_of, delivered_model, read_results, run_chain, run_table
-from metaphase.jobs.training.summary import run_report
+from metaphase.learn.config import RunConfig, run_config
+from metaphase.learn.dense import DenseChain
+from metaphase.learn.run import chain_of, delivered_model, read_results, run_chain, run_table
+from metaphase.learn.summary import run_report
 from metaphase.networks.cards import parse_card
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import load_detector

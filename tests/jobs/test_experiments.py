@@ -15,7 +15,9 @@ from metaphase.base.settings import config_files
 from metaphase.base.stages import run_stages
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
-from metaphase.jobs.experiments import (
+from metaphase.learn.chain import Chain
+from metaphase.learn.config import members, read_run_config, students
+from metaphase.learn.experiments import (
     Experiments,
     baselines,
     colour_table,
@@ -27,8 +29,6 @@ from metaphase.jobs.experiments import (
     summarise,
     unsoftened,
 )
-from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import members, read_run_config, students
 from tests.jobs.run_samples import finished_workspace, tiny_config
 
 PAPER = read_run_config(config_files()["paper"])

@@ -30,10 +30,10 @@ from metaphase.detections.files import read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue.finding import TissueMask, TissueSource, find_tissue, save_tissue
-from metaphase.jobs.experiments import Experiments
-from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.config import members, run_config, students
-from metaphase.jobs.training.run import run_chain, run_table
+from metaphase.learn.chain import Chain
+from metaphase.learn.config import members, run_config, students
+from metaphase.learn.experiments import Experiments
+from metaphase.learn.run import run_chain, run_table
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig

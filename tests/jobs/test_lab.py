@@ -21,9 +21,9 @@ from metaphase.base.stages import Facts, Report, Stage, run_stages
 from metaphase.cli.console import progress_bar
 from metaphase.cli.lab import _shower
 from metaphase.cli.lab import lab as commands
-from metaphase.jobs.lab import pairing, parts, running
-from metaphase.jobs.lab.folder import Lab, find_lab, write_settings
-from metaphase.jobs.lab.pairing import (
+from metaphase.lab import pairing, parts, running
+from metaphase.lab.folder import Lab, find_lab, write_settings
+from metaphase.lab.pairing import (
     Found,
     Paired,
     Role,
@@ -37,7 +37,7 @@ from metaphase.jobs.lab.pairing import (
     splits_of,
     stated_facts,
 )
-from metaphase.jobs.lab.parts import (
+from metaphase.lab.parts import (
     Asked,
     Pacer,
     Reporting,
@@ -48,8 +48,8 @@ from metaphase.jobs.lab.parts import (
     measured_rates,
     say_enough,
 )
-from metaphase.jobs.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.jobs.lab.steps import expected_seconds, skipped_rounds, steps_of
+from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings
+from metaphase.lab.steps import expected_seconds, skipped_rounds, steps_of
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses

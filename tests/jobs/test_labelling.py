@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from metaphase.jobs.calibration import merge_project
 from metaphase.labels.observers.consensus import merge_answers
 from metaphase.labels.observers.project import Project
 from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.learn.calibration import merge_project
 from tests.labels.observers.projects import write_project
 
 

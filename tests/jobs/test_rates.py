@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from metaphase.cli.main import app
-from metaphase.jobs import rates
-from metaphase.jobs.rates import Rates
+from metaphase.lab import rates
+from metaphase.lab.rates import Rates
 from tests.jobs.conftest import write_slide
 
 

@@ -36,9 +36,9 @@ from metaphase.counting.hotspot import Hotspot
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import FORMATS, read_detections, write_detections
 from metaphase.detections.table import DetectionSet
-from metaphase.jobs.training.sources import read_points
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.labels.observers.store import AnswerLog
+from metaphase.learn.sources import read_points
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.stages import stage_states
 from metaphase.cli.run import experiments, run
-from metaphase.jobs.training.chain import NETWORKS, Chain, find_in_processes
-from metaphase.jobs.training.config import run_config
-from metaphase.jobs.training.run import read_results, run_chain, run_table
-from metaphase.jobs.training.summary import example_groups
-from metaphase.labels.mining.candidates import CandidateError
+from metaphase.learn.chain import NETWORKS, Chain, find_in_processes
+from metaphase.learn.config import run_config
+from metaphase.learn.mining.candidates import CandidateError
+from metaphase.learn.run import read_results, run_chain, run_table
+from metaphase.learn.summary import example_groups
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases

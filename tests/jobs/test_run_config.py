@@ -9,7 +9,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
-from metaphase.jobs.training.config import read_run_config, run_config
+from metaphase.learn.config import read_run_config, run_config
 
 CONFIGS = config_files()["paper"].parent
 TABLE = {"cohort": {"manifest": "m.csv"}, "reference": {"table": "r.csv"}}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import BootstrapConfig, curve, detection_metrics, steady_threshold
 from metaphase.evaluation.operating_points import GRID, Bench, bench_of, counts_of, measured
-from metaphase.jobs.training.config import EvaluationSection, LearningSection, Task
+from metaphase.learn.config import EvaluationSection, LearningSection, Task
 from metaphase.networks.engine.streaming import even_tile_px
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import PatchWriter

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from metaphase.base.stages import stage_states
-from metaphase.jobs.experiments import summarise, write_results
-from metaphase.jobs.training.chain import Chain
-from metaphase.jobs.training.run import run_table
-from metaphase.jobs.training.summary import run_report
+from metaphase.learn.chain import Chain
+from metaphase.learn.experiments import summarise, write_results
+from metaphase.learn.run import run_table
+from metaphase.learn.summary import run_report
 from metaphase.reports.pages import duration
 from metaphase.reports.plots import Line, network_f1_plot
 from metaphase.reports.run import write_run_page

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.jobs.reference import (
+from metaphase.labels.building import (
     SETTINGS_OF_REVIEW,
     Review,
     collect_decisions,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaphase.jobs.reference import collect_decisions, finish_cohort
+from metaphase.labels.building import collect_decisions, finish_cohort
 from tests.labels.reference.workspaces import built_workspace
 
 PATIENCE_MS = 60_000

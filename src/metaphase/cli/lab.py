@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from metaphase.base.stages import Report, StageState
-    from metaphase.jobs.lab.folder import Lab as LabFolder
-    from metaphase.jobs.lab.parts import Asked, StepProgress
+    from metaphase.lab.folder import Lab as LabFolder
+    from metaphase.lab.parts import Asked, StepProgress
 
 lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
 
@@ -40,8 +40,8 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
     if context.invoked_subcommand is not None:
         context.obj = root
         return
-    from metaphase.jobs.lab.folder import find_lab
-    from metaphase.jobs.lab.running import next_command, show, standings
+    from metaphase.lab.folder import find_lab
+    from metaphase.lab.running import next_command, show, standings
 
     found = find_lab(root)
     standing = standings(found)
@@ -87,7 +87,7 @@ def init(
 
     Names propose pairs, the tissue decides. Slides that do not fit are named, and the others go on.
     """
-    from metaphase.jobs.lab.running import begin
+    from metaphase.lab.running import begin
 
     with console.progress_bar("%") as bar:
 
@@ -132,9 +132,9 @@ def next_(
 
     Run the same command again to continue after a stop.
     """
-    from metaphase.jobs.lab.folder import find_lab
-    from metaphase.jobs.lab.parts import say_enough
-    from metaphase.jobs.lab.running import alone, go_on, measure_machine
+    from metaphase.lab.folder import find_lab
+    from metaphase.lab.parts import say_enough
+    from metaphase.lab.running import alone, go_on, measure_machine
 
     found = find_lab(root or context.obj, device)
     with alone(found):
@@ -199,7 +199,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
 
 def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
-    from metaphase.jobs.lab.steps import steps_of
+    from metaphase.lab.steps import steps_of
 
     pages = (page for step in steps_of(found) for page in step.pages)
     return next((page for page in pages if page.what == asked.what), None)
@@ -207,7 +207,7 @@ def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
 
 def _reporter(bar: Progress) -> Report:
     """A report with the time that what is being done still takes at its speed."""
-    from metaphase.jobs.lab.parts import Pacer, StepProgress
+    from metaphase.lab.parts import Pacer, StepProgress
 
     show, pacer = _shower(bar), Pacer(None)
 
@@ -236,8 +236,8 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
 
 
 def _tell_step(state: StageState) -> None:
-    from metaphase.jobs.lab.parts import FAILED
-    from metaphase.jobs.lab.steps import fact_line
+    from metaphase.lab.parts import FAILED
+    from metaphase.lab.steps import fact_line
 
     console.tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
     for case, why in state.facts.get(FAILED, {}).items():
@@ -245,7 +245,7 @@ def _tell_step(state: StageState) -> None:
 
 
 def _tell_end(found: LabFolder) -> None:
-    from metaphase.jobs.lab.running import last_words
+    from metaphase.lab.running import last_words
 
     lines, warnings = last_words(found)
     console.warn(*warnings)

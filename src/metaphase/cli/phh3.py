@@ -20,7 +20,7 @@ from metaphase.cli.view import Port, announce
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metaphase.jobs.reference import Built
+    from metaphase.labels.building import Built
 
 Row = dict[str, Any]
 
@@ -50,8 +50,8 @@ def candidates(
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
     from metaphase.base.sharing.workers import dask_workers
-    from metaphase.jobs.phh3 import search_cohort
     from metaphase.labels.phh3.candidates import BrownConfig
+    from metaphase.labels.phh3.cohort import search_cohort
 
     settings = read_settings(BrownConfig, config)
     with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
@@ -178,7 +178,7 @@ def classify(
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
     """
     from metaphase.base.sharing.workers import dask_workers
-    from metaphase.jobs.phh3 import classify_cohort
+    from metaphase.labels.phh3.cohort import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
@@ -237,7 +237,7 @@ def build(
     Exit code 1 when a pair failed or is doubtful.
     """
     from metaphase.base.sharing.workers import dask_workers
-    from metaphase.jobs.reference import BuildConfig, build_cohort, point_source
+    from metaphase.labels.building import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
     if accept_doubtful:
@@ -285,7 +285,7 @@ def apply(
     as_json: console.Json = False,
 ) -> None:
     """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
-    from metaphase.jobs.reference import collect_decisions, finish_cohort
+    from metaphase.labels.building import collect_decisions, finish_cohort
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)
@@ -376,9 +376,9 @@ def register(
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
-    from metaphase.jobs.registration import register_slides
     from metaphase.labels.registration.outputs import Annotations
     from metaphase.labels.registration.similarity import RegistrationConfig
+    from metaphase.labels.registration.slides import register_slides
     from metaphase.slides.opening import sources_with
 
     config = RegistrationConfig(seed=seed, any_stains=any_stains)

@@ -62,9 +62,9 @@ def run(
     Run the same command again to continue after a stop. Ends with a page, index.html, in the workspace.
     """
     from metaphase.base.stages import stage_states
-    from metaphase.jobs.training.config import read_run_config
-    from metaphase.jobs.training.run import chain_of, delivered_model, run_chain, run_table
-    from metaphase.jobs.training.summary import run_report
+    from metaphase.learn.config import read_run_config
+    from metaphase.learn.run import chain_of, delivered_model, run_chain, run_table
+    from metaphase.learn.summary import run_report
     from metaphase.networks.cards import parse_card, warnings_about
     from metaphase.reports.run import write_run_page
 
@@ -177,15 +177,15 @@ def experiments(
     command again to continue after a stop.
     """
     from metaphase.base.stages import stage_states
-    from metaphase.jobs.experiments import (
+    from metaphase.learn.chain import Chain
+    from metaphase.learn.config import read_run_config
+    from metaphase.learn.experiments import (
         Experiments,
         brief_cells,
         contribution_cells,
         run_and_write,
         summarise_job,
     )
-    from metaphase.jobs.training.chain import Chain
-    from metaphase.jobs.training.config import read_run_config
 
     settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     job = Experiments(Chain(settings, workspace.resolve(), device))

@@ -186,7 +186,7 @@ def bench(
     as_json: console.Json = False,
 ) -> None:
     """Measure decoding, detector and both together, and say how long a slide will take."""
-    from metaphase.jobs.rates import measure_rates
+    from metaphase.lab.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with

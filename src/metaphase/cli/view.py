@@ -81,7 +81,7 @@ def merge(
     as_json: console.Json = False,
 ) -> None:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
-    from metaphase.jobs.calibration import merge_project
+    from metaphase.learn.calibration import merge_project
     from metaphase.reports.agreement import REPORT, kappa_text, record
 
     merged = merge_project(project, agree, output, observer or None)
@@ -158,7 +158,7 @@ def draw(
 ) -> None:
     """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
     from metaphase.counting.sites import SampleConfig
-    from metaphase.jobs.calibration import DETECTIONS, SQUARES, draw_sample
+    from metaphase.learn.calibration import DETECTIONS, SQUARES, draw_sample
 
     drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
     often = f" ({squares} draws, some of the same square)" if drawn.squares < squares else ""
@@ -193,7 +193,7 @@ def fit(
     """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
     from metaphase.counting.populations import ReviewerError
     from metaphase.counting.sites import save_profile
-    from metaphase.jobs.calibration import fit_profile
+    from metaphase.learn.calibration import fit_profile
 
     profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
     save_profile(output, profile)

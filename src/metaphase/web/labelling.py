@@ -25,7 +25,7 @@ from pydantic import Field
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
-from metaphase.jobs.reference import CLOSE_UM, Review, Row, load_review
+from metaphase.labels.building import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer

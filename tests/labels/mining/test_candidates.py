@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaphase.base.errors import UsageError
 from metaphase.images.tissue.finding import TissueMask, TissueSource
-from metaphase.labels.mining.candidates import (
+from metaphase.learn.mining.candidates import (
     FULL_SUM,
     CandidateConfig,
     CandidateError,
@@ -20,7 +20,7 @@ from metaphase.labels.mining.candidates import (
     intensity_limit,
     intensity_sums,
 )
-from metaphase.labels.mining.mining import CandidatesFound, SeenSlide
+from metaphase.learn.mining.mining import CandidatesFound, SeenSlide
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.opening import SlideSource, open_slide
 from tests.examples import FEW

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.arrays import Integers
-from metaphase.labels.mining.candidates import EXCLUDED, DarkestFirst, Values, ordered
+from metaphase.learn.mining.candidates import EXCLUDED, DarkestFirst, Values, ordered
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from metaphase.labels.mining.candidates import CandidateError
-from metaphase.labels.mining.sets import (
+from metaphase.learn.mining.candidates import CandidateError
+from metaphase.learn.mining.sets import (
     FROM_REFERENCE,
     IGNORED,
     NEGATIVE,

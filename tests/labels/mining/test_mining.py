@@ -15,10 +15,10 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError, TrainingError, UsageError
 from metaphase.images.tissue import finding
 from metaphase.images.tissue.finding import TissueMask, save_tissue
-from metaphase.labels.mining import mining as mining_module
-from metaphase.labels.mining.candidates import CandidateConfig, CandidateError
-from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, opened
-from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
+from metaphase.learn.mining import mining as mining_module
+from metaphase.learn.mining.candidates import CandidateConfig, CandidateError
+from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
 from metaphase.slides.contract import Slide

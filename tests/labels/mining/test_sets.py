@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaphase.labels.mining.candidates import CandidateError
-from metaphase.labels.mining.sets import (
+from metaphase.learn.mining.candidates import CandidateError
+from metaphase.learn.mining.sets import (
     SetConfig,
     draw_evenly,
     draw_weighted,

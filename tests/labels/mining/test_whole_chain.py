@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaphase.labels.mining.mining import Mining, MiningConfig, TrainingSlide, opened
-from metaphase.labels.mining.sets import SetConfig, hard_column
+from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.learn.mining.sets import SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.data import open_set

@@ -12,7 +12,7 @@ import pytest
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import write_note
 from metaphase.base.settings import settings_of
-from metaphase.jobs.reference import (
+from metaphase.labels.building import (
     PLACED,
     PLACED_NOTE,
     BuildConfig,

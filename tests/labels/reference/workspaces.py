@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from metaphase.jobs.reference import BuildConfig, Built, build_cohort, given_points
+from metaphase.labels.building import BuildConfig, Built, build_cohort, given_points
 from tests.labels.reference.pairs import QUICK, REGISTRATION, DrawnPair, drawn_pair, save
 from tests.labels.registration.slides import MPP
 from tests.sharing import made_once

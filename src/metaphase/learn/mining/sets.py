@@ -21,7 +21,7 @@ from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
 from metaphase.base.settings import CODE_ONLY
 from metaphase.detections.table import IGNORE, MITOSIS
-from metaphase.labels.mining.candidates import CandidateError
+from metaphase.learn.mining.candidates import CandidateError
 from metaphase.slides.contract import WORKING_MPP, Slide
 
 PositiveRule = Literal["nearest", "stated"]

@@ -21,10 +21,9 @@ from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
 from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
-from metaphase.jobs.calibration import DETECTIONS, SQUARES
-from metaphase.jobs.lab.folder import Lab
-from metaphase.jobs.rates import training_rate
-from metaphase.jobs.reference import REVIEW, load_review
+from metaphase.lab.folder import Lab
+from metaphase.lab.rates import training_rate
+from metaphase.labels.building import REVIEW, load_review
 from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
     ARTEFACT,
@@ -38,6 +37,7 @@ from metaphase.labels.observers.project import (
 from metaphase.labels.observers.store import AnswerStore, Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
+from metaphase.learn.calibration import DETECTIONS, SQUARES
 from metaphase.networks.cards import PATCH_PX, NetworkSpec
 from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides.opening import SlideSource

@@ -14,10 +14,10 @@ from metaphase.base.stages import States
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID, counts_of
 from metaphase.evaluation.pairs import POINTS
-from metaphase.jobs.training.chain import NETWORKS, Chain
-from metaphase.jobs.training.config import CNN3, ENSEMBLE
-from metaphase.jobs.training.run import delivered_model, read_results
-from metaphase.labels.mining.mining import SOFT_TARGET
+from metaphase.learn.chain import NETWORKS, Chain
+from metaphase.learn.config import CNN3, ENSEMBLE
+from metaphase.learn.mining.mining import SOFT_TARGET
+from metaphase.learn.run import delivered_model, read_results
 from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable

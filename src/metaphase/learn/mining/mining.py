@@ -27,12 +27,12 @@ from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
 from metaphase.images.stain.standardisation import StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
-from metaphase.labels.mining.candidates import (
+from metaphase.learn.mining.candidates import (
     CandidateConfig,
     CandidateError,
     find_candidates,
 )
-from metaphase.labels.mining.sets import (
+from metaphase.learn.mining.sets import (
     LabelConfig,
     SetConfig,
     Tables,

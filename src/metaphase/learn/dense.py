@@ -29,9 +29,9 @@ from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
-from metaphase.jobs.training.chain import NETWORKS, Chain, model_path, source_stages
-from metaphase.jobs.training.config import CardSection, DenseSection, EvaluationSection, LearningSection
-from metaphase.jobs.training.sources import (
+from metaphase.learn.chain import NETWORKS, Chain, model_path, source_stages
+from metaphase.learn.config import CardSection, DenseSection, EvaluationSection, LearningSection
+from metaphase.learn.sources import (
     SPLITS,
     UNSEEN,
     corrected_points,

@@ -17,8 +17,8 @@ from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stage
 from metaphase.detections.points import OperatingPoint, points_of
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
-from metaphase.jobs.training.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
-from metaphase.jobs.training.config import (
+from metaphase.learn.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
+from metaphase.learn.config import (
     CNN3,
     ENSEMBLE,
     EvaluationSection,
@@ -26,7 +26,7 @@ from metaphase.jobs.training.config import (
     members,
     students,
 )
-from metaphase.jobs.training.dense import DenseChain, dense_stages, pair_files
+from metaphase.learn.dense import DenseChain, dense_stages, pair_files
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import Identity, named_model, parse_card
 from metaphase.networks.checkpoints import load_model

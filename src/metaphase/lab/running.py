@@ -27,17 +27,17 @@ from metaphase.base.stages import (
     stage_states,
 )
 from metaphase.base.tables import as_text, read_manifest, read_table, write_table
-from metaphase.jobs.lab.folder import Lab, write_settings
-from metaphase.jobs.lab.pairing import (
+from metaphase.lab.folder import Lab, write_settings
+from metaphase.lab.pairing import (
     Ask,
     manifest_of,
     pair_slides,
     stated_facts,
     write_slides,
 )
-from metaphase.jobs.lab.parts import FAILED, Asked, Pacer, Step, StepProgress, measure_rate
-from metaphase.jobs.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
-from metaphase.jobs.training.dense import OLD
+from metaphase.lab.parts import FAILED, Asked, Pacer, Step, StepProgress, measure_rate
+from metaphase.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
+from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
 from metaphase.reports.pages import duration
 from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page

@@ -23,7 +23,7 @@ from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.images.tissue.finding import TissueConfig
-from metaphase.jobs.training.config import (
+from metaphase.learn.config import (
     CNN3,
     LearningSection,
     RunConfig,
@@ -32,17 +32,8 @@ from metaphase.jobs.training.config import (
     members,
     students,
 )
-from metaphase.jobs.training.sources import (
-    SPLITS,
-    ManifestRow,
-    manifest_rows,
-    read_cohort,
-    read_points,
-    read_reference,
-    training_slides,
-)
-from metaphase.labels.mining.candidates import CandidateConfig
-from metaphase.labels.mining.mining import (
+from metaphase.learn.mining.candidates import CandidateConfig
+from metaphase.learn.mining.mining import (
     CandidatesFound,
     CandidatesJudged,
     Mining,
@@ -52,7 +43,16 @@ from metaphase.labels.mining.mining import (
     TissueFound,
     TrainingSlide,
 )
-from metaphase.labels.mining.sets import HARD, LabelConfig, SetConfig
+from metaphase.learn.mining.sets import HARD, LabelConfig, SetConfig
+from metaphase.learn.sources import (
+    SPLITS,
+    ManifestRow,
+    manifest_rows,
+    read_cohort,
+    read_points,
+    read_reference,
+    training_slides,
+)
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.judging import NetworkJudge

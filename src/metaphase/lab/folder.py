@@ -14,9 +14,9 @@ from metaphase.base.files import write_text
 from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings_of
 from metaphase.base.tables import read_manifest, stated_number
 from metaphase.detections.points import points_of
-from metaphase.jobs.training.config import RunConfig, run_config
-from metaphase.jobs.training.dense import DenseChain
 from metaphase.labels.phh3.networks import LearningConfig
+from metaphase.learn.config import RunConfig, run_config
+from metaphase.learn.dense import DenseChain
 from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
 from metaphase.slides.opening import SlideSource
 

@@ -1,6 +1,6 @@
 """The steps from pairs of slides to a laboratory's detector: what each makes, and who has to do something.
 
-Each step is a stage (`jobs.stages`) over the functions that the single commands call. A step that asks people
+Each step is a stage (`base.stages`) over the functions that the single commands call. A step that asks people
 has pages, and is worked on when enough of them is answered.
 """
 
@@ -27,15 +27,8 @@ from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import counts_of
-from metaphase.jobs.calibration import (
-    SAMPLE,
-    NoSquareError,
-    draw_sample,
-    fit_profile,
-    merge_project,
-)
-from metaphase.jobs.lab.folder import Lab, RoundSettings
-from metaphase.jobs.lab.parts import (
+from metaphase.lab.folder import Lab, RoundSettings
+from metaphase.lab.parts import (
     DETECT_WINDOWS_PER_MM2,
     FAILED,
     SEARCH_WINDOWS_PER_MM2,
@@ -52,15 +45,8 @@ from metaphase.jobs.lab.parts import (
     pairs_of,
     seconds_of,
 )
-from metaphase.jobs.phh3 import CALLED, classify_cohort, search_cohort
-from metaphase.jobs.rates import measure_rates
-from metaphase.jobs.reference import build_cohort, collect_decisions, finish_cohort, network_points
-from metaphase.jobs.training.chain import REFERENCE
-from metaphase.jobs.training.config import DenseSection, EvaluationSection
-from metaphase.jobs.training.dense import OLD, Protocol
-from metaphase.jobs.training.run import read_results, run_chain, run_table
-from metaphase.jobs.training.sources import corrected_points
-from metaphase.jobs.training.summary import run_report
+from metaphase.lab.rates import measure_rates
+from metaphase.labels.building import build_cohort, collect_decisions, finish_cohort, network_points
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import (
@@ -71,6 +57,7 @@ from metaphase.labels.phh3.cases import (
     read_candidates,
     read_classified,
 )
+from metaphase.labels.phh3.cohort import CALLED, classify_cohort, search_cohort
 from metaphase.labels.phh3.networks import (
     LearningConfig,
     cnn1_rows,
@@ -78,6 +65,19 @@ from metaphase.labels.phh3.networks import (
     load_classifier,
     train_classifier,
 )
+from metaphase.learn.calibration import (
+    SAMPLE,
+    NoSquareError,
+    draw_sample,
+    fit_profile,
+    merge_project,
+)
+from metaphase.learn.chain import REFERENCE
+from metaphase.learn.config import DenseSection, EvaluationSection
+from metaphase.learn.dense import OLD, Protocol
+from metaphase.learn.run import read_results, run_chain, run_table
+from metaphase.learn.sources import corrected_points
+from metaphase.learn.summary import run_report
 from metaphase.networks.cards import (
     BUNDLED,
     LEARNT_FROM,

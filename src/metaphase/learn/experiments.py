@@ -21,7 +21,7 @@ from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stage
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import GRID, Bench, BenchCounts, bench_of, counts_of
 from metaphase.images.inspection import slide_quality
-from metaphase.jobs.training.chain import (
+from metaphase.learn.chain import (
     Chain,
     RunSource,
     data_stages,
@@ -29,7 +29,7 @@ from metaphase.jobs.training.chain import (
     soft_target_stage,
     source_of,
 )
-from metaphase.jobs.training.config import (
+from metaphase.learn.config import (
     CNN3,
     ENSEMBLE,
     RunConfig,
@@ -39,9 +39,9 @@ from metaphase.jobs.training.config import (
     students,
     width_name,
 )
-from metaphase.jobs.training.run import DETECTIONS, NetworksTested, tested_network
-from metaphase.jobs.training.summary import stage_rows
-from metaphase.labels.mining.sets import HARD
+from metaphase.learn.mining.sets import HARD
+from metaphase.learn.run import DETECTIONS, NetworksTested, tested_network
+from metaphase.learn.summary import stage_rows
 from metaphase.reports.pages import TextTable
 from metaphase.reports.plots import Line
 from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_page

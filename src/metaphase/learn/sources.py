@@ -29,11 +29,11 @@ from metaphase.base.tables import (
 )
 from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.jobs.calibration import DETECTIONS, SAMPLE, VALUES
-from metaphase.jobs.training.config import ReferenceSection
-from metaphase.labels.mining.mining import TrainingSlide
 from metaphase.labels.observers.project import UNSURE, load_project
 from metaphase.labels.observers.store import AnswerStore
+from metaphase.learn.calibration import DETECTIONS, SAMPLE, VALUES
+from metaphase.learn.config import ReferenceSection
+from metaphase.learn.mining.mining import TrainingSlide
 from metaphase.networks.training.images import KINDS, ImageSource, Kind
 from metaphase.slides.opening import SlideSource
 

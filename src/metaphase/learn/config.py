@@ -15,9 +15,9 @@ from metaphase.base.provenance import decides
 from metaphase.base.settings import blamed, read_toml, refuse_unknown, resolved, settings_of
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.metrics import BootstrapConfig
-from metaphase.labels.mining.candidates import CandidateConfig
-from metaphase.labels.mining.mining import SOFT_TARGET, MiningConfig
-from metaphase.labels.mining.sets import LabelConfig, SetConfig, hard_column
+from metaphase.learn.mining.candidates import CandidateConfig
+from metaphase.learn.mining.mining import SOFT_TARGET, MiningConfig
+from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.engine.settings import PeakConfig
 from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol

@@ -1,1 +1,0 @@
-"""Whole jobs made of stages: resumable, one slide or a cohort at a time."""
