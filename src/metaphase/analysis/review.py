@@ -14,11 +14,11 @@ from scipy.special import expit, logit
 
 from metaphase.analysis.index import INDEX, write_cohort
 from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, located
-from metaphase.analysis.slide import answers_in, apply_answers, count_detections, reviewed_count
+from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import claimed
-from metaphase.base.tables import named, read_table
-from metaphase.counting.clinical import SlideCount
+from metaphase.base.tables import Remark, named, read_table
+from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, result_folders
@@ -28,6 +28,7 @@ from metaphase.detections.table import (
     IGNORE,
     LOOKALIKE,
     MITOSIS,
+    OPERATING_POINTS,
     REVIEWED,
     SUMMARY,
     DetectionSet,
@@ -94,11 +95,15 @@ def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
 def count_with(
     result: SlideResult, given: Sequence[Given], config: CountConfig | None = None
 ) -> tuple[Reviewed, SlideCount]:
-    """Detections and count of a slide with answers, whether they are in force or not."""
-    reviewed = reviewed_result(result, given)
-    count = count_detections(
-        reviewed.table, result.mpp, result.tissue, result.settings, result.site, result.name, config
-    )
+    """Detections and count of a slide with answers, whether they are in force or not.
+
+    At another threshold, and without draws, no profile holds.
+    """
+    reviewed, config = reviewed_result(result, given), config or result.counting
+    reviewed.table.attrs[OPERATING_POINTS] = Remark(result.stated)
+    holds = config.draws > 0 and config.threshold == result.counting.threshold
+    site = result.site.calibration(result.name) if holds and result.site is not None else None
+    count = count_slide(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config, site=site)
     return reviewed, reviewed_count(count, result.machine)
 
 

@@ -13,7 +13,7 @@ and the viewer run these stages and no others. Nothing here needs networks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -52,8 +52,18 @@ from metaphase.analysis.record import (
 from metaphase.base.errors import ResultWarning, ResultWarnings, read_warnings, spelled, unique
 from metaphase.base.files import explained
 from metaphase.base.foreign import parsing
-from metaphase.base.provenance import Ingredients, fingerprint_of
-from metaphase.base.stages import Facts, Report, Stage, States, kept_facts, kept_stage, run_stages, silent
+from metaphase.base.provenance import fingerprint_of
+from metaphase.base.stages import (
+    Facts,
+    Report,
+    Stage,
+    States,
+    kept_facts,
+    kept_stage,
+    run_stages,
+    silent,
+    stage,
+)
 from metaphase.base.tables import Remark, read_table, write_table
 from metaphase.counting.calibration import atypical_share
 from metaphase.counting.clinical import SlideCount, count_slide, slide_density
@@ -92,58 +102,6 @@ IN_EVERY_CARD = (
 Found = TypeVar("Found", bound=SlideCount)
 
 
-# ---- what decides each stage, beside the stages before it ----
-
-
-@dataclass(frozen=True)
-class SlideReviewed(Ingredients, stage="review"):
-    """The detections as people left them."""
-
-    answers: tuple[tuple[str, str, str], ...]
-    """Those that stand, oldest first: observer, item, answer."""
-    left_out: int
-    """How many more stand that are about no position of the slide."""
-    threshold: float | None
-    """Of the count, by which it is said who looked at what; None without answers."""
-
-
-@dataclass(frozen=True)
-class SlideCounted(Ingredients, stage="count", schema=5):
-    """The clinical number."""
-
-    config: CountConfig
-    """Its threshold, thetas and rate of false positives are the operating point's."""
-    site: SiteProfile | None
-    listed: float
-    """Threshold of the list."""
-
-
-@dataclass(frozen=True)
-class SlideExported(Ingredients, stage="export", schema=4):
-    """The files that others read."""
-
-    name: str
-    points: Mapping[str, Any]
-    formats: tuple[str, ...]
-    site: SiteProfile | None
-
-
-@dataclass(frozen=True)
-class SlideReported(Ingredients, stage="report", schema=4):
-    """The page, and the summary for programs."""
-
-    name: str
-    points: Mapping[str, Any]
-    card: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class SlideArchived(Ingredients, stage="archive", schema=3):
-    """Report and map as DICOM."""
-
-    points: Mapping[str, Any]
-
-
 # ---- one slide ----
 
 
@@ -178,38 +136,51 @@ class SearchedSlide:
         return record, states[1:]
 
     def stages(self) -> list[Stage]:
-        """The table."""
-        asked, name, points = self.settings, self.name, self.settings.points
-        answers = tuple((one.observer, one.item, one.answer) for one in self._answers)
-        looked_at = asked.counting.threshold if answers else None
-        reviewed = SlideReviewed(answers, self._left_out, looked_at)
-        counted = SlideCounted(asked.counting, self.site, points["mitoses"]["delta"])
-        exported = SlideExported(name, points, tuple(sorted(asked.formats)), self.site)
-        files = (CANDIDATES, DETECTIONS, *map(file_of, self._formats))
-        archived = (COUNT_DICOM, *((PROBABILITIES_DICOM,) if asked.probability_map else ()))
+        """The table, with all that decides each stage beside those before it."""
+        asked, points, answers = self.settings, self.settings.points, self._answers
+        review = self.review(
+            answers=tuple((one.observer, one.item, one.answer) for one in answers),
+            left_out=self._left_out,
+            threshold=asked.counting.threshold if answers else None,
+        )
+        count = self.count(config=asked.counting, site=self.site, listed=points["mitoses"]["delta"])
+        export = self.export(
+            name=self.name, points=points, formats=tuple(sorted(asked.formats)), site=self.site
+        )
+        report = self.report(name=self.name, points=points, card=asked.card)
         stages = [
-            Stage("review", "what people answered", ("search",), (REVIEWED,) if answers else (), self._review,
-                  reviewed, sealed=True),
-            Stage("count", "mitotic count and grade", ("search", "review"), (COUNT,), self._count, counted,
-                  sealed=True),
-            Stage("export", "files for other programs", ("search", "review"), files, self._export, exported),
-            Stage("report", "the page", ("search", "review", "count"), (REPORT,), self._report,
-                  SlideReported(name, points, asked.card)),
-            Stage("archive", "report and map as DICOM", ("search", "review", "count"), archived,
-                  self._archive, SlideArchived(points)),
-        ]  # fmt: skip
-        return stages if DICOM.name in asked.formats else stages[:-1]
+            replace(review, writes=(REVIEWED,) if answers else ()),
+            count,
+            replace(export, writes=(*export.writes, *map(file_of, self._formats))),
+            report,
+        ]
+        if DICOM.name in asked.formats:
+            maps = (PROBABILITIES_DICOM,) if asked.probability_map else ()
+            archive = self.archive(points=points)
+            stages.append(replace(archive, writes=(*archive.writes, *maps)))
+        return stages
 
     # -- the work of the stages
 
-    def _review(self, _report: Report) -> Facts:
-        """What was rejected stays in the table, as look-alikes; what the network said has its own column."""
+    @stage("review", "what people answered", reads=("search",), sealed=True)
+    def review(
+        self,
+        _report: Report,
+        *,
+        answers: tuple[tuple[str, str, str], ...],
+        left_out: int,  # noqa: ARG002 -- a warning says it
+        threshold: float | None,
+    ) -> Facts:
+        """The detections as people left them, by the answers that stand: observer, item, answer.
+
+        What was rejected stays in the table, as look-alikes; what the network said has its own column. The
+        threshold is that of the count, by which it is said who looked at what.
+        """
         found, path = read_search(self.folder), self.folder / REVIEWED
         with explained(path):
             path.unlink(missing_ok=True)
-        if not self._answers:
+        if not answers or threshold is None:
             return {"shares": []}
-        threshold = self.settings.counting.threshold
         reviewed = reviewed_detections(
             self.name, found, self._answers, mpp=self._facts["mpp"], threshold=threshold
         )
@@ -217,47 +188,71 @@ class SearchedSlide:
         write_table(path, reviewed.table.join(found[[name for name in found.columns if name not in known]]))
         return {"shares": [asdict(share) for share in reviewed.shares]}
 
-    def _count(self, _report: Report) -> Facts:
-        machine = self._found(read_search(self.folder))
+    @stage(
+        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=5, sealed=True
+    )
+    def count(
+        self, _report: Report, *, config: CountConfig, site: SiteProfile | None, listed: float
+    ) -> Facts:
+        """The clinical number, with people and without; threshold and thetas are the operating point's."""
+
+        def found(table: pd.DataFrame) -> SlideFindings:
+            mitoses, mpp = table[table["label"] == MITOSIS], self._facts["mpp"]
+            count = count_slide(table, mpp=mpp, tissue=self._tissue, config=config, site=calibration)
+            number = int((mitoses["probability"] >= listed).sum())
+            return SlideFindings(**dict(count), detections=number, atypical=atypical_share(mitoses, listed))
+
+        calibration = None if site is None else site.calibration(self.name)
+        machine = found(self._own(read_search(self.folder)))
         shares = tuple(Share(**share) for share in kept_facts(self.folder, "review")["shares"])
         counted = CountedSlide(**dict(machine))
         if shares:
-            reviewed = reviewed_count(self._found(self._table()), machine)
+            reviewed = reviewed_count(found(self._table()), machine)
             counted = CountedSlide(**dict(reviewed), review=shares, machine=machine)
         write_stored(self.folder / COUNT, counted.model_dump(mode="json"))
         return {"count": counted.count, "grade": counted.grade}
 
-    def _found(self, table: pd.DataFrame) -> SlideFindings:
-        """The count of a table, and what of it is listed."""
-        listed, mitoses = self.settings.points["mitoses"]["delta"], table[table["label"] == MITOSIS]
-        count = count_detections(table, self._facts["mpp"], self._tissue, self.settings, self.site, self.name)
-        number = int((mitoses["probability"] >= listed).sum())
-        return SlideFindings(**dict(count), detections=number, atypical=atypical_share(mitoses, listed))
-
-    def _export(self, _report: Report) -> Facts:
-        table, facts, points = self._table(), self._facts, self.settings.points
-        mitosis, deltas = table["label"] == MITOSIS, [points[name]["delta"] for name in ("mitoses", "count")]
+    @stage(
+        "export", "files for other programs", reads=("search", "review"), writes=(CANDIDATES, DETECTIONS),
+        schema=4,
+    )  # fmt: skip
+    def export(
+        self,
+        _report: Report,
+        *,
+        name: str,
+        points: Mapping[str, Any],
+        formats: tuple[str, ...],  # noqa: ARG002 -- those of earlier runs are written, too
+        site: SiteProfile | None,
+    ) -> Facts:
+        """The tables, and the formats asked for."""
+        table, facts = self._table(), self._facts
+        mitosis, deltas = table["label"] == MITOSIS, [points[one]["delta"] for one in ("mitoses", "count")]
         for column, delta in zip((LISTED, COUNTED), deltas, strict=True):
             table[column] = mitosis & (table["probability"] >= delta)
-        if self.site is not None:
+        if site is not None:
             slide = specimen(table, facts["mpp"], self._tissue, None, self.settings.counting)
-            table[CHANCE] = self.site.calibration(self.name).chance(slide)
+            table[CHANCE] = site.calibration(name).chance(slide)
         listed = table[mitosis & (table["probability"] >= min(deltas))].reset_index(drop=True)
         listed.attrs = table.attrs
         write_table(self.folder / CANDIDATES, table)
         write_table(self.folder / DETECTIONS, listed)
         for form in self._formats:
             write_detections(
-                DetectionSet(listed, (self.name,), self.name),
+                DetectionSet(listed, (name,), name),
                 self.folder / file_of(form),
                 form,
                 mpp=facts["mpp"],
-                sizes={self.name: (facts["width"], facts["height"])},
-                sources={self.name: self.source.path},
+                sizes={name: (facts["width"], facts["height"])},
+                sources={name: self.source.path},
             )
         return {"detections": len(listed), "candidates": len(table)}
 
-    def _report(self, _report: Report) -> Facts:
+    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=4)
+    def report(
+        self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
+    ) -> Facts:
+        """The page."""
         counted, table, asked = self._counted(), self._table(), self.settings
         density = slide_density(table, mpp=self._facts["mpp"], tissue=self._tissue, config=asked.counting)
         content = ReportInput(
@@ -265,12 +260,12 @@ class SearchedSlide:
             detections=table,
             score=counted,
             density=density,
-            card=asked.card,
-            points=asked.points,
+            card=card,
+            points=points,
             warnings=self._warnings(counted),
             timings=self._facts["seconds"],
             stain=self._facts["stain"],
-            name=self.name,
+            name=name,
             versions=asked.versions,
             review=tuple(map(str, counted.review)),
             atypical=counted.atypical,
@@ -280,8 +275,12 @@ class SearchedSlide:
             write_slide_report(self.folder / REPORT, slide, content)
         return {}
 
-    def _archive(self, _report: Report) -> Facts:
-        points = self.settings.points
+    @stage(
+        "archive", "report and map as DICOM", reads=("search", "review", "count"), writes=(COUNT_DICOM,),
+        schema=3,
+    )  # fmt: skip
+    def archive(self, _report: Report, *, points: dict[str, Any]) -> Facts:
+        """The count as a DICOM report, and the map where it was asked for."""
         write_count(self.folder / COUNT_DICOM, self.source.path, self._counted(), points)
         if self.settings.probability_map:
             levels, mpp = read_probabilities(self.folder / PROBABILITIES)
@@ -333,7 +332,10 @@ class SearchedSlide:
 
     def _table(self) -> pd.DataFrame:
         """The detections as people left them, or as the networks did."""
-        table = read_table(self.folder / REVIEWED) if self._answers else read_search(self.folder)
+        return self._own(read_table(self.folder / REVIEWED) if self._answers else read_search(self.folder))
+
+    def _own(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table that says at which operating points it was made."""
         table.attrs[OPERATING_POINTS] = Remark(self.settings.points)
         return table
 
@@ -360,24 +362,6 @@ class SearchedSlide:
         stain = () if facts["stain"] != "DAB" else (ResultWarning("not-he", other_stain(facts), USE_HE),)
         focus = quality_warnings(Quality(**facts["quality"]), asked.card.get("optical_density"))
         return unique((*asked.warnings, *read_warnings(facts["warnings"]), *stain, *focus))
-
-
-def count_detections(
-    table: pd.DataFrame,
-    mpp: float,
-    tissue: TissueMask,
-    settings: SlideSettings,
-    site: SiteProfile | None,
-    name: str,
-    config: CountConfig | None = None,
-) -> SlideCount:
-    """The count of a slide's detections by its settings; at another threshold, and without draws, no profile
-    holds."""
-    config = config or settings.counting
-    holds = config.draws > 0 and config.threshold == settings.counting.threshold
-    table.attrs[OPERATING_POINTS] = Remark(settings.points)
-    calibration = site.calibration(name) if holds and site is not None else None
-    return count_slide(table, mpp=mpp, tissue=tissue, config=config, site=calibration)
 
 
 def reviewed_count(count: Found, machine: SlideCount) -> Found:

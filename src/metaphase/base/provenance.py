@@ -111,7 +111,7 @@ class Ingredients:
         changed = list(_differences(account["ingredients"], self.account()["ingredients"], ""))
         if changed:
             raise MetaphaseError(
-                f"changed during the stage {self.stage}: {'; '.join(changed[:MOST_DIFFERENCES])}",
+                f"changed during the stage {account['stage']}: {'; '.join(changed[:MOST_DIFFERENCES])}",
                 path=output,
                 next_step="run the same command again when nobody writes to it",
             )
@@ -119,6 +119,21 @@ class Ingredients:
     def write(self, note: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Leave the note, with the program's version and whatever is worth knowing about the output."""
         write_note(note, self.account(), facts)
+
+
+@dataclass(frozen=True)
+class Given(Ingredients, stage=""):
+    """Ingredients by name, of a stage that is a function."""
+
+    of: str
+    """The stage."""
+    schema_numbers: Sequence[int]
+    values: Mapping[str, Any]
+
+    def account(self) -> dict[str, Any]:
+        """Everything that decides the result, as plain values."""
+        found = {name: account_of(value, self.of) for name, value in self.values.items()}
+        return {"stage": self.of, "schema": list(self.schema_numbers), "ingredients": found}
 
 
 @dataclass(frozen=True)

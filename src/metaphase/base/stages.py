@@ -1,5 +1,8 @@
 """A job as a table of stages: what each reads and writes, whether it is done, and running what is left.
 
+A stage is a function (`stage`): its keyword parameters are all that decides its result, and what it writes
+stands above it. Called with them, it gives the row of a table, and the work is done when the table is run.
+
 A stage is done when its note in the workspace says that it was made from the same ingredients as now, by
 code of the same schema, after the same stages, and sealed outputs are what it left. Killed at any moment, the
 next run goes on.
@@ -13,14 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 from metaphase.base.parallel import worker_processes
 from metaphase.base.provenance import (
     FileContent,
+    Given,
     Ingredients,
     facts_of,
     fingerprint_of,
@@ -89,6 +96,72 @@ class StageState:
         return f"{self.stage.name}: {self.status}" + (f" ({self.reason})" if self.reason else "")
 
 
+Owner = TypeVar("Owner")
+Decides = ParamSpec("Decides")
+
+
+class StageFunction(Generic[Owner, Decides]):
+    """The work of a stage, `work(owner, report, *, ...)`; called without the report, it gives its `Stage`.
+
+    The owner (a slide, a run, a laboratory) has the workspace; all that decides the result is a keyword.
+    """
+
+    def __init__(
+        self, work: Callable[Concatenate[Owner, Report, Decides], Facts], row: Stage, schema: list[int]
+    ) -> None:
+        self.work = work
+        self.schema = schema
+        self._row = row
+        update_wrapper(self, work)
+
+    def __call__(self, owner: Owner, *_: Decides.args, **decides: Decides.kwargs) -> Stage:
+        """The stage, made from these ingredients."""
+        row, at = self._row, (self.work.__module__, self.work.__qualname__)
+        made_from = Given(row.name, self.schema, decides)
+        return replace(row, work=_Work(*at, owner, decides), ingredients=made_from)
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, owner: Owner, kind: type) -> Callable[Decides, Stage]: ...
+    def __get__(self, owner: Owner | None, kind: type) -> Any:
+        return self if owner is None else partial(self, owner)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A stage function with what it is called with; it goes to other processes by its name."""
+
+    module: str
+    name: str
+    owner: Any
+    decides: Mapping[str, Any]
+
+    def __call__(self, report: Report) -> Facts:
+        found = attrgetter(self.name)(import_module(self.module))
+        facts: Facts = found.work(self.owner, report, **self.decides)
+        return facts
+
+
+def stage(
+    name: str,
+    about: str,
+    *,
+    reads: tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    schema: int = 1,
+    uses: tuple[type[Ingredients], ...] = (),
+    sealed: bool = False,
+    renew: bool = False,
+) -> Callable[[Callable[Concatenate[Owner, Report, Decides], Facts]], StageFunction[Owner, Decides]]:
+    """Make a function a stage. `schema` rises whenever new code gives other results, or that of what it
+    `uses` does; the others are fields of `Stage`, and a table may replace them."""
+    row = Stage(name, about, reads, writes, _nothing, Given(name, [], {}), renew, after, sealed)
+    schemas = [schema, *(number for used in uses for number in used.schemas())]
+    return lambda work: StageFunction(work, row, schemas)
+
+
 States = tuple[StageState, ...]
 Watch = Callable[[States], None]
 """Called with all stages whenever one of them changes."""
@@ -116,24 +189,15 @@ def kept_key(workspace: Path, name: str) -> str:
     return fingerprint_of(made_from(note_of(workspace, name)))
 
 
-@dataclass(frozen=True)
-class _Noted(Ingredients, stage=""):
-    """What a finished stage was made from, as its note says."""
-
-    stated: Mapping[str, Any]
-
-    def account(self) -> dict[str, Any]:
-        return {name: value for name, value in self.stated.items() if name != "reads"}
-
-
 def kept_stage(workspace: Path, name: str, writes: tuple[str, ...], next_step: str) -> Stage:
     """A finished stage that reads no other, for those who can work on what follows it, and not on itself."""
 
     def refuse(_report: Report) -> Facts:
         raise MetaphaseError(f"the stage {name} has to be done again", path=workspace, next_step=next_step)
 
-    before = _Noted(made_from(note_of(workspace, name)))
-    return Stage(name, "", (), writes, refuse, before, sealed=True)
+    before = made_from(note_of(workspace, name))
+    made = Given(name, before.get("schema", []), before.get("ingredients", {}))
+    return Stage(name, "", (), writes, refuse, made, sealed=True)
 
 
 def settled(states: States) -> States:

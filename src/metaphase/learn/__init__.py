@@ -1,1 +1,1 @@
-"""How networks learn from slides, and models from answers: patches, dense lessons, mining, packaging, calibration."""
+"""How networks learn from slides and answers: patches, dense lessons, mining, packaging, calibration."""
