@@ -168,7 +168,7 @@ class SearchedSlide:
         _report: Report,
         *,
         answers: tuple[tuple[str, str, str], ...],
-        left_out: int,  # noqa: ARG002 -- a warning says it
+        left_out: int,
         threshold: float | None,
     ) -> Facts:
         """The detections as people left them, by the answers that stand: observer, item, answer.
@@ -222,7 +222,7 @@ class SearchedSlide:
         *,
         name: str,
         points: Mapping[str, Any],
-        formats: tuple[str, ...],  # noqa: ARG002 -- those of earlier runs are written, too
+        formats: tuple[str, ...],
         site: SiteProfile | None,
     ) -> Facts:
         """The tables, and the formats asked for."""

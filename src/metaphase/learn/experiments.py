@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metaphase.analysis.cohort import cohort_slide
-from metaphase.analysis.search import SplitSearch
+from metaphase.analysis.search import SlideSearched, SplitSearch
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent
+from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import GRID, Bench, BenchCounts, bench_of, counts_of
 from metaphase.images.inspection import slide_quality
@@ -32,6 +31,7 @@ from metaphase.learn.chain import (
 from metaphase.learn.config import (
     CNN3,
     ENSEMBLE,
+    EvaluationSection,
     RunConfig,
     Task,
     cnn3,
@@ -40,7 +40,7 @@ from metaphase.learn.config import (
     width_name,
 )
 from metaphase.learn.mining.sets import HARD
-from metaphase.learn.run import DETECTIONS, NetworksTested, tested_network
+from metaphase.learn.run import DETECTIONS, tested_network
 from metaphase.learn.summary import stage_rows
 from metaphase.reports.pages import TextTable
 from metaphase.reports.plots import Line
@@ -159,13 +159,6 @@ Density = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class LaboratoriesCompared(Ingredients, stage="laboratories"):
-    """The colours of the laboratories that train and test."""
-
-    source: RunSource
-
-
-@dataclass(frozen=True)
 class Experiments:
     """The networks of a chain's configuration, tested one by one."""
 
@@ -204,18 +197,14 @@ class Experiments:
         chain, config = self.chain, self.chain.config
         data = data_stages(chain)
         names = tuple(task.name for task in members(config))
-        compared = LaboratoriesCompared(source_of(config, ("train", "test")))
-        laboratories = Stage(
-            "laboratories", "how far the test laboratories are", (), (f"{RESULTS}/{LABORATORIES}",),
-            self._compared, compared, after=("slides",), sealed=True,
-        )  # fmt: skip
+        laboratories = self.compare_laboratories(source=source_of(config, ("train", "test")))
         stages = [*data, laboratories, self._test_stage(CNN3)]
         for member in members(config):  # tasks that use the same difficult set one after the other
             others = [task for task in baselines(config) if task.hard_set == member.hard_set]
             for task in (member, *others):
                 stages += self._trained_and_tested(task, HARD)
         stages.append(self._test_stage(ENSEMBLE, names))
-        stages.append(soft_target_stage(chain, names))
+        stages.append(soft_target_stage(chain))
         for task in students(config):
             stages += self._trained_and_tested(task, "soft targets")
         for task in unsoftened(config):
@@ -250,21 +239,18 @@ class Experiments:
 
     def _test_stage(self, name: str, networks: tuple[str, ...] = ()) -> Stage:
         """Search the slides with a network, or with several whose mean is taken."""
-        names = networks or (name,)
-        work = partial(self._tested, name, names)
+        config = self.chain.config
+        made = _ExperimentTest(self, name, networks or (name,)).test(
+            test=config.test, source=source_of(config, ("validation", "test"))
+        )
         writes = (f"{RESULTS}/networks/{name}.json",)
-        made_from = NetworksTested.of(self.chain.config)
-        return Stage(f"test {name}", "F1 on whole slides", names, writes, work, made_from, sealed=True)
+        return replace(made, name=f"test {name}", reads=networks or (name,), writes=writes)
 
-    def _tested(self, name: str, names: tuple[str, ...], report: Report) -> Facts:
-        values = tested_network(self.chain, name, names, self.benches, self.search, report)
-        write_text(self.results / "networks" / f"{name}.json", json.dumps(values) + "\n")
-        return {
-            "threshold": round(values["threshold"], 3),
-            "validation F1": round(values["validation_f1"] or 0, 3),
-        }
-
-    def _compared(self, report: Report) -> Facts:
+    @stage(
+        "laboratories", "how far the test laboratories are", writes=(f"{RESULTS}/{LABORATORIES}",),
+        after=("slides",), sealed=True,
+    )  # fmt: skip
+    def compare_laboratories(self, report: Report, *, source: RunSource) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
         cohort = self.chain.cohort
         seen_or_tested = cohort[cohort["split"].isin(("train", "test"))]
@@ -280,6 +266,26 @@ class Experiments:
         table = colour_table(seen, set(cohort.loc[cohort["split"] == "train", "laboratory"]))
         write_text(self.results / LABORATORIES, json.dumps(table, indent=1) + "\n")
         return {"laboratories": len(table)}
+
+
+@dataclass(frozen=True)
+class _ExperimentTest:
+    """A network of the experiments, or several whose mean is tested."""
+
+    experiments: Experiments
+    name: str
+    networks: tuple[str, ...]
+
+    @stage("test", "F1 on whole slides", uses=(SlideSearched,), sealed=True)
+    def test(self, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
+        """Search the slides, and compare with the reference standard."""
+        of = self.experiments
+        values = tested_network(of.chain, self.name, self.networks, of.benches, of.search, report)
+        write_text(of.results / "networks" / f"{self.name}.json", json.dumps(values) + "\n")
+        return {
+            "threshold": round(values["threshold"], 3),
+            "validation F1": round(values["validation_f1"] or 0, 3),
+        }
 
 
 def _measured_in(workspace: Path) -> dict[str, Any]:

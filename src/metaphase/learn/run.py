@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metaphase.analysis.search import SlideSearched, SplitSearch
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent
+from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.detections.points import OperatingPoint, points_of
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
@@ -32,29 +30,6 @@ from metaphase.networks.cards import Identity, named_model, parse_card
 from metaphase.networks.checkpoints import load_model
 
 RESULTS, DETECTIONS = "results.json", "detections"
-
-
-@dataclass(frozen=True)
-class NetworksTested(Ingredients, stage="test", uses=(SlideSearched,)):
-    """What decides a test, beside the networks."""
-
-    test: EvaluationSection
-    source: RunSource
-    """The slides tested on, and those that choose the threshold."""
-
-    @classmethod
-    def of(cls, config: RunConfig) -> NetworksTested:
-        """The test of a run or of an experiment."""
-        return cls(config.test, source_of(config, ("validation", "test")))
-
-
-@dataclass(frozen=True)
-class PairTested(Ingredients, stage="test", uses=(SlideSearched,)):
-    """What decides the test of a pair, beside the pair."""
-
-    source: RunSource
-    test: EvaluationSection
-    beside: tuple[Identity, ...]
 
 
 def run_chain(
@@ -83,26 +58,36 @@ def run_table(chain: Chain) -> list[Stage]:
         return dense_table(chain)
     stages = [*data_stages(chain), *ensemble_stages(chain)]
     networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
-    test = Stage(
-        "test", "detection on validation and test slides, F1 by laboratory", networks, (RESULTS,),
-        partial(_test, chain), NetworksTested.of(chain.config), sealed=True,
-    )  # fmt: skip
-    return [*stages, test]
+    test = test_networks(
+        chain, test=chain.config.test, source=source_of(chain.config, ("validation", "test"))
+    )
+    return [*stages, replace(test, reads=networks)]
 
 
 def dense_table(chain: DenseChain) -> list[Stage]:
     """The stages of the method `dense`, with the test of the delivered pair."""
     beside = chain.dense.beside
     identities = parse_card(named_model(beside).with_suffix(".json")).identities if beside else ()
-    tested = PairTested(source_of(chain.config, ("test",)), chain.config.test, identities)
-    about = "detection on test slides with the delivered pair, F1 by laboratory"
-    test = Stage("test", about, ("pair",), (RESULTS,), partial(_test_pair, chain), tested, sealed=True)
+    test = test_pair(
+        chain, source=source_of(chain.config, ("test",)), test=chain.config.test, beside=identities
+    )
     return [*dense_stages(chain), test]
 
 
-def _test_pair(chain: DenseChain, report: Report) -> Facts:
+@stage(
+    "test", "detection on test slides with the delivered pair, F1 by laboratory", reads=("pair",),
+    writes=(RESULTS,), uses=(SlideSearched,), sealed=True,
+)  # fmt: skip
+def test_pair(
+    chain: DenseChain,
+    report: Report,
+    *,
+    source: RunSource,
+    test: EvaluationSection,
+    beside: tuple[Identity, ...],
+) -> Facts:
     """Search the test slides as `metaphase detect` does, at the thresholds of the models' cards."""
-    config = chain.config.test
+    config = test
     bench = bench_of(chain.cohort, chain.reference, "test", config.matching)
     models = {chain.config.card.name: chain.delivered}
     if chain.dense.beside:
@@ -144,8 +129,13 @@ def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
     return {CNN3: (CNN3,), ENSEMBLE: names, **single}
 
 
-def _test(chain: Chain, report: Report) -> Facts:
-    config = chain.config.test
+@stage(
+    "test", "detection on validation and test slides, F1 by laboratory", writes=(RESULTS,),
+    uses=(SlideSearched,), sealed=True,
+)  # fmt: skip
+def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
+    """Search the slides with every network, and choose its threshold on the validation slides."""
+    config = test
     benches = {
         split: bench_of(chain.cohort, chain.reference, split, config.matching)
         for split in ("validation", "test")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from metaphase.base.files import explained
 from metaphase.base.foreign import read_json
-from metaphase.base.provenance import FileContent, Ingredients
-from metaphase.base.stages import Facts, Report, Stage, States, run_stages, settled
+from metaphase.base.provenance import FileContent
+from metaphase.base.stages import Facts, Report, States, run_stages, settled, stage
 from metaphase.base.tables import read_table
 from metaphase.labels.registration.outputs import (
     OF_ANNOTATIONS,
@@ -22,24 +22,12 @@ from metaphase.labels.registration.outputs import (
     SUMMARY,
     TRANSFORM,
     Annotations,
+    Frame,
     register_to_folder,
 )
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import Transform, load_transform
 from metaphase.slides.opening import SlideSource
-
-
-@dataclass(frozen=True)
-class PairRegistered(Ingredients, stage="registration", schema=3):
-    """What decides the registration of a pair, and what is carried over with it."""
-
-    he: SlideSource
-    phh3: SlideSource
-    points: FileContent | None
-    annotations: FileContent | None
-    drawn_on: str
-    config: RegistrationConfig
-    accept_doubtful: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,34 +67,47 @@ def register_slides(
 
     The files are those of `metaphase.labels.registration.register_to_folder`.
     """
-    folder, config = Path(folder), config or RegistrationConfig()
-
-    def work(_report: Report) -> Facts:
-        for name in (*OF_POINTS, OF_ANNOTATIONS):
-            with explained(folder / name):
-                (folder / name).unlink(missing_ok=True)
-        with he.open() as first, phh3.open() as second:
-            summary = register_to_folder(
-                first,
-                second,
-                folder,
-                points=points,
-                annotations=annotations,
-                config=config,
-                accept_doubtful=accept_doubtful,
-            )
-        return {"verdict": summary["verdict"]}
-
-    made_from = PairRegistered(
-        he,
-        phh3,
-        None if points is None else FileContent(Path(points)),
-        None if annotations is None else FileContent(annotations.path),
-        "" if annotations is None else annotations.drawn_on,
-        config,
-        accept_doubtful,
+    folder = Path(folder)
+    row = _register(
+        folder,
+        he=he,
+        phh3=phh3,
+        points=None if points is None else FileContent(Path(points)),
+        annotations=None if annotations is None else FileContent(annotations.path),
+        drawn_on="" if annotations is None else annotations.drawn_on,
+        config=config or RegistrationConfig(),
+        accept_doubtful=accept_doubtful,
     )
-    writes = (SUMMARY, TRANSFORM, PICTURE, *(OF_POINTS if points is not None else ()))
-    stage = Stage("registration", "PHH3 onto H&E", (), writes, work, made_from, sealed=True)
-    states = settled(run_stages([stage], folder))
+    writes = (*row.writes, *(OF_POINTS if points is not None else ()))
+    states = settled(run_stages([replace(row, writes=writes)], folder))
     return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states
+
+
+@stage("registration", "PHH3 onto H&E", writes=(SUMMARY, TRANSFORM, PICTURE), schema=3, sealed=True)
+def _register(
+    folder: Path,
+    _report: Report,
+    *,
+    he: SlideSource,
+    phh3: SlideSource,
+    points: FileContent | None,
+    annotations: FileContent | None,
+    drawn_on: Frame | Literal[""],
+    config: RegistrationConfig,
+    accept_doubtful: bool,
+) -> Facts:
+    """Register a pair, and carry over what was given."""
+    for name in (*OF_POINTS, OF_ANNOTATIONS):
+        with explained(folder / name):
+            (folder / name).unlink(missing_ok=True)
+    with he.open() as first, phh3.open() as second:
+        summary = register_to_folder(
+            first,
+            second,
+            folder,
+            points=None if points is None else points.path,
+            annotations=None if annotations is None else Annotations(annotations.path, drawn_on or "phh3"),
+            config=config,
+            accept_doubtful=accept_doubtful,
+        )
+    return {"verdict": summary["verdict"]}
