@@ -20,7 +20,7 @@ from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage, States
+from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import named, read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections.table import MITOSIS
@@ -29,9 +29,7 @@ from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import counts_of
 from metaphase.lab.folder import Lab, RoundSettings
 from metaphase.lab.parts import (
-    DETECT_WINDOWS_PER_MM2,
     FAILED,
-    SEARCH_WINDOWS_PER_MM2,
     PairSlides,
     Reporting,
     Step,
@@ -39,11 +37,9 @@ from metaphase.lab.parts import (
     asked_calibration,
     asked_review,
     asked_round,
-    in_parts,
     inside,
     outcome,
     pairs_of,
-    seconds_of,
 )
 from metaphase.lab.rates import measure_rates
 from metaphase.labels.building import build_cohort, collect_decisions, finish_cohort, network_points
@@ -75,7 +71,7 @@ from metaphase.learn.calibration import (
 from metaphase.learn.chain import REFERENCE
 from metaphase.learn.config import DenseSection, EvaluationSection
 from metaphase.learn.dense import OLD, Protocol
-from metaphase.learn.run import read_results, run_chain, run_table
+from metaphase.learn.run import read_results, run_chain
 from metaphase.learn.sources import corrected_points
 from metaphase.learn.summary import run_report
 from metaphase.networks.cards import (
@@ -85,7 +81,6 @@ from metaphase.networks.cards import (
     PHH3_NETWORKS,
     CardAdditions,
     NetworkIdentity,
-    NetworkSpec,
     TrainingData,
     bundled_model,
     named_model,
@@ -98,9 +93,6 @@ from metaphase.networks.engine.settings import EngineConfig
 from metaphase.networks.training.loop import Update
 from metaphase.reports.evaluation import write_mitosis_report
 from metaphase.reports.run import write_run_page
-
-BROWN_S_PER_MM2 = 0.5
-"""Finding brown objects in a square millimetre of slide, roughly."""
 
 # ---- what decides the steps on PHH3 slides ----
 
@@ -143,7 +135,7 @@ def phh3_steps(lab: Lab) -> list[Step]:
     rounds = {number: _round(lab, number) for number in (1, 2) if _asks(lab, number)}
     first, second = (tuple(f"round {number}" for number in rounds if number <= last) for last in (1, 2))
     return [
-        Step(search, seconds=3.0 * len(pairs) + BROWN_S_PER_MM2 * sum(lab.areas_mm2.values())),
+        Step(search),
         *(rounds[number] for number in rounds if number == 1),
         _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
         *(rounds[number] for number in rounds if number == 2),
@@ -194,14 +186,14 @@ def _round(lab: Lab, number: int) -> Step:
     return Step(stage, asked, partial(_draw, lab, number), shows=shows)
 
 
-def _draw(lab: Lab, number: int, report: Report) -> None:
-    """Draw the items of a round, or add to them where `lab.toml` asks for more than there are."""
+def _draw(lab: Lab, number: int, report: Report) -> bool:
+    """Draw the items of a round, or add to them where `lab.toml` asks for more; whether it did."""
     rounds, folder = lab.settings.rounds, lab.round(number)
     report(f"drawing round {number}", 0, 1)
     there = len(read_items(folder)) if (folder / ITEMS).is_file() else 0
     wanted = _wanted(lab, rounds) if number == 1 else rounds.round2
     if there >= wanted or (folder / NOTHING).exists():
-        return
+        return False
     purpose: Purpose = "cnn1" if number == 1 else "cnn2"
     earlier = [lab.round(1)] if number == 2 else []
     target = folder if not there else folder / "more"
@@ -219,9 +211,10 @@ def _draw(lab: Lab, number: int, report: Report) -> None:
     except Phh3Error as error:
         if number == 2 and not there:
             write_text(folder / NOTHING, str(error) + "\n")
-        return
+        return False
     if there:
         _take_more(folder, target)
+    return True
 
 
 def _suggest(lab: Lab, report: Report) -> None:
@@ -288,41 +281,23 @@ def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: 
     made_from = NetworkTaught(learning if labelled else None, start)
     work = partial(_teach, lab, name) if labelled else partial(_take, lab, name)
     stage = Stage(name, about, reads, (name,), work, made_from, renew=True)
-    seconds = sum(_seconds(lab, labelled))
-    return Step(
-        stage, seconds=seconds, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json"))
-    )
-
-
-def network_spec(lab: Lab) -> NetworkSpec:
-    """The kind of network that CNN1 and CNN2 are."""
-    if lab.settings.bundled_phh3:
-        return parse_card(named_model(PHH3_NETWORKS["cnn1"]).with_suffix(".json")).spec
-    return NetworkSpec("classifier", lab.settings.phh3.gamma, lab.settings.phh3.normalisation)
-
-
-def _seconds(lab: Lab, labelled: bool) -> tuple[float, float]:
-    """What training CNN1 or CNN2 takes, and then asking it about every candidate, roughly."""
-    learning, rounds = lab.settings.phh3, lab.settings.rounds
-    passes = learning.epochs * (learning.samples_per_epoch or rounds.round1 or rounds.round2)
-    return seconds_of(lab, (network_spec(lab),), passes) if labelled else 0.0, 3.0 * len(pairs_of(lab))
+    return Step(stage, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
 
 
 def _teach(lab: Lab, name: str, report: Report) -> Facts:
     """Train CNN1 or CNN2 from the rounds, and ask it about every candidate."""
     config, folder = lab.settings.phh3, lab.network(name)
-    training, asking = in_parts(report, *_seconds(lab, True))
 
     def show(update: Update) -> None:
-        training(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
+        report(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
 
-    training(f"{name}: cutting patches", 0, 1)
+    report(f"{name}: cutting patches", 0, 1)
     rounds, start = _labelled(lab), PHH3_NETWORKS[name] if lab.settings.bundled_phh3 else ""
     if not rounds:
         return _take(lab, name, report)
     rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
     result = train_classifier(name, rows, folder, config, start=start, device=lab.device, watch=show)
-    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, asking)
+    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
 
 
 def _take(lab: Lab, name: str, report: Report) -> Facts:
@@ -405,18 +380,16 @@ def steps_of(lab: Lab) -> list[Step]:
     return [
         *phh3_steps(lab),
         Step(Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),
-                   partial(_build, lab), ReferencePlaced(pairs)), seconds=20.0 * len(pairs),
-             shows=("cases/reference.csv",)),
+                   partial(_build, lab), ReferencePlaced(pairs)), shows=("cases/reference.csv",)),
         *_review(lab),
         Step(Stage("detector", "the H&E detector, trained and tested", (reviewed,),
                    ("detector/results.json",), partial(_train_detector, lab), detector),
-             seconds=sum(expected_seconds(lab).values()), shows=("detector/index.html",)),
+             shows=("detector/index.html",)),
         Step(Stage("model", "the packaged model with its card", ("detector",), (inside(lab, lab.model),),
                    partial(_package, lab), ModelPackaged(settings.name)),
              shows=(inside(lab, lab.model.with_suffix(".json")),)),
         Step(Stage("results", "reports of the test slides, and how good they are", ("model",),
-                   ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried()),
-             seconds=seconds_of(lab, lab.specs, 2 * DETECT_WINDOWS_PER_MM2 * lab.areas_mm2["test"])),
+                   ("results/index.html", "evaluation/index.html"), partial(_try, lab), ModelTried())),
         *_calibration(lab),
     ]  # fmt: skip
 
@@ -441,11 +414,7 @@ def _review(lab: Lab) -> list[Step]:
         "review", "least certain mitoses, checked by people", ("reference",), ("cases/reference.parquet",),
         partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
     )  # fmt: skip
-    return [Step(stage, asked, _nothing, shows=("cases/decisions.csv",))]
-
-
-def _nothing(_report: Report) -> None:
-    """Pages that are there by themselves."""
+    return [Step(stage, asked, shows=("cases/decisions.csv",))]
 
 
 def _apply(lab: Lab, report: Report) -> Facts:
@@ -461,30 +430,9 @@ def _apply(lab: Lab, report: Report) -> Facts:
 # ---- the detector ----
 
 
-def expected_seconds(lab: Lab) -> dict[str, float]:
-    """What each stage of the detector's training takes on this machine, roughly."""
-    config = lab.run_config
-    asked = SEARCH_WINDOWS_PER_MM2 * lab.areas_mm2["train"] if lab.chain.pair else 0.0
-    windows = {
-        "students": config.dense.student_steps * config.training.batch + asked,
-        "search": len(lab.chain.candidates) * SEARCH_WINDOWS_PER_MM2 * lab.areas_mm2["validation"],
-        "test": 2 * DETECT_WINDOWS_PER_MM2 * lab.areas_mm2["test"],
-    }
-    return {name: 2 + seconds_of(lab, lab.specs, count) for name, count in windows.items()}
-
-
 def _train_detector(lab: Lab, report: Report) -> Facts:
-    """Train and test; the report counts expected seconds, so that it never goes back."""
-    chain, expected = lab.chain, expected_seconds(lab)
-    parts = in_parts(report, *(expected.get(stage.name, 0.0) for stage in run_table(chain)))
-    running = 0
-
-    def watch(states: States) -> None:
-        nonlocal running
-        running = next((number for number, one in enumerate(states) if one.status == "running"), running)
-
-    states = run_chain(chain, report=lambda *progress: parts[running](*progress), watch=watch)
-    write_run_page(lab.detector / "index.html", run_report(chain, states))
+    states = run_chain(lab.chain, report=report)
+    write_run_page(lab.detector / "index.html", run_report(lab.chain, states))
     facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
     return facts
 
@@ -570,10 +518,13 @@ def _calibration(lab: Lab) -> list[Step]:
     return [Step(stage, asked, partial(_draw_calibration, lab))]
 
 
-def _draw_calibration(lab: Lab, report: Report) -> None:
-    """Draw the sample, without squares where none lies within the tissue; or say why there is none."""
+def _draw_calibration(lab: Lab, report: Report) -> bool:
+    """Draw the sample, without squares where none lies within the tissue; or say why there is none.
+
+    Whether it did either.
+    """
     if (lab.calibration / SAMPLE).is_file() or (lab.calibration / NOTHING).is_file():
-        return
+        return False
     report("drawing what to answer", 0, 1)
     settings, where = lab.settings.calibration, ([lab.results], lab.calibration)
     config = SampleConfig(settings.answers, settings.squares)
@@ -588,6 +539,7 @@ def _draw_calibration(lab: Lab, report: Report) -> None:
     if why:
         shutil.rmtree(lab.calibration, ignore_errors=True)
         write_text(lab.calibration / NOTHING, f"not calibrated: {why}\n")
+    return True
 
 
 def _fit(lab: Lab, report: Report) -> Facts:
