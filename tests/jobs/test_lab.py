@@ -23,6 +23,7 @@ from metaphase.cli.lab import _shower, _tell_step
 from metaphase.cli.lab import lab as commands
 from metaphase.lab import pairing, running
 from metaphase.lab.folder import Lab, find_lab, write_settings
+from metaphase.lab.label_steps import skipped_rounds
 from metaphase.lab.pairing import (
     Found,
     Paired,
@@ -38,8 +39,7 @@ from metaphase.lab.pairing import (
     stated_facts,
 )
 from metaphase.lab.parts import Asked, Reporting, Step, StepProgress, asked_round, say_enough
-from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.lab.steps import skipped_rounds, steps_of
+from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings, steps_of
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses

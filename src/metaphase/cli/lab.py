@@ -198,7 +198,7 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
 
 def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
-    from metaphase.lab.steps import steps_of
+    from metaphase.lab.running import steps_of
 
     pages = (page for step in steps_of(found) for page in step.pages)
     return next((page for page in pages if page.what == asked.what), None)
@@ -220,7 +220,7 @@ def _shower(bar: Progress) -> Callable[[StepProgress], None]:
 
 def _tell_step(state: StageState, number: int, steps: int) -> None:
     from metaphase.lab.parts import FAILED
-    from metaphase.lab.steps import fact_line
+    from metaphase.lab.running import fact_line
 
     console.tell(f"{number}/{steps} {state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
     for case, why in state.facts.get(FAILED, {}).items():

@@ -233,6 +233,8 @@ def _asked(
     )  # fmt: skip
 
 
+NOTHING = "nothing-to-ask.txt"
+"""In the folder of a project that has no items: why."""
 FAILED = "failed"
 """Fact of a step: cases that could not be done, the others went on."""
 

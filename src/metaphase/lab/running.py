@@ -5,37 +5,24 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.stages import (
-    Report,
-    StageState,
-    kept_facts,
-    run_stages,
-    silent,
-    stage_key,
-    stage_states,
-)
-from metaphase.base.tables import as_text, read_manifest, read_table, write_table
+from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
+from metaphase.base.tables import as_text, named, read_manifest, read_table, write_table
+from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
-from metaphase.lab.pairing import (
-    Ask,
-    manifest_of,
-    pair_slides,
-    stated_facts,
-    write_slides,
-)
+from metaphase.lab.label_steps import label_steps
+from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, write_slides
 from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
-from metaphase.lab.steps import DEFAULT, DELIVERED, fact_line, steps_of
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
 from metaphase.reports.pages import duration
@@ -97,6 +84,11 @@ def _plain_name(name: str) -> str:
 
 
 # ---- going on ----
+
+
+def steps_of(lab: Lab) -> list[Step]:
+    """All steps, in order."""
+    return [*label_steps(lab), *detector_steps(lab)]
 
 
 def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) -> Asked | None:
@@ -236,6 +228,17 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
     if stale:
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
+
+
+def fact_line(facts: Mapping[str, Any]) -> str:
+    """What a step made, in a line."""
+    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != FAILED)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return named(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def next_command(standing: Sequence[Standing]) -> str:
