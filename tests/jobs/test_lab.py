@@ -18,11 +18,12 @@ from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.files import held
 from metaphase.base.provenance import Ingredients
 from metaphase.base.stages import Facts, Report, Stage, run_stages
-from metaphase.cli.console import progress_bar
-from metaphase.cli.lab import _shower
+from metaphase.cli.console import step_bar
+from metaphase.cli.lab import _shower, _tell_step
 from metaphase.cli.lab import lab as commands
-from metaphase.lab import pairing, parts, running
+from metaphase.lab import pairing, running
 from metaphase.lab.folder import Lab, find_lab, write_settings
+from metaphase.lab.label_steps import skipped_rounds
 from metaphase.lab.pairing import (
     Found,
     Paired,
@@ -37,19 +38,8 @@ from metaphase.lab.pairing import (
     splits_of,
     stated_facts,
 )
-from metaphase.lab.parts import (
-    Asked,
-    Pacer,
-    Reporting,
-    Step,
-    asked_round,
-    in_parts,
-    measure_rate,
-    measured_rates,
-    say_enough,
-)
-from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings
-from metaphase.lab.steps import expected_seconds, skipped_rounds, steps_of
+from metaphase.lab.parts import Asked, Reporting, Step, StepProgress, asked_round, say_enough
+from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings, steps_of
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
@@ -193,7 +183,7 @@ def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-# ---- who is waited for, and for how long ----
+# ---- who is waited for, and how far it is ----
 
 
 @pytest.fixture
@@ -218,10 +208,9 @@ def test_two_observers_are_waited_for_from_the_start(asking: Lab) -> None:
     first = say(asking, "Anna", 4)
     assert (first.answered, first.items, first.enough) == (0, 4, False)
     assert str(first) == "0 of 4 answered by 2 observers each"
-    assert first.seconds_left == 8
     assert not say(asking, "Ben", 3).enough
     last = say(asking, "Ben", 4)
-    assert (last.answered, last.enough, last.seconds_left) == (4, True, 0)
+    assert (last.answered, last.enough) == (4, True)
 
 
 def test_a_round_ends_when_somebody_says_so_until_more_is_asked(asking: Lab) -> None:
@@ -247,29 +236,10 @@ def test_items_that_cannot_be_shown_are_left_out_and_told(asking: Lab) -> None:
     assert "1 more cannot be shown" in str(asked)
 
 
-def test_time_left_is_as_expected_first_and_then_by_the_own_speed() -> None:
-    now = 0.0
-    pacer = Pacer(100.0, clock=lambda: now)
-    assert pacer.seconds_left(0.0) == 100
-    now = 10.0
-    assert pacer.seconds_left(0.01) == 90
-    now = 110.0
-    assert pacer.seconds_left(0.02) is None, "and not 0 for as long as it takes"
-    now = 60.0
-    assert pacer.seconds_left(0.25) == 180
-    assert Pacer(None).seconds_left(0.0) is None
-    resumed = Pacer(100.0, clock=lambda: now)
-    assert resumed.seconds_left(0.5) == 50
-    now = 70.0
-    assert resumed.seconds_left(0.6) == pytest.approx(40)
-
-
-def test_progress_counts_parts_of_slides_and_of_steps() -> None:
+def test_progress_counts_parts_of_slides() -> None:
     described: list[tuple[str, float, float]] = []
-    parts = in_parts(lambda *one: described.append(one), 30.0, 10.0)
-    Reporting("at", parts[0]).started("b", 1, 2)(1, 4)
-    parts[1]("end", 1, 2)
-    assert described == [("at b", 15, 40), ("at b", 18.75, 40), ("end", 35, 40)]
+    Reporting("at", lambda *one: described.append(one)).started("b", 1, 2)(1, 4)
+    assert described == [("at b", 1, 2), ("at b", 1.25, 2)]
 
 
 @dataclass(frozen=True)
@@ -278,7 +248,7 @@ class Nothing(Ingredients, stage="nothing"):
 
 
 def one_step(lab: Lab, monkeypatch: pytest.MonkeyPatch, work: Callable[[Report], Facts]) -> None:
-    step = Step(Stage("only", "the only step", (), ("made.txt",), work, Nothing()), seconds=60.0)
+    step = Step(Stage("only", "the only step", (), ("made.txt",), work, Nothing()))
     page = LabPage("here", "", [LabRow("only", "", "next", "", "")], {}, 1, [], [], [], [], [])
     monkeypatch.setattr(running, "steps_of", lambda _lab: [step])
     monkeypatch.setattr(running, "lab_page", lambda _lab, _steps=None: page)
@@ -298,6 +268,26 @@ def test_answers_are_read_once_for_each_step_that_is_done(
     assert len(built) == 2, "once to find the step, once to find that nothing is left"
 
 
+def test_steps_are_built_once_where_the_questions_are_there(
+    asking: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more where they had to be drawn first."""
+    drawn, built = [True, False, False], []
+    one_step(asking, monkeypatch, lambda _report: {})
+    (step,) = running.steps_of(asking)
+
+    def listed(lab: Lab) -> list[Step]:
+        built.append(lab)
+        return [replace(step, pages=asked_round(lab, 1), prepare=lambda _report: drawn.pop(0))]
+
+    monkeypatch.setattr(running, "steps_of", listed)
+    for often in (2, 3):
+        waiting = go_on(asking)
+        assert waiting is not None
+        assert waiting.what == "round 1: object or artefact"
+        assert len(built) == often
+
+
 def test_a_step_tells_how_far_it_is_on_page_and_in_status(
     asking: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,16 +303,14 @@ def test_a_step_tells_how_far_it_is_on_page_and_in_status(
     monkeypatch.setattr(running, "WRITTEN_EVERY_S", 0)
     monkeypatch.setattr(running, "SHOWN_EVERY_S", 0)
     one_step(asking, monkeypatch, work)
-    with progress_bar("%") as bar:
-        assert go_on(asking, watch=_shower(bar)) is None
+    with step_bar() as bar:
+        assert go_on(asking, say=_tell_step, watch=_shower(bar)) is None
+        assert bar.tasks[0].description == "0/1 working hard"
+        assert bar.tasks[0].percentage == 25
     (standing,) = seen
-    assert standing.status == "running"
-    assert standing.what.startswith("working hard: 25%, about")
-    assert standing.seconds is not None
+    assert (standing.status, standing.what) == ("running", "working hard: 25%")
     assert not asking.progress.exists()
-    assert "the only step: 0%, about 60 s left" in capsys.readouterr().err, (
-        "a line where there is no terminal"
-    )
+    assert capsys.readouterr().err.startswith("1/1 only  0.0 s"), "one line where there is no terminal"
     assert standings(asking)[0].status == "done"
 
 
@@ -373,16 +361,16 @@ class Killed(BaseException):
     """Somebody pulled the plug."""
 
 
-def killing(after: int) -> Callable[[str, float, float], None]:
+def killing(after: int) -> Callable[[StepProgress], None]:
     count = 0
 
-    def report(what: str, done: float, total: float) -> None:
+    def watch(now: StepProgress) -> None:
         nonlocal count
         count += 1
         if count >= after:
-            raise Killed(what)
+            raise Killed(now.what)
 
-    return report
+    return watch
 
 
 @pytest.mark.slow
@@ -402,7 +390,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     while True:
         after = next(moments, None)
         try:
-            stopped = go_on(lab, report=killing(after)) if after else go_on(lab)
+            stopped = go_on(lab, watch=killing(after)) if after else go_on(lab)
         except Killed as moment:
             kills.append(str(moment))
             continue
@@ -461,18 +449,12 @@ def test_skipped_rounds_take_the_bundled_networks_and_are_told(slides: Path, tmp
     assert load_model(lab.network("cnn2") / "cnn2.safetensors")[1].name == "phh3-cnn2"
 
 
-def test_the_detector_goes_on_from_the_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_detector_goes_on_from_the_bundled_pair(tmp_path: Path) -> None:
     write_settings(tmp_path, "ours", tmp_path, "breast")
     pd.DataFrame({"case": [], "he": [], "phh3": [], "laboratory": [], "split": []}).to_csv(
         tmp_path / "manifest.csv"
     )
     lab = Lab(tmp_path, "cpu")
-    assert [spec.family for spec in lab.specs] == ["lite", "residual"]
+    assert [spec.family for spec in lab.chain.specs.values()] == ["lite", "residual"]
     assert lab.chain.candidates == ("new", "mean", "start")
     assert lab.run_config.card.name == "ours"
-    first = sum(expected_seconds(lab).values())
-    name = next(iter(lab.specs)).family
-    monkeypatch.setattr(parts, "training_rate", lambda *_: 4.0)
-    measure_rate(lab, lab.specs, print)
-    assert any(name in known for known in measured_rates(lab))
-    assert sum(expected_seconds(lab).values()) < 0.6 * first, "the times left are those of this machine"

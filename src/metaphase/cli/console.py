@@ -21,6 +21,7 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -241,23 +242,10 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         """One cell."""
         unit = task.fields.get("unit", self._unit)
-        if unit == "%":
-            return Text(f"{100 * task.completed / (task.total or 1):.0f} %")
         digits = 0 if (task.total or 0) >= 100 or unit != AREA else 1
         total = "?" if task.total is None else f"{task.total:.{digits}f}"
         speed = f" {task.speed:.2g} {unit}/s" if unit == AREA and task.speed else ""
         return Text(f"{task.completed:.{digits}f}/{total} {unit}{speed}".rstrip())
-
-
-class _Left(TimeRemainingColumn):
-    """The time that is left: as the task's field `left` says, else by the speed so far."""
-
-    def render(self, task: Task) -> Text:
-        """One cell."""
-        if "left" not in task.fields:
-            return super().render(task)
-        left = task.fields["left"]
-        return Text("" if left is None else f"about {brief_time(left)} left")
 
 
 def chosen_slides(paths: Iterable[Path]) -> list[Path]:
@@ -275,14 +263,17 @@ def chosen_slides(paths: Iterable[Path]) -> list[Path]:
 
 def progress_bar(unit: str = "") -> Progress:
     """A bar on stderr that is silent where nobody watches."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        _Amount(unit),
-        TimeElapsedColumn(),
-        _Left(),
-    )
-    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
+    return _bar(_Amount(unit), TimeElapsedColumn(), TimeRemainingColumn())
+
+
+def step_bar() -> Progress:
+    """The same for steps that differ: the share that is done of one, and the time since it began."""
+    return _bar(TaskProgressColumn(), TimeElapsedColumn())
+
+
+def _bar(*columns: ProgressColumn) -> Progress:
+    described = (TextColumn("{task.description}"), BarColumn())
+    return Progress(*described, *columns, console=stderr, disable=not stderr.is_terminal)
 
 
 def explain(states: Iterable[StageState], name: str = "", *, shown: bool = True) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,7 @@ from metaphase.cli import console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from metaphase.base.stages import Report, StageState
+    from metaphase.base.stages import StageState
     from metaphase.lab.folder import Lab as LabFolder
     from metaphase.lab.parts import Asked, StepProgress
 
@@ -29,7 +28,6 @@ LabOption = Annotated[
         "--lab", help="The laboratory's folder; by default the current one, or one above with lab.toml."
     ),
 ]
-REPORT_EVERY_S = 30
 COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "out of date": "yellow",
            "interrupted": "yellow", "failed": "red"}  # fmt: skip
 
@@ -49,16 +47,15 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
     command = next_command(standing)
     if as_json:
         rows = [
-            {"step": one.step.name, "status": one.status, "what": one.what, "seconds": one.seconds}
+            {"step": one.step.name, "status": one.status, "what": one.what, "seconds": one.state.seconds}
             for one in standing
         ]
         console.print_json({"steps": rows, "next": command})
         return
     table = console.plain_table("step", "status", "time", "what", right=("time",))
     for one in standing:
-        colour, took = COLOURS.get(one.status, "dim"), ""
-        if one.seconds is not None:
-            took = ("" if one.status == "done" else "~") + brief_time(one.seconds)
+        colour, seconds = COLOURS.get(one.status, "dim"), one.state.seconds
+        took = "" if seconds is None else brief_time(seconds)
         table.add_row(one.step.name, f"[{colour}]{one.status}[/]", took, escape(one.what))
     console.stdout.print(table)
     if not command:
@@ -89,7 +86,11 @@ def init(
     """
     from metaphase.lab.running import begin
 
-    with console.progress_bar("%") as bar:
+    with console.step_bar() as bar:
+        task = bar.add_task("looking for slides", total=1)
+
+        def report(what: str, done: float, total: float) -> None:
+            bar.update(task, description=escape(what), completed=done, total=total)
 
         def ask(question: str) -> bool:
             bar.stop()
@@ -104,7 +105,7 @@ def init(
             table=table,
             start=start,
             ask=ask if sys.stdin.isatty() else None,
-            report=_reporter(bar),
+            report=report,
         )
     console.warn(*begun.notes)
     splits = begun.manifest["split"].value_counts()
@@ -134,16 +135,14 @@ def next_(
     """
     from metaphase.lab.folder import find_lab
     from metaphase.lab.parts import say_enough
-    from metaphase.lab.running import alone, go_on, measure_machine
+    from metaphase.lab.running import alone, go_on
 
     found = find_lab(root or context.obj, device)
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):
-            with console.progress_bar("%") as bar:
-                show = _shower(bar)
-                measure_machine(found, console.tell)
-                asked = go_on(found, say=_tell_step, watch=show)
+            with console.step_bar() as bar:
+                asked = go_on(found, say=_tell_step, watch=_shower(bar))
             if asked is None:
                 _tell_end(found)
                 console.tell(f"Page: {found.page}")
@@ -153,7 +152,7 @@ def next_(
                 enough = False
                 asked = None
                 continue
-            console.tell(f"{asked.what}: {asked}. About {brief_time(asked.seconds_left)} of answering left.")
+            console.tell(f"{asked.what}: {asked}")
     if no_page:
         console.tell(asked.command)
     console.say("next: metaphase lab next")
@@ -199,47 +198,31 @@ def _serve(found: LabFolder, asked: Asked) -> None:
 
 
 def _same_page(found: LabFolder, asked: Asked) -> Asked | None:
-    from metaphase.lab.steps import steps_of
+    from metaphase.lab.running import steps_of
 
     pages = (page for step in steps_of(found) for page in step.pages)
     return next((page for page in pages if page.what == asked.what), None)
 
 
-def _reporter(bar: Progress) -> Report:
-    """A report with the time that what is being done still takes at its speed."""
-    from metaphase.lab.parts import Pacer, StepProgress
-
-    show, pacer = _shower(bar), Pacer(None)
-
-    def report(what: str, done: float, total: float) -> None:
-        share = done / total if total > 0 else 0.0
-        show(StepProgress("init", what, share, pacer.seconds_left(share)))
-
-    return report
-
-
 def _shower(bar: Progress) -> Callable[[StepProgress], None]:
-    """Progress of steps on the bar; without a terminal, a line as each begins, and then every half minute."""
-    task = bar.add_task("checking where it stands", total=1, left=None)
-    mentioned, reported_s = "", 0.0
+    """Shows on the bar how many steps are done, and how far the one is that is worked on."""
+    task, begun = bar.add_task("checking where it stands", total=1), ""
 
     def show(now: StepProgress) -> None:
-        nonlocal mentioned, reported_s
-        bar.update(task, description=escape(now.what), completed=now.share, left=now.seconds_left)
-        if not console.stderr.is_terminal and (
-            now.step != mentioned or time.monotonic() - reported_s >= REPORT_EVERY_S
-        ):
-            mentioned, reported_s = now.step, time.monotonic()
-            console.tell(str(now))
+        nonlocal begun
+        if now.step != begun:
+            begun = now.step
+            bar.reset(task)
+        bar.update(task, description=f"{now.done}/{now.steps} {escape(now.what)}", completed=now.share)
 
     return show
 
 
-def _tell_step(state: StageState) -> None:
+def _tell_step(state: StageState, number: int, steps: int) -> None:
     from metaphase.lab.parts import FAILED
-    from metaphase.lab.steps import fact_line
+    from metaphase.lab.running import fact_line
 
-    console.tell(f"{state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
+    console.tell(f"{number}/{steps} {state.stage.name}  {state.seconds or 0:.1f} s  {fact_line(state.facts)}")
     for case, why in state.facts.get(FAILED, {}).items():
         console.warn(f"{case}: {why}")
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings_of
-from metaphase.base.tables import read_manifest, stated_number
 from metaphase.detections.points import points_of
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.dense import DenseChain
-from metaphase.networks.cards import BUNDLED, NetworkSpec, named_model, parse_card
-from metaphase.slides.opening import SlideSource
+from metaphase.networks.cards import BUNDLED, named_model, parse_card
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("training", "dense", "test")
@@ -165,8 +162,6 @@ class Lab:
     """Held while somebody goes on here."""
     progress = _Inside(".progress.json")
     """How far the step is that somebody goes on with."""
-    rates = _Inside(".rates.json")
-    """Patches a second that machines were measured to train with, by machine, device and network."""
 
     @cached_property
     def settings(self) -> LabSettings:
@@ -195,24 +190,6 @@ class Lab:
         """The sample that calibrates the model; each model has its own."""
         card = self.model.with_suffix(".json")
         return self.root / "calibration" / (parse_card(card).weights_sha256[:8] if card.is_file() else "none")
-
-    @cached_property
-    def areas_mm2(self) -> dict[str, float]:
-        """Area of the H&E slides by split; of those that cannot be opened, 0."""
-        areas = dict.fromkeys(("train", "validation", "test"), 0.0)
-        for row in read_manifest(self.manifest).to_dict("records"):
-            with (
-                suppress(MetaphaseError),
-                SlideSource(Path(str(row["he"])), stated_number(row, "mpp")).open() as he,
-            ):
-                area = he.width * he.height * he.mpp**2 / 1e6
-                areas[str(row["split"])] = areas.get(str(row["split"]), 0.0) + area
-        return areas
-
-    @property
-    def specs(self) -> tuple[NetworkSpec, ...]:
-        """The networks that the detector is."""
-        return tuple(self.chain.specs.values())
 
     @cached_property
     def chain(self) -> DenseChain:

@@ -1,10 +1,8 @@
-"""What the steps of a laboratory's workflow are made of: pages with questions, pairs, times, progress."""
+"""What the steps of a laboratory's workflow are made of: pages with questions, pairs, progress."""
 
 from __future__ import annotations
 
 import json
-import platform
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +16,10 @@ import pandas as pd
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress, brief_time
+from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress
 from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
 from metaphase.lab.folder import Lab
-from metaphase.lab.rates import training_rate
 from metaphase.labels.building import REVIEW, load_review
 from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
@@ -38,13 +35,9 @@ from metaphase.labels.observers.store import AnswerStore, Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
 from metaphase.learn.calibration import DETECTIONS, SQUARES
-from metaphase.networks.cards import PATCH_PX, NetworkSpec
-from metaphase.networks.training.windows import WINDOW_PX
 from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
-SECONDS_AN_ANSWER = 2.5
-"""Supposed before anybody has answered."""
 FEATURES = (
     "area_um2", "dab_mean", "dab_peak", "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent",
     "filling", "parts",
@@ -73,14 +66,10 @@ class Asked:
     """All that stand: observer, item, answer."""
     divided: int = 0
     """Items that were answered differently."""
-    seconds: float = SECONDS_AN_ANSWER
-    """Median time of an answer."""
     learnt: Callable[[], LearningCurve | None] = lambda: None
     """How its curve is found."""
     observers: int = 1
     """Who have to answer each item."""
-    missing: int = 0
-    """Answers that are still asked for."""
     left_out: int = 0
     """Further items, which cannot be shown."""
     said_enough: bool = False
@@ -111,11 +100,6 @@ class Asked:
     def project(self) -> Path:
         """The folder of its items and answers."""
         return self.folder / REVIEW if self.kind == "review" else self.folder
-
-    @property
-    def seconds_left(self) -> float:
-        """What the observers still need, together."""
-        return self.missing * self.seconds
 
     @property
     def command(self) -> str:
@@ -240,28 +224,17 @@ def _asked(
     votes = Counter(one.item for one in given)
     open_ = [name for name in names if votes[name] < observers]
     wanted = [name for name in open_ if name not in unavailable]
-    times = [one.seconds for one in given if one.seconds > 0]
     note = asked.project / ENOUGH
     stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
     return replace(
         asked, items=len(names) - len(open_) + len(wanted), answered=len(names) - len(open_),
-        observers=observers, missing=sum(observers - votes[name] for name in wanted),
-        left_out=len(open_) - len(wanted),
-        seconds=float(np.median(times)) if times else SECONDS_AN_ANSWER,
+        observers=observers, left_out=len(open_) - len(wanted),
         said_enough=isinstance(stated, int) and stated >= len(names),
     )  # fmt: skip
 
 
-PER_S = {"cpu": (60.0, 2.0), "cuda": (10_000.0, 500.0)}
-"""Trained patches and windows a second, roughly, before any was measured."""
-SEARCH_WINDOWS_PER_MM2, DETECT_WINDOWS_PER_MM2 = 90, 25
-"""Asking both networks about all of a square millimetre, and searching it as `metaphase detect` does, takes
-as long as training with so many windows, roughly."""
-MEASURED = ((32, PATCH_PX), (4, WINDOW_PX))
-"""Batch and side of the images with which a rate is measured: patches of one network, windows of a pair."""
-ENOUGH_SHARE = 0.03
-"""Of a step, before its own speed tells how long it takes."""
-Specs = Sequence[NetworkSpec]
+NOTHING = "nothing-to-ask.txt"
+"""In the folder of a project that has no items: why."""
 FAILED = "failed"
 """Fact of a step: cases that could not be done, the others went on."""
 
@@ -273,10 +246,8 @@ class Step:
     stage: Stage
     pages: Sequence[Asked] = ()
     """What people have to answer before its work; nothing for a step of the machine alone."""
-    prepare: Callable[[Report], None] | None = None
-    """Makes these pages, unless they are there."""
-    seconds: float | None = None
-    """Rough time of the work, where it is more than moments."""
+    prepare: Callable[[Report], bool] | None = None
+    """Makes these pages, unless they are there; says whether it made any."""
     shows: tuple[str, ...] = ()
     """Files that people may want to open, beside those that it writes."""
 
@@ -295,33 +266,17 @@ class StepProgress:
     """How far a step is."""
 
     step: str
+    done: int
+    """Steps before it."""
+    steps: int
+    """All of them."""
     what: str
+    """What is being made."""
     share: float
-    seconds_left: float | None
-    """None before anything tells."""
+    """Of that, done."""
 
     def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", about {brief_time(self.seconds_left)} left"
-        return f"{self.what}: {self.share:.0%}{left}"
-
-
-class Pacer:
-    """How long a step will still take: as expected and, once enough of it is done, at its own speed."""
-
-    def __init__(self, expected_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._expected_s, self._clock = expected_s, clock
-        self._first: tuple[float, float] | None = None
-
-    def seconds_left(self, share: float) -> float | None:
-        """From the share that is done now; None where nothing tells, or it takes longer than expected."""
-        now = self._clock()
-        if self._first is None or share < self._first[1]:
-            self._first = now, share
-        begun, before = self._first
-        if share - before >= ENOUGH_SHARE:
-            return (now - begun) / (share - before) * (1 - share)
-        left = (self._expected_s or 0.0) * (1 - before) - (now - begun)
-        return left if left > 0 else None
+        return f"{self.what}: {self.share:.0%}"
 
 
 @dataclass(frozen=True)
@@ -356,53 +311,6 @@ def pairs_of(lab: Lab) -> tuple[PairSlides, ...]:
 def inside(lab: Lab, path: Path) -> str:
     """A path as it is called within the folder."""
     return str(path.relative_to(lab.root))
-
-
-def seconds_of(lab: Lab, specs: Specs, images: float) -> float:
-    """What training with so many patches or windows takes: as this machine was measured, else roughly."""
-    name, device = _measured_as(lab, specs)
-    return images / measured_rates(lab).get(name, PER_S[device][len(specs) > 1])
-
-
-def measured_rates(lab: Lab) -> dict[str, float]:
-    """Images a second by machine, device and network, as far as they were measured."""
-    if not lab.rates.is_file():
-        return {}
-    found = read_json(lab.rates, "holds no rates", next_step="remove it")
-    return {name: float(rate) for name, rate in found.items()}
-
-
-def measure_rate(lab: Lab, specs: Specs, say: Callable[[str], None]) -> None:
-    """Measure how fast this machine trains networks, unless that is known: the work of seconds."""
-    (name, device), known = _measured_as(lab, specs), measured_rates(lab)
-    if name not in known:
-        families = " and ".join(spec.family for spec in specs)
-        say(f"measuring how fast this machine trains networks ({families}, {device})")
-        rates = known | {name: round(training_rate(specs, *MEASURED[len(specs) > 1], device), 2)}
-        write_text(lab.rates, json.dumps(rates, indent=1) + "\n")
-
-
-def _measured_as(lab: Lab, specs: Specs) -> tuple[str, str]:
-    """What a measurement is called, and the device that it is of."""
-    import torch
-
-    on_gpu = torch.cuda.is_available() if lab.device is None else lab.device.startswith("cuda")
-    device = "cuda" if on_gpu else "cpu"
-    networks = " and ".join(f"{spec.family} {spec.gamma:g}" for spec in specs)
-    return f"{platform.node()} {device} {networks}", device
-
-
-def in_parts(report: Report, *seconds: float) -> list[Report]:
-    """A report for each part of a step; together they count the seconds that are expected of all parts."""
-
-    def part(number: int) -> Report:
-        def tell(what: str, done: float, total: float) -> None:
-            share = min(1.0, done / total) if total > 0 else 0.0
-            report(what, sum(seconds[:number]) + share * seconds[number], sum(seconds))
-
-        return tell
-
-    return [part(number) for number in range(len(seconds))]
 
 
 class Reporting(BatchWatch):

@@ -1,10 +1,10 @@
-"""How fast this machine decodes and searches tissue, which of the two a slide waits for; how it trains."""
+"""How fast this machine decodes and searches tissue, which of the two a slide waits for."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import numpy as np
 from metaphase.base.errors import UsageError
 from metaphase.base.stages import Report, silent
 from metaphase.images.tissue.finding import find_tissue
-from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.detector import ReadyDetector
 from metaphase.networks.engine.settings import PeakConfig
 from metaphase.networks.engine.streaming import detect_tiles, plan_detection
@@ -103,38 +102,12 @@ def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     return Rates(rates[1], rates[0], rates[2], engine.arithmetic, str(engine.device))
 
 
-def training_rate(specs: Sequence[NetworkSpec], batch: int, side_px: int, device: str) -> float:
-    """Images a second that pass forward, backward and into new weights of all networks, for a moment."""
-    import torch
-
-    from metaphase.networks.architectures import build_network
-
-    networks = torch.nn.ModuleList(build_network(spec) for spec in specs).to(device).train()
-    optimizer = torch.optim.Adam(networks.parameters(), lr=0.0)
-    images = torch.rand(batch, 3, side_px, side_px, device=device)
-
-    def steps() -> Iterator[float]:
-        while True:
-            optimizer.zero_grad(set_to_none=True)
-            for network in networks:
-                network(images).float().square().mean().backward()
-            optimizer.step()
-            if device != "cpu":
-                torch.cuda.synchronize()
-            yield batch
-
-    return _rate(steps, 0.5)
-
-
-def _rate(work: Callable[[], Iterator[float]], share: float = 1.0) -> float:
-    """Square millimetres, or whatever pieces count, a second, after a first piece that warms caches up.
-
-    Measured for a `share` of `LEAST_SECONDS`.
-    """
+def _rate(work: Callable[[], Iterator[float]]) -> float:
+    """Square millimetres a second, after a first piece that warms caches up."""
     pieces = work()
     next(pieces)
     done, started = 0.0, time.perf_counter()
-    while not done or time.perf_counter() - started < share * LEAST_SECONDS:
+    while not done or time.perf_counter() - started < LEAST_SECONDS:
         piece = next(pieces, None)
         if piece is None:
             pieces = work()

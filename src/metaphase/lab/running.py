@@ -5,38 +5,24 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.sharing.batch import brief_time
-from metaphase.base.stages import (
-    Report,
-    StageState,
-    kept_facts,
-    run_stages,
-    silent,
-    stage_key,
-    stage_states,
-)
-from metaphase.base.tables import as_text, read_manifest, read_table, write_table
+from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
+from metaphase.base.tables import as_text, named, read_manifest, read_table, write_table
+from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
-from metaphase.lab.pairing import (
-    Ask,
-    manifest_of,
-    pair_slides,
-    stated_facts,
-    write_slides,
-)
-from metaphase.lab.parts import FAILED, Asked, Pacer, Step, StepProgress, measure_rate
-from metaphase.lab.steps import DEFAULT, DELIVERED, fact_line, network_spec, steps_of
+from metaphase.lab.label_steps import label_steps
+from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, write_slides
+from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
 from metaphase.reports.pages import duration
@@ -46,7 +32,8 @@ Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"
 ]
 NEXT = "metaphase lab next"
-Describe = Callable[[StageState], None]
+Describe = Callable[[StageState, int, int], None]
+"""Called with a step that was done, its number, and how many steps there are."""
 Watch = Callable[[StepProgress], None]
 WRITTEN_EVERY_S, SHOWN_EVERY_S = 2, 20
 """Between notes of a step's progress for `metaphase lab`, and for the page."""
@@ -99,9 +86,12 @@ def _plain_name(name: str) -> str:
 # ---- going on ----
 
 
-def go_on(
-    lab: Lab, *, report: Report = silent, say: Describe | None = None, watch: Watch | None = None
-) -> Asked | None:
+def steps_of(lab: Lab) -> list[Step]:
+    """All steps, in order."""
+    return [*label_steps(lab), *detector_steps(lab)]
+
+
+def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) -> Asked | None:
     """Do all that a machine can do, up to where somebody has to answer: what is asked, or None at the end.
 
     `watch` hears how far steps are.
@@ -113,16 +103,15 @@ def go_on(
         if number is None:
             show(lab, steps)
             return None
-        with _Going(lab, steps, number, report, watch) as going:
-            prepare = steps[number].prepare
-            if prepare is not None:
-                prepare(going)
-                steps = steps_of(lab)
-                waiting = [page for page in steps[number].pages if not page.enough]
-                if waiting:
-                    lab.progress.unlink(missing_ok=True)
-                    show(lab, steps)
-                    return waiting[0]
+        step = steps[number]
+        with _Going(lab, steps, number, watch) as going:
+            if step.prepare is not None and step.prepare(going):
+                continue
+            waiting = [page for page in step.pages if not page.enough]
+            if waiting:
+                lab.progress.unlink(missing_ok=True)
+                show(lab, steps)
+                return waiting[0]
             stages = [each.stage for each in steps[: number + 1]]
             if (key := stage_key(stages)) in seen:  # it would be so for ever
                 check = "check that nothing else changes or removes the files of this folder"
@@ -133,27 +122,15 @@ def go_on(
             seen.add(key)
             done = run_stages(stages, lab.root, report=going)
         if say is not None:
-            say(done[-1])
-
-
-def measure_machine(lab: Lab, say: Callable[[str], None] = lambda _: None) -> None:
-    """Measure how fast this machine trains the networks that are still to be trained, for the times left."""
-    steps = steps_of(lab)
-    states = stage_states([step.stage for step in steps], lab.root)
-    left = {state.stage.name for state in states if state.status != "kept"}
-    for names, specs in ((("cnn1", "cnn2"), (network_spec(lab),)), (("detector",), lab.specs)):
-        if left.intersection(names):
-            measure_rate(lab, specs, say)
+            say(done[-1], number + 1, len(steps))
 
 
 class _Going:
     """A step that is worked on: tells its progress to whoever watches, to the page and to `metaphase lab`."""
 
-    def __init__(
-        self, lab: Lab, steps: Sequence[Step], number: int, report: Report, watch: Watch | None
-    ) -> None:
-        self._lab, self._step, self._report, self._watch = lab, steps[number], report, watch
-        self._pacer, self._page = Pacer(self._step.seconds), lab_page(lab, steps)
+    def __init__(self, lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> None:
+        self._lab, self._step, self._watch = lab, steps[number], watch
+        self._number, self._steps, self._page = number, len(steps), lab_page(lab, steps)
         self._written = self._shown = -math.inf
 
     def __enter__(self) -> _Going:
@@ -168,18 +145,18 @@ class _Going:
 
     def __call__(self, what: str, done: float, total: float) -> None:
         share = min(1.0, done / total) if total > 0 else 0.0
-        progress = StepProgress(self._step.name, what, share, self._pacer.seconds_left(share))
+        progress = StepProgress(self._step.name, self._number, self._steps, what, share)
         if self._watch is not None:
             self._watch(progress)
-        self._report(what, done, total)
         if time.monotonic() - self._written >= WRITTEN_EVERY_S:
             self._written = time.monotonic()
             write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
         if time.monotonic() - self._shown >= SHOWN_EVERY_S:
             self._shown = time.monotonic()
-            left = "" if progress.seconds_left is None else f"about {brief_time(progress.seconds_left)} left"
-            at_work = {"status": "running", "time": left, "what": f"{what}: {share:.0%}"}
-            rows = [replace(row, **at_work) if row.name == progress.step else row for row in self._page.rows]
+            rows = [
+                replace(row, status="running", what=str(progress)) if row.name == progress.step else row
+                for row in self._page.rows
+            ]
             write_lab_page(self._lab.page, replace(self._page, rows=rows, refresh_s=SHOWN_EVERY_S))
 
 
@@ -213,17 +190,6 @@ class Standing:
     what: str
     """What it made, what is answered, or why it has to be done."""
     state: StageState
-    progress: StepProgress | None = None
-    """Of the step that is worked on."""
-
-    @property
-    def seconds(self) -> float | None:
-        """What it took, or will about take; of people, what is left to answer."""
-        if self.status == "waiting for a person":
-            return sum(page.seconds_left for page in self.step.pages)
-        if self.progress is not None:
-            return self.progress.seconds_left
-        return self.state.seconds if self.state.seconds is not None else self.step.seconds
 
 
 def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
@@ -235,7 +201,7 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
         progress = None if free else _read_progress(lab)
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
         if number == first and progress is not None and progress.step == step.name:
-            found.append(Standing(step, "running", str(progress), state, progress))
+            found.append(Standing(step, "running", str(progress), state))
         else:
             found.append(Standing(step, *_described(step, state, number == first), state))
     return found
@@ -262,6 +228,17 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
     if stale:
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
+
+
+def fact_line(facts: Mapping[str, Any]) -> str:
+    """What a step made, in a line."""
+    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != FAILED)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return named(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def next_command(standing: Sequence[Standing]) -> str:
@@ -311,7 +288,12 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         command=next_command(standing),
         rows=[
             LabRow(
-                one.step.name, one.step.stage.about, one.status, _time(one), one.what, one.step.made(lab.root)
+                one.step.name,
+                one.step.stage.about,
+                one.status,
+                duration(one.state.seconds),
+                one.what,
+                one.step.made(lab.root),
             )
             for one in standing
         ],
@@ -323,11 +305,3 @@ def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
         model=lines,
         warnings=[str(warning) for warning in warnings],
     )
-
-
-def _time(one: Standing) -> str:
-    if one.seconds is None:
-        return ""
-    if one.status == "done":
-        return duration(one.seconds)
-    return f"about {brief_time(one.seconds)}"

@@ -1,0 +1,234 @@
+"""The steps from labels to a laboratory's detector: what each makes, and who has to do something."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from metaphase.analysis.cohort import cohort_slides
+from metaphase.analysis.run import detect_cohort
+from metaphase.base.errors import UsageError
+from metaphase.base.files import write_text
+from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.evaluation.mitoses import evaluate_mitoses
+from metaphase.evaluation.operating_points import counts_of
+from metaphase.lab.folder import Lab
+from metaphase.lab.label_steps import skipped_rounds
+from metaphase.lab.parts import NOTHING, Reporting, Step, all_answers, asked_calibration, inside, outcome
+from metaphase.lab.rates import measure_rates
+from metaphase.learn.calibration import SAMPLE, NoSquareError, draw_sample, fit_profile
+from metaphase.learn.chain import REFERENCE
+from metaphase.learn.config import DenseSection, EvaluationSection
+from metaphase.learn.dense import OLD, Protocol
+from metaphase.learn.run import read_results, run_chain
+from metaphase.learn.sources import corrected_points
+from metaphase.learn.summary import run_report
+from metaphase.networks.cards import (
+    BUNDLED,
+    LEARNT_FROM,
+    NOT_LABELLED,
+    CardAdditions,
+    NetworkIdentity,
+    TrainingData,
+    bundled_model,
+    named_model,
+    parse_card,
+    warnings_about,
+)
+from metaphase.networks.checkpoints import package_model
+from metaphase.networks.detector import ReadyDetector, load_detector
+from metaphase.networks.engine.settings import EngineConfig
+from metaphase.reports.evaluation import write_mitosis_report
+from metaphase.reports.run import write_run_page
+
+DELIVERED, DEFAULT = "delivered", "the default"
+"""Facts of the last step: what the delivered detector and the default one do on the test slides."""
+
+# ---- what decides each step, beside the steps before it ----
+
+
+@dataclass(frozen=True, eq=False)
+class DetectorTaught(Ingredients, stage="detector"):
+    """The pair of `metaphase run`, and its test."""
+
+    protocol: Protocol
+    dense: DenseSection
+    test: EvaluationSection
+    start: tuple[NetworkIdentity, ...]
+    corrections: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class ModelPackaged(Ingredients, stage="model"):
+    """The model to use."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ModelTried(Ingredients, stage="results"):
+    """Reports of the test slides, and how good they are."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCalibrated(Ingredients, stage="calibration"):
+    """The laboratory's profile."""
+
+    answers: pd.DataFrame
+
+
+# ---- the steps: a detector, its model, how good it is, what its probabilities mean ----
+
+
+def detector_steps(lab: Lab) -> list[Step]:
+    """The steps in order; those that `lab.toml` leaves out are not among them."""
+    config, reviewed = lab.run_config, "review" if lab.settings.rounds.review else "reference"
+    start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
+    corrections = corrected_points(config.reference.corrections)
+    taught = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start, corrections)
+    detector = Stage("detector", "the H&E detector, trained and tested", (reviewed,),
+                     ("detector/results.json",), partial(_train_detector, lab), taught)  # fmt: skip
+    model = Stage("model", "the packaged model with its card", ("detector",), (inside(lab, lab.model),),
+                  partial(_package, lab), ModelPackaged(lab.settings.name))  # fmt: skip
+    results = Stage("results", "reports of the test slides, and how good they are", ("model",),
+                    ("results/index.html", "evaluation/index.html"), partial(_try, lab),
+                    ModelTried())  # fmt: skip
+    return [
+        Step(detector, shows=("detector/index.html",)),
+        Step(model, shows=(inside(lab, lab.model.with_suffix(".json")),)),
+        Step(results),
+        *_calibration(lab),
+    ]
+
+
+# ---- the detector ----
+
+
+def _train_detector(lab: Lab, report: Report) -> Facts:
+    states = run_chain(lab.chain, report=report)
+    write_run_page(lab.detector / "index.html", run_report(lab.chain, states))
+    facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
+    return facts
+
+
+def _package(lab: Lab, report: Report) -> Facts:
+    report("packaging", 0, 1)
+    chain, source = lab.chain, lab.chain.delivered
+    slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
+    mitoses = int((points["case"].isin(slides["case"]) & (points["label"] == MITOSIS)).sum())
+    learnt = {"mitoses": mitoses, "patients": int(slides["patient"].nunique()), "slides": len(slides)}
+    start, chosen = chain.dense.start, parse_card(source.with_suffix(".json")).known_metrics.chosen
+    before = parse_card(named_model(start).with_suffix(".json")) if start else None
+    data = before.data if before is not None else ()
+    failures = before.known_failures if before is not None else ()
+    metrics: dict[str, Any] = {}
+    if chosen == OLD:
+        why = f"training did not improve {start}: these are its weights, with thresholds of the laboratory"
+        failures = (*failures, why)
+    else:
+        own = f"slides of {lab.settings.name}, labelled by PHH3"
+        data = (*data, TrainingData(name=own, terms="the laboratory's own", positives=mitoses))
+        metrics[LEARNT_FROM] = learnt
+    skipped = skipped_rounds(lab)
+    metrics |= {NOT_LABELLED: skipped} if skipped else {}
+    additions = CardAdditions(data=data, metrics=metrics, known_failures=failures)
+    card = package_model(source, lab.model, name=lab.settings.name, additions=additions)
+    warnings = tuple(str(warning) for warning in warnings_about(card))
+    if warnings:
+        additions = additions.model_copy(update={"known_failures": (*failures, *warnings)})
+        package_model(source, lab.model, name=lab.settings.name, additions=additions)
+    facts: Facts = {"pair": chosen} | ({} if chosen == OLD else learnt)
+    return facts | ({"beware": list(warnings)} if warnings else {})
+
+
+def _try(lab: Lab, report: Report) -> Facts:
+    """Search the test slides with the packaged model, and compare with labels and with the default model."""
+    manifest = lab.cases / "manifest.csv"
+    ready = ReadyDetector(load_detector([lab.model]), EngineConfig(device=lab.device))
+    batch = detect_cohort(
+        cohort_slides(manifest, "test"), lab.results, ready, watch=Reporting("detecting", report)
+    )
+    facts = outcome(batch, {"slides": len(batch.results)})
+    truth = read_table(lab.detector / REFERENCE).rename(columns={"case": "slide"})
+    tested = set(batch.results)
+    write_table(lab.evaluation / "truth.csv", truth[truth["slide"].isin(tested)])
+    rows = read_manifest(manifest)
+    write_table(lab.evaluation / "manifest.csv", rows[rows["case"].isin(tested)])
+    result = evaluate_mitoses(
+        lab.evaluation / "truth.csv", lab.results / "candidates.parquet", bootstrap=BootstrapConfig(),
+        card=lab.model.with_suffix(".json"), manifest=lab.evaluation / "manifest.csv",
+    )  # fmt: skip
+    write_mitosis_report(result, lab.evaluation)
+    return facts | compared(lab, report)
+
+
+def compared(lab: Lab, report: Report) -> Facts:
+    """F1, recall and precision on the test slides with intervals, and seconds a mm2, of both detectors."""
+    results = read_results(lab.detector)["networks"]
+    slide = cohort_slides(lab.cases / "manifest.csv", "test")[0].slide
+    facts: Facts = {}
+    for name, model, values in zip(
+        (DELIVERED, DEFAULT), (lab.model, bundled_model(BUNDLED)), results.values(), strict=False
+    ):
+        report(f"measuring the speed of {model.stem}", len(facts), 2)
+        rates = measure_rates(ReadyDetector(load_detector([model]), EngineConfig(device=lab.device)), slide)
+        f1 = counts_of([values]).f1_at_validation(BootstrapConfig())
+        facts[name] = f"{model.stem}: F1 {f1} on the test slides, {1 / rates.whole_mm2_per_s:.1f} s/mm2"
+    return facts
+
+
+# ---- calibration ----
+
+
+def _calibration(lab: Lab) -> list[Step]:
+    if not lab.settings.calibration.answers:
+        return []
+    nothing, asked = (lab.calibration / NOTHING).is_file(), asked_calibration(lab)
+    stage = Stage(
+        "calibration", "what the model's probabilities mean here", ("results",),
+        (inside(lab, lab.calibration if nothing else lab.site),), partial(_fit, lab),
+        ModelCalibrated(all_answers(asked)),
+    )  # fmt: skip
+    return [Step(stage, asked, partial(_draw_calibration, lab))]
+
+
+def _draw_calibration(lab: Lab, report: Report) -> bool:
+    """Draw the sample, without squares where none lies within the tissue; or say why there is none.
+
+    Whether it did either.
+    """
+    if (lab.calibration / SAMPLE).is_file() or (lab.calibration / NOTHING).is_file():
+        return False
+    report("drawing what to answer", 0, 1)
+    settings, where = lab.settings.calibration, ([lab.results], lab.calibration)
+    config = SampleConfig(settings.answers, settings.squares)
+    try:
+        try:
+            drawn = draw_sample(*where, config)
+        except NoSquareError:
+            drawn = draw_sample(*where, replace(config, squares=0))
+        why = "" if drawn.detections >= FEWEST_ANSWERS // 2 else f"{drawn.detections} detections are too few"
+    except UsageError as error:
+        why = error.problem
+    if why:
+        shutil.rmtree(lab.calibration, ignore_errors=True)
+        write_text(lab.calibration / NOTHING, f"not calibrated: {why}\n")
+    return True
+
+
+def _fit(lab: Lab, report: Report) -> Facts:
+    if (lab.calibration / NOTHING).is_file():
+        return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
+    report("fitting the laboratory's profile", 0, 1)
+    profile = fit_profile(lab.calibration, lab.settings.name)
+    save_profile(lab.site, profile)
+    return {"profile": profile.described()}

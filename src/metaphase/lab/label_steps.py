@@ -1,0 +1,325 @@
+"""The steps from pairs of slides to labels: what each makes, and who has to do something.
+
+Each step is a stage (`base.stages`) over the functions that the single commands call. A step that asks people
+has pages, and is worked on when enough of them is answered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from metaphase.base.files import write_bytes, write_text
+from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.lab.folder import Lab, RoundSettings
+from metaphase.lab.parts import (
+    FAILED,
+    NOTHING,
+    PairSlides,
+    Reporting,
+    Step,
+    all_answers,
+    asked_review,
+    asked_round,
+    inside,
+    outcome,
+    pairs_of,
+)
+from metaphase.labels.building import build_cohort, collect_decisions, finish_cohort, network_points
+from metaphase.labels.observers.project import ITEMS, LABELS, read_items
+from metaphase.labels.phh3.candidates import Phh3Error
+from metaphase.labels.phh3.cases import (
+    HELD_OUT,
+    DrawConfig,
+    Purpose,
+    draw_project,
+    read_candidates,
+    read_classified,
+)
+from metaphase.labels.phh3.cohort import CALLED, classify_cohort, search_cohort
+from metaphase.labels.phh3.networks import (
+    LearningConfig,
+    cnn1_rows,
+    cnn2_rows,
+    load_classifier,
+    train_classifier,
+)
+from metaphase.learn.calibration import merge_project
+from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, named_model, parse_card
+from metaphase.networks.training.loop import Update
+
+# ---- what decides each step, beside the steps before it ----
+
+
+@dataclass(frozen=True)
+class CandidatesSearched(Ingredients, stage="candidates"):
+    """Brown objects of all PHH3 slides."""
+
+    pairs: tuple[PairSlides, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundAnswered(Ingredients, stage="round"):
+    """Labels of a round."""
+
+    answers: pd.DataFrame
+    agree: int
+
+
+@dataclass(frozen=True)
+class NetworkTaught(Ingredients, stage="PHH3 network"):
+    """CNN1 or CNN2, and what it says about all candidates."""
+
+    learning: LearningConfig | None
+    """None where the network is the bundled one as it comes."""
+    start: NetworkIdentity | None
+
+
+@dataclass(frozen=True)
+class ReferencePlaced(Ingredients, stage="reference"):
+    """The mitoses in H&E coordinates."""
+
+    pairs: tuple[PairSlides, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceReviewed(Ingredients, stage="review"):
+    """The same as people decided."""
+
+    answers: pd.DataFrame
+
+
+# ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
+#
+# The bundled CNN1 and CNN2 have a say in which candidates are asked, not in what people see; the laboratory's
+# own networks start from them. Where `lab.toml` skips the rounds, the bundled ones take their place.
+
+
+def label_steps(lab: Lab) -> list[Step]:
+    """The steps in order; those that `lab.toml` leaves out are not among them."""
+    pairs = pairs_of(lab)
+    candidates = Stage("candidates", "brown objects of the PHH3 slides", (), ("cases",),
+                       partial(_search, lab), CandidatesSearched(pairs))  # fmt: skip
+    reference = Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),
+                      partial(_build, lab), ReferencePlaced(pairs))  # fmt: skip
+    round1, round2 = ([_round(lab, number)] if _asks(lab, number) else [] for number in (1, 2))
+    first = tuple(step.name for step in round1)
+    second = (*first, *(step.name for step in round2))
+    return [
+        Step(candidates),
+        *round1,
+        _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
+        *round2,
+        _network(lab, "cnn2", "CNN2, which recognises mitoses", (*second, "cnn1"), bool(second)),
+        Step(reference, shows=("cases/reference.csv",)),
+        *_review(lab),
+    ]
+
+
+def skipped_rounds(lab: Lab) -> list[str]:
+    """What of the PHH3 slides the bundled networks decide alone."""
+    labelled = _labelled(lab)
+    alone = {"artefacts": lab.round(1) not in labelled, "mitoses": not labelled}
+    return [what for what, nobody in alone.items() if nobody]
+
+
+def _asks(lab: Lab, number: int) -> bool:
+    return bool((lab.settings.rounds.round1, lab.settings.rounds.round2)[number - 1])
+
+
+def _labelled(lab: Lab) -> list[Path]:
+    """The rounds that have labels, the last one first."""
+    return [
+        lab.round(number)
+        for number in (2, 1)
+        if _asks(lab, number) and (lab.round(number) / LABELS).is_file()
+    ]
+
+
+# ---- candidates and rounds ----
+
+
+def _search(lab: Lab, report: Report) -> Facts:
+    batch = search_cohort(lab.manifest, lab.cases, watch=Reporting("candidates of", report))
+    return outcome(batch, {"candidates": sum(one.candidates for one in batch.results.values())})
+
+
+ABOUT = {1: "labels of brown objects, for CNN1", 2: "labels of what CNN1 keeps, for CNN2"}
+READS = {1: ("candidates",), 2: ("cnn1",)}
+
+
+def _round(lab: Lab, number: int) -> Step:
+    asked = asked_round(lab, number)
+    made_from = RoundAnswered(all_answers(asked), lab.settings.rounds.agree)
+    writes = (inside(lab, lab.round(number)),)
+    stage = Stage(
+        f"round {number}", ABOUT[number], READS[number], writes, partial(_merge, lab, number), made_from
+    )
+    shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
+    return Step(stage, asked, partial(_draw, lab, number), shows=shows)
+
+
+def _draw(lab: Lab, number: int, report: Report) -> bool:
+    """Draw the items of a round, or add to them where `lab.toml` asks for more; whether it did."""
+    rounds, folder = lab.settings.rounds, lab.round(number)
+    report(f"drawing round {number}", 0, 1)
+    there = len(read_items(folder)) if (folder / ITEMS).is_file() else 0
+    wanted = _wanted(lab, rounds) if number == 1 else rounds.round2
+    if there >= wanted or (folder / NOTHING).exists():
+        return False
+    purpose: Purpose = "cnn1" if number == 1 else "cnn2"
+    earlier = [lab.round(1)] if number == 2 else []
+    target = folder if not there else folder / "more"
+    if there:
+        shutil.rmtree(target, ignore_errors=True)  # of a run that was killed
+    if number == 1 and lab.settings.bundled_phh3:
+        _suggest(lab, report)
+    share = rounds.unsure_share if number == 2 or lab.settings.bundled_phh3 else 0.0
+    config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
+    try:
+        draw_project(
+            read_manifest(lab.manifest), lab.cases, target, purpose, config,
+            exclude=[*earlier, *([folder] if there else [])],
+        )  # fmt: skip
+    except Phh3Error as error:
+        if number == 2 and not there:
+            write_text(folder / NOTHING, str(error) + "\n")
+        return False
+    if there:
+        _take_more(folder, target)
+    return True
+
+
+def _suggest(lab: Lab, report: Report) -> None:
+    """Let the bundled networks see all candidates, unless some have: round 1 asks what they doubt."""
+    try:
+        for pair in pairs_of(lab):
+            read_classified(lab.cases / pair.case)
+    except Phh3Error:
+        classifiers = [load_classifier(name, model, lab.device) for name, model in PHH3_NETWORKS.items()]
+        classify_cohort(lab.manifest, lab.cases, classifiers, watch=Reporting("suggestions for", report))
+
+
+def _take_more(folder: Path, more: Path) -> None:
+    """Add the items of a project to another one."""
+    items = pd.concat([read_table(folder / ITEMS), read_items(more)], ignore_index=True)
+    items["slide"] = [str((folder / slide).resolve()) for slide in items["slide"]]
+    write_table(folder / ITEMS, items)
+    shutil.rmtree(more)
+
+
+def _wanted(lab: Lab, rounds: RoundSettings) -> int:
+    """Items of round 1: at most half of the candidates, for round 2 needs others."""
+    pool = 0
+    for pair in pairs_of(lab):
+        if pair.split != HELD_OUT:
+            try:
+                pool += len(read_candidates(lab.cases / pair.case))
+            except Phh3Error:
+                continue
+    return max(1, min(rounds.round1, pool // 2))
+
+
+def _merge(lab: Lab, number: int, report: Report) -> Facts:
+    folder = lab.round(number)
+    if (folder / NOTHING).exists():
+        return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
+    report(f"merging round {number}", 0, 1)
+    asked = asked_round(lab, number)
+    observers = all_answers(asked)["observer"].nunique()
+    merged = merge_project(folder, max(1, min(lab.settings.rounds.agree, observers)))
+    facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
+    counts = merged.labels["label"].value_counts()
+    facts |= {str(name): int(count) for name, count in counts.items() if name}
+    curve = asked[0].curve if asked else None
+    if curve is not None:
+        facts["curve"] = str(curve)
+    if observers > 1:
+        low, high = merged.fleiss_interval
+        facts["Fleiss' kappa"] = f"{merged.fleiss:.2f} [{low:.2f}, {high:.2f}]"
+    return facts
+
+
+# ---- networks ----
+
+
+def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: bool) -> Step:
+    """The step of CNN1 or CNN2: trained where it is `labelled`, else the bundled one."""
+    learning, use = lab.settings.phh3, lab.settings.bundled_phh3 or not labelled
+    start = parse_card(named_model(PHH3_NETWORKS[name]).with_suffix(".json")).identity if use else None
+    made_from = NetworkTaught(learning if labelled else None, start)
+    work = partial(_teach, lab, name) if labelled else partial(_take, lab, name)
+    stage = Stage(name, about, reads, (name,), work, made_from, renew=True)
+    return Step(stage, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
+
+
+def _teach(lab: Lab, name: str, report: Report) -> Facts:
+    """Train CNN1 or CNN2 from the rounds, and ask it about every candidate."""
+    config, folder = lab.settings.phh3, lab.network(name)
+
+    def show(update: Update) -> None:
+        report(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
+
+    report(f"{name}: cutting patches", 0, 1)
+    rounds, start = _labelled(lab), PHH3_NETWORKS[name] if lab.settings.bundled_phh3 else ""
+    if not rounds:
+        return _take(lab, name, report)
+    rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
+    result = train_classifier(name, rows, folder, config, start=start, device=lab.device, watch=show)
+    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
+
+
+def _take(lab: Lab, name: str, report: Report) -> Facts:
+    """The bundled CNN1 or CNN2 in the place of an own one."""
+    bundled, model = named_model(PHH3_NETWORKS[name]), lab.network(name) / f"{name}.safetensors"
+    for suffix in (".safetensors", ".json"):
+        write_bytes(model.with_suffix(suffix), bundled.with_suffix(suffix).read_bytes())
+    return _classify(lab, name, model, {"bundled": PHH3_NETWORKS[name]}, report)
+
+
+def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) -> Facts:
+    classifier = load_classifier(name, model, lab.device)
+    watch = Reporting(f"{name} classifies", report)
+    batch = classify_cohort(lab.manifest, lab.cases, [classifier], watch=watch)
+    what = CALLED[name]
+    found = sum(one.counts.get(what, 0) for one in batch.results.values())
+    return outcome(batch, facts | {what: found})
+
+
+# ---- the reference standard ----
+
+
+def _build(lab: Lab, report: Report) -> Facts:
+    built = build_cohort(
+        lab.manifest, lab.cases, network_points(()), watch=Reporting("reference standard of", report)
+    )
+    bad = {one.case: one.reason for one in built.failures}
+    facts: Facts = {"points": len(built.table), "accepted": int(built.table["accepted"].sum())}
+    return facts | ({FAILED: bad} if bad else {})
+
+
+def _review(lab: Lab) -> list[Step]:
+    if not lab.settings.rounds.review:
+        return []
+    asked = asked_review(lab)
+    stage = Stage(
+        "review", "least certain mitoses, checked by people", ("reference",), ("cases/reference.parquet",),
+        partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
+    )  # fmt: skip
+    return [Step(stage, asked, shows=("cases/decisions.csv",))]
+
+
+def _apply(lab: Lab, report: Report) -> Facts:
+    report("applying decisions", 0, 1)
+    if not asked_review(lab):
+        return {"reviewed": 0}
+    collect_decisions(lab.cases)
+    built = finish_cohort(lab.cases)
+    accepted = int(built.review.table["accepted"].sum())
+    return {"reviewed": built.review.reviewed, "changed": built.review.changed, "accepted": accepted}
