@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,7 @@ from metaphase.analysis.cohort import cohort_slides
 from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
-from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.stages import Facts, Report, stage
 from metaphase.base.tables import read_manifest, read_table, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections.table import MITOSIS
@@ -56,36 +55,6 @@ DELIVERED, DEFAULT = "delivered", "the default"
 # ---- what decides each step, beside the steps before it ----
 
 
-@dataclass(frozen=True, eq=False)
-class DetectorTaught(Ingredients, stage="detector"):
-    """The pair of `metaphase run`, and its test."""
-
-    protocol: Protocol
-    dense: DenseSection
-    test: EvaluationSection
-    start: tuple[NetworkIdentity, ...]
-    corrections: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class ModelPackaged(Ingredients, stage="model"):
-    """The model to use."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class ModelTried(Ingredients, stage="results"):
-    """Reports of the test slides, and how good they are."""
-
-
-@dataclass(frozen=True, eq=False)
-class ModelCalibrated(Ingredients, stage="calibration"):
-    """The laboratory's profile."""
-
-    answers: pd.DataFrame
-
-
 # ---- the steps: a detector, its model, how good it is, what its probabilities mean ----
 
 
@@ -94,18 +63,19 @@ def detector_steps(lab: Lab) -> list[Step]:
     config, reviewed = lab.run_config, "review" if lab.settings.rounds.review else "reference"
     start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
     corrections = corrected_points(config.reference.corrections)
-    taught = DetectorTaught(Protocol.of(config.training), config.dense, config.test, start, corrections)
-    detector = Stage("detector", "the H&E detector, trained and tested", (reviewed,),
-                     ("detector/results.json",), partial(_train_detector, lab), taught)  # fmt: skip
-    model = Stage("model", "the packaged model with its card", ("detector",), (inside(lab, lab.model),),
-                  partial(_package, lab), ModelPackaged(lab.settings.name))  # fmt: skip
-    results = Stage("results", "reports of the test slides, and how good they are", ("model",),
-                    ("results/index.html", "evaluation/index.html"), partial(_try, lab),
-                    ModelTried())  # fmt: skip
+    detector = train_detector(
+        lab,
+        protocol=Protocol.of(config.training),
+        dense=config.dense,
+        test=config.test,
+        start=start,
+        corrections=corrections,
+    )
+    model = replace(package(lab, name=lab.settings.name), writes=(inside(lab, lab.model),))
     return [
-        Step(detector, shows=("detector/index.html",)),
+        Step(replace(detector, reads=(reviewed,)), shows=("detector/index.html",)),
         Step(model, shows=(inside(lab, lab.model.with_suffix(".json")),)),
-        Step(results),
+        Step(try_model(lab)),
         *_calibration(lab),
     ]
 
@@ -113,14 +83,27 @@ def detector_steps(lab: Lab) -> list[Step]:
 # ---- the detector ----
 
 
-def _train_detector(lab: Lab, report: Report) -> Facts:
+@stage("detector", "the H&E detector, trained and tested", writes=("detector/results.json",))
+def train_detector(
+    lab: Lab,
+    report: Report,
+    *,
+    protocol: Protocol,
+    dense: DenseSection,
+    test: EvaluationSection,
+    start: tuple[NetworkIdentity, ...],
+    corrections: pd.DataFrame,
+) -> Facts:
+    """The pair of `metaphase run`, and its test."""
     states = run_chain(lab.chain, report=report)
     write_run_page(lab.detector / "index.html", run_report(lab.chain, states))
     facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
     return facts
 
 
-def _package(lab: Lab, report: Report) -> Facts:
+@stage("model", "the packaged model with its card", reads=("detector",))
+def package(lab: Lab, report: Report, *, name: str) -> Facts:
+    """The model to use."""
     report("packaging", 0, 1)
     chain, source = lab.chain, lab.chain.delivered
     slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
@@ -141,16 +124,20 @@ def _package(lab: Lab, report: Report) -> Facts:
     skipped = skipped_rounds(lab)
     metrics |= {NOT_LABELLED: skipped} if skipped else {}
     additions = CardAdditions(data=data, metrics=metrics, known_failures=failures)
-    card = package_model(source, lab.model, name=lab.settings.name, additions=additions)
+    card = package_model(source, lab.model, name=name, additions=additions)
     warnings = tuple(str(warning) for warning in warnings_about(card))
     if warnings:
         additions = additions.model_copy(update={"known_failures": (*failures, *warnings)})
-        package_model(source, lab.model, name=lab.settings.name, additions=additions)
+        package_model(source, lab.model, name=name, additions=additions)
     facts: Facts = {"pair": chosen} | ({} if chosen == OLD else learnt)
     return facts | ({"beware": list(warnings)} if warnings else {})
 
 
-def _try(lab: Lab, report: Report) -> Facts:
+@stage(
+    "results", "reports of the test slides, and how good they are", reads=("model",),
+    writes=("results/index.html", "evaluation/index.html"),
+)  # fmt: skip
+def try_model(lab: Lab, report: Report) -> Facts:
     """Search the test slides with the packaged model, and compare with labels and with the default model."""
     manifest = lab.cases / "manifest.csv"
     ready = ReadyDetector(load_detector([lab.model]), EngineConfig(device=lab.device))
@@ -193,12 +180,9 @@ def _calibration(lab: Lab) -> list[Step]:
     if not lab.settings.calibration.answers:
         return []
     nothing, asked = (lab.calibration / NOTHING).is_file(), asked_calibration(lab)
-    stage = Stage(
-        "calibration", "what the model's probabilities mean here", ("results",),
-        (inside(lab, lab.calibration if nothing else lab.site),), partial(_fit, lab),
-        ModelCalibrated(all_answers(asked)),
-    )  # fmt: skip
-    return [Step(stage, asked, partial(_draw_calibration, lab))]
+    fit = calibrate(lab, answers=all_answers(asked))
+    made = replace(fit, writes=(inside(lab, lab.calibration if nothing else lab.site),))
+    return [Step(made, asked, partial(_draw_calibration, lab))]
 
 
 def _draw_calibration(lab: Lab, report: Report) -> bool:
@@ -225,7 +209,9 @@ def _draw_calibration(lab: Lab, report: Report) -> bool:
     return True
 
 
-def _fit(lab: Lab, report: Report) -> Facts:
+@stage("calibration", "what the model's probabilities mean here", reads=("results",))
+def calibrate(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
+    """The laboratory's profile."""
     if (lab.calibration / NOTHING).is_file():
         return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
     report("fitting the laboratory's profile", 0, 1)

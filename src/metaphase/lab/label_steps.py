@@ -7,15 +7,14 @@ has pages, and is worked on when enough of them is answered.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from metaphase.base.files import write_bytes, write_text
-from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.stages import Facts, Report, stage
 from metaphase.base.tables import read_manifest, read_table, write_table
 from metaphase.lab.folder import Lab, RoundSettings
 from metaphase.lab.parts import (
@@ -57,44 +56,6 @@ from metaphase.networks.training.loop import Update
 # ---- what decides each step, beside the steps before it ----
 
 
-@dataclass(frozen=True)
-class CandidatesSearched(Ingredients, stage="candidates"):
-    """Brown objects of all PHH3 slides."""
-
-    pairs: tuple[PairSlides, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class RoundAnswered(Ingredients, stage="round"):
-    """Labels of a round."""
-
-    answers: pd.DataFrame
-    agree: int
-
-
-@dataclass(frozen=True)
-class NetworkTaught(Ingredients, stage="PHH3 network"):
-    """CNN1 or CNN2, and what it says about all candidates."""
-
-    learning: LearningConfig | None
-    """None where the network is the bundled one as it comes."""
-    start: NetworkIdentity | None
-
-
-@dataclass(frozen=True)
-class ReferencePlaced(Ingredients, stage="reference"):
-    """The mitoses in H&E coordinates."""
-
-    pairs: tuple[PairSlides, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class ReferenceReviewed(Ingredients, stage="review"):
-    """The same as people decided."""
-
-    answers: pd.DataFrame
-
-
 # ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
 #
 # The bundled CNN1 and CNN2 have a say in which candidates are asked, not in what people see; the laboratory's
@@ -104,20 +65,16 @@ class ReferenceReviewed(Ingredients, stage="review"):
 def label_steps(lab: Lab) -> list[Step]:
     """The steps in order; those that `lab.toml` leaves out are not among them."""
     pairs = pairs_of(lab)
-    candidates = Stage("candidates", "brown objects of the PHH3 slides", (), ("cases",),
-                       partial(_search, lab), CandidatesSearched(pairs))  # fmt: skip
-    reference = Stage("reference", "mitoses carried to H&E", ("cnn2",), ("cases/reference.parquet",),
-                      partial(_build, lab), ReferencePlaced(pairs))  # fmt: skip
     round1, round2 = ([_round(lab, number)] if _asks(lab, number) else [] for number in (1, 2))
     first = tuple(step.name for step in round1)
     second = (*first, *(step.name for step in round2))
     return [
-        Step(candidates),
+        Step(search_candidates(lab, pairs=pairs)),
         *round1,
         _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
         *round2,
         _network(lab, "cnn2", "CNN2, which recognises mitoses", (*second, "cnn1"), bool(second)),
-        Step(reference, shows=("cases/reference.csv",)),
+        Step(build_reference(lab, pairs=pairs), shows=("cases/reference.csv",)),
         *_review(lab),
     ]
 
@@ -145,7 +102,9 @@ def _labelled(lab: Lab) -> list[Path]:
 # ---- candidates and rounds ----
 
 
-def _search(lab: Lab, report: Report) -> Facts:
+@stage("candidates", "brown objects of the PHH3 slides", writes=("cases",))
+def search_candidates(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...]) -> Facts:
+    """Brown objects of all PHH3 slides."""
     batch = search_cohort(lab.manifest, lab.cases, watch=Reporting("candidates of", report))
     return outcome(batch, {"candidates": sum(one.candidates for one in batch.results.values())})
 
@@ -155,14 +114,11 @@ READS = {1: ("candidates",), 2: ("cnn1",)}
 
 
 def _round(lab: Lab, number: int) -> Step:
-    asked = asked_round(lab, number)
-    made_from = RoundAnswered(all_answers(asked), lab.settings.rounds.agree)
-    writes = (inside(lab, lab.round(number)),)
-    stage = Stage(
-        f"round {number}", ABOUT[number], READS[number], writes, partial(_merge, lab, number), made_from
-    )
+    asked, writes = asked_round(lab, number), (inside(lab, lab.round(number)),)
+    merge = Round(lab, number).merge(answers=all_answers(asked), agree=lab.settings.rounds.agree)
+    made = replace(merge, name=f"round {number}", about=ABOUT[number], reads=READS[number], writes=writes)
     shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
-    return Step(stage, asked, partial(_draw, lab, number), shows=shows)
+    return Step(made, asked, partial(_draw, lab, number), shows=shows)
 
 
 def _draw(lab: Lab, number: int, report: Report) -> bool:
@@ -226,14 +182,27 @@ def _wanted(lab: Lab, rounds: RoundSettings) -> int:
     return max(1, min(rounds.round1, pool // 2))
 
 
-def _merge(lab: Lab, number: int, report: Report) -> Facts:
+@dataclass(frozen=True)
+class Round:
+    """A round of labels."""
+
+    lab: Lab
+    number: int
+
+    @stage("round", "labels")
+    def merge(self, report: Report, *, answers: pd.DataFrame, agree: int) -> Facts:
+        """The labels that the answers give."""
+        return _merge(self.lab, self.number, agree, report)
+
+
+def _merge(lab: Lab, number: int, agree: int, report: Report) -> Facts:
     folder = lab.round(number)
     if (folder / NOTHING).exists():
         return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
     report(f"merging round {number}", 0, 1)
     asked = asked_round(lab, number)
     observers = all_answers(asked)["observer"].nunique()
-    merged = merge_project(folder, max(1, min(lab.settings.rounds.agree, observers)))
+    merged = merge_project(folder, max(1, min(agree, observers)))
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
     counts = merged.labels["label"].value_counts()
     facts |= {str(name): int(count) for name, count in counts.items() if name}
@@ -253,10 +222,24 @@ def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: 
     """The step of CNN1 or CNN2: trained where it is `labelled`, else the bundled one."""
     learning, use = lab.settings.phh3, lab.settings.bundled_phh3 or not labelled
     start = parse_card(named_model(PHH3_NETWORKS[name]).with_suffix(".json")).identity if use else None
-    made_from = NetworkTaught(learning if labelled else None, start)
-    work = partial(_teach, lab, name) if labelled else partial(_take, lab, name)
-    stage = Stage(name, about, reads, (name,), work, made_from, renew=True)
-    return Step(stage, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
+    teach = Phh3Network(lab, name).teach(learning=learning if labelled else None, start=start)
+    made = replace(teach, name=name, about=about, reads=reads, writes=(name,))
+    return Step(made, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
+
+
+@dataclass(frozen=True)
+class Phh3Network:
+    """CNN1 or CNN2 of a laboratory."""
+
+    lab: Lab
+    name: str
+
+    @stage("PHH3 network", "CNN1 or CNN2", renew=True)
+    def teach(
+        self, report: Report, *, learning: LearningConfig | None, start: NetworkIdentity | None
+    ) -> Facts:
+        """The network, and what it says about all candidates; without learning, the bundled one."""
+        return (_take if learning is None else _teach)(self.lab, self.name, report)
 
 
 def _teach(lab: Lab, name: str, report: Report) -> Facts:
@@ -295,7 +278,9 @@ def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) ->
 # ---- the reference standard ----
 
 
-def _build(lab: Lab, report: Report) -> Facts:
+@stage("reference", "mitoses carried to H&E", reads=("cnn2",), writes=("cases/reference.parquet",))
+def build_reference(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...]) -> Facts:
+    """The mitoses in H&E coordinates."""
     built = build_cohort(
         lab.manifest, lab.cases, network_points(()), watch=Reporting("reference standard of", report)
     )
@@ -308,14 +293,15 @@ def _review(lab: Lab) -> list[Step]:
     if not lab.settings.rounds.review:
         return []
     asked = asked_review(lab)
-    stage = Stage(
-        "review", "least certain mitoses, checked by people", ("reference",), ("cases/reference.parquet",),
-        partial(_apply, lab), ReferenceReviewed(all_answers(asked)),
-    )  # fmt: skip
-    return [Step(stage, asked, shows=("cases/decisions.csv",))]
+    return [Step(review(lab, answers=all_answers(asked)), asked, shows=("cases/decisions.csv",))]
 
 
-def _apply(lab: Lab, report: Report) -> Facts:
+@stage(
+    "review", "least certain mitoses, checked by people", reads=("reference",),
+    writes=("cases/reference.parquet",),
+)  # fmt: skip
+def review(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
+    """The mitoses as people decided."""
     report("applying decisions", 0, 1)
     if not asked_review(lab):
         return {"reviewed": 0}
