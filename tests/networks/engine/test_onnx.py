@@ -295,7 +295,7 @@ def test_arrays_and_tensors_have_the_same_places(
     np.testing.assert_allclose(smooth, tensor.numpy(), atol=1e-3, rtol=1e-4)
     same = tensor.numpy()
     chosen = (positions.is_peak if maxima else positions.reaches)(same, floor)
-    expected = (peaks.is_peak if maxima else peaks.reaches)(tensor, floor)
+    expected = (positions.is_peak if maxima else positions.reaches)(tensor, floor)
     np.testing.assert_array_equal(chosen, expected.numpy())
     found = positions.collect(same, chosen, between=maxima)
     wanted = peaks.collect(tensor, expected, between=maxima)
