@@ -135,6 +135,12 @@ def test_graph_says_what_it_is() -> None:
     assert [side.dim_param for side in pixels.type.tensor_type.shape.dim] == ["tiles", "height", "width", ""]
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModelError, match=r"package onnx. Pip install 'metaphase\[torch\]'"):
+        detector_graph(*NETWORKS["lite"])
+
+
 def test_bad_files_are_errors(tmp_path: Path) -> None:
     save_model(tmp_path / "model", random_network(), card_of("detector", 0.07, "none"))
     with pytest.raises(UsageError, match="overwrite"):

@@ -1,7 +1,7 @@
 """Positions of logit maps: local maxima, or all that reach a probability.
 
-Which they are is told of arrays and of tensors. What is smoothed and collected here are arrays, in double
-precision; `peaks` does it to tensors, in that of their device.
+Which they are is decided alike for arrays and tensors. Arrays are smoothed and collected here, in double
+precision; `peaks` does it with tensors, in that of their device.
 """
 
 from __future__ import annotations
