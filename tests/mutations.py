@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = """
-networks/engine/peaks.py
+networks/engine/positions.py
 - peak &= inner > _shifted(logits, dy, dx)
 + peak &= inner >= _shifted(logits, dy, dx)
 networks/engine/peaks.py

@@ -9,7 +9,6 @@ as the messages of ONNX that they are: no package is needed for it.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +55,7 @@ UNSURE, LEAST_ERROR = 2.2, 0.05
 """Logits up to which an answer is unsure, 0.1 to 0.9: there the error counts. It is never stated as less."""
 Pictures = Mapping[str, Sequence[RGB]]
 """Pictures of tissue, 97 px or more a side, by laboratory."""
+Setting = int | float | str | Sequence[int]
 Ranges = Sequence[tuple[float, float]]
 """Lowest and highest value of each feature map of a graph, in its order."""
 
@@ -189,81 +189,28 @@ def _built(network: nn.Sequential, ranges: Ranges) -> _Graph:
     return graph
 
 
-# ---- messages of protocol buffers ----
-
-Value = int | float | str | bytes
-_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}
-"""Numbers of ONNX's types."""
-
-
-def _message(*fields: tuple[int, Value]) -> bytes:
-    """Fields by their numbers."""
-    return b"".join(_field(number, value) for number, value in fields)
-
-
-def _field(number: int, value: Value) -> bytes:
-    if isinstance(value, float):
-        return _whole(number << 3 | 5) + struct.pack("<f", value)
-    if isinstance(value, int):
-        return _whole(number << 3) + _whole(value)
-    content = value.encode() if isinstance(value, str) else value
-    return _whole(number << 3 | 2) + _whole(len(content)) + content
-
-
-def _whole(value: int) -> bytes:
-    """A whole number, negative ones as 64 bits."""
-    value &= (1 << 64) - 1
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _attribute(name: str, value: Value | Sequence[int]) -> bytes:
-    if isinstance(value, float):
-        return _message((1, name), (2, value), (20, 1))
-    if isinstance(value, int):
-        return _message((1, name), (3, value), (20, 2))
-    if isinstance(value, str):
-        return _message((1, name), (4, value), (20, 3))
-    return _message((1, name), *((8, int(each)) for each in value), (20, 7))
-
-
-def _end(name: str, kind: str, sides: Sequence[str | int]) -> bytes:
-    """An input or output of a graph."""
-    dimensions = [_message((1 if isinstance(side, int) else 2, side)) for side in sides]
-    shape = _message(*((1, each) for each in dimensions))
-    return _message((1, name), (2, _message((1, _message((1, _TYPES[kind]), (2, shape))))))
-
-
 class _Graph:
     """Nodes and constants as they are added; with ranges, feature maps are rounded to 8 bits."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = iter(ranges)
         self._rounds = bool(ranges)
-        self._nodes: list[bytes] = []
-        self._constants: list[bytes] = []
+        self._nodes: list[tuple[str, Sequence[str], str, Mapping[str, Setting]]] = []
+        self._constants: dict[str, npt.NDArray[np.generic]] = {}
         self._steps: dict[str, tuple[float, int]] = {}
         self.maps: list[str] = []
         """Feature maps that have a range each."""
 
-    def add(self, operation: str, *inputs: str, output: str = "", **settings: Value | Sequence[int]) -> str:
+    def add(self, operation: str, *inputs: str, output: str = "", **settings: Setting) -> str:
         """The name of what an operation gives."""
         output = output or f"{operation.lower()}_{len(self._nodes)}"
-        attributes = ((5, _attribute(name, value)) for name, value in settings.items())
-        ends = [*((1, each) for each in inputs), (2, output), (4, operation)]
-        self._nodes.append(_message(*ends, *attributes))
+        self._nodes.append((operation, inputs, output, settings))
         return output
 
     def constant(self, value: npt.NDArray[np.generic]) -> str:
         """The name of a constant."""
         name = f"constant_{len(self._constants)}"
-        sides = ((1, side) for side in value.shape)
-        self._constants.append(
-            _message(*sides, (2, _TYPES[value.dtype.name]), (8, name), (9, value.tobytes()))
-        )
+        self._constants[name] = value
         return name
 
     def pixels(self) -> str:
@@ -369,17 +316,32 @@ class _Graph:
 
     def written(self, card: ModelCard, outputs: Sequence[str]) -> bytes:
         """The model."""
+        try:
+            import onnx
+            from onnx import helper, numpy_helper
+        except ImportError as error:
+            raise ModelError(
+                "a graph of a network is written by the package onnx",
+                next_step="pip install 'metaphase[torch]'",
+            ) from error
+        kinds, named = onnx.TensorProto, helper.make_tensor_value_info
+        nodes = []
+        for operation, inputs, output, settings in self._nodes:
+            nodes.append(helper.make_node(operation, inputs, [output]))
+            nodes[-1].attribute.extend(helper.make_attribute(*each) for each in settings.items())
         shape, inner = ("tiles", "rows", "columns"), ("tiles", "{} channels", "{} rows", "{} columns")
         sides = {each: inner if each in self.maps else shape for each in outputs}
-        ends = [(12, _end(each, "float32", [side.format(each) for side in sides[each]])) for each in outputs]
-        pixels = _end(PIXELS, "uint8", ("tiles", "height", "width", 3))
-        nodes, constants = ((1, each) for each in self._nodes), ((5, each) for each in self._constants)
-        graph = _message(*nodes, (2, "detector"), *constants, (11, pixels), *ends)
+        ends = [named(each, kinds.FLOAT, [side.format(each) for side in sides[each]]) for each in outputs]
+        pixels = named(PIXELS, kinds.UINT8, ("tiles", "height", "width", 3))
+        constants = [numpy_helper.from_array(value, name) for name, value in self._constants.items()]
+        graph = helper.make_graph(nodes, "detector", [pixels], ends, constants)
         about = {"name": card.name, "mpp": f"{card.mpp:g}", "intended_use": card.intended_use}
         about |= {"weights_sha256": card.weights_sha256}
-        properties = [(14, _message((1, name), (2, text))) for name, text in about.items()]
-        opset = _message((1, ""), (2, OPSET))
-        return _message((1, IR_VERSION), (8, opset), (2, "metaphase"), (7, graph), *properties)
+        model = onnx.ModelProto(producer_name="metaphase", graph=graph)
+        helper.set_model_props(model, about)
+        versions = onnx.ModelProto(ir_version=IR_VERSION, opset_import=[helper.make_opsetid("", OPSET)])
+        # two messages in a row are one; in this order a graph keeps its checksum, and searches by it are kept
+        return b"".join(each.SerializeToString() for each in (versions, model))
 
 
 def _whole_bias(bias: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metaphase.networks.architectures import InvertedBlock
 from metaphase.networks.engine.engine import Engine
-from metaphase.networks.engine.layers import OtherKindError, fold_logits
+from metaphase.networks.engine.layers import OtherKindError, fold_logits, padded
 from metaphase.networks.engine.settings import EngineConfig
 from tests.networks.engine.networks_made import lite_network, residual_network, texture
 from tests.networks.engine.test_residual import plain_logits
@@ -60,7 +60,7 @@ def features(channels: int, padded: int, rows: int, columns: int) -> Tensor:
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5])
 def test_a_block_equals_pytorchs(index: int, plan: Plan) -> None:
     block = parts()[1][index]
-    channels = cell_gpu.padded(block.shape[0], plan.chunk if index == 0 else 8)
+    channels = padded(block.shape[0], plan.chunk if index == 0 else 8)
     values = features(block.shape[0], channels, 7, 9)
     found = rows_of(Block(block, plan, channels, DEVICE)(values))
     sixths = 1 if isinstance(block._expand_conv, nn.Conv2d) else 6
@@ -84,7 +84,7 @@ def test_the_stem_reads_pixels_and_trims() -> None:
 @torch.inference_mode()
 def test_a_cell_answers_four_times() -> None:
     *_, hidden, slope, answer = parts()
-    channels = cell_gpu.padded(hidden.in_channels, 8)
+    channels = padded(hidden.in_channels, 8)
     values = features(hidden.in_channels, channels, 5, 4)
     found = Head(hidden, slope, answer, channels, DEVICE)(values, 9, 8).double().cpu()
     inner = nn.functional.leaky_relu(hidden(rows_of(values)[:, : hidden.in_channels]), slope)

@@ -135,6 +135,12 @@ def test_graph_says_what_it_is() -> None:
     assert [side.dim_param for side in pixels.type.tensor_type.shape.dim] == ["tiles", "height", "width", ""]
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModelError, match=r"package onnx. Pip install 'metaphase\[torch\]'"):
+        detector_graph(*NETWORKS["lite"])
+
+
 def test_bad_files_are_errors(tmp_path: Path) -> None:
     save_model(tmp_path / "model", random_network(), card_of("detector", 0.07, "none"))
     with pytest.raises(UsageError, match="overwrite"):
@@ -295,7 +301,7 @@ def test_arrays_and_tensors_have_the_same_places(
     np.testing.assert_allclose(smooth, tensor.numpy(), atol=1e-3, rtol=1e-4)
     same = tensor.numpy()
     chosen = (positions.is_peak if maxima else positions.reaches)(same, floor)
-    expected = (peaks.is_peak if maxima else peaks.reaches)(tensor, floor)
+    expected = (positions.is_peak if maxima else positions.reaches)(tensor, floor)
     np.testing.assert_array_equal(chosen, expected.numpy())
     found = positions.collect(same, chosen, between=maxima)
     wanted = peaks.collect(tensor, expected, between=maxima)

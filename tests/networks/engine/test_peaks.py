@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import gaussian_filter
 from scipy.stats import norm
 
-from metaphase.networks.engine.peaks import collect, is_peak, smoothed
-from metaphase.networks.engine.positions import smoothing_reach
+from metaphase.networks.engine.peaks import collect, smoothed
+from metaphase.networks.engine.positions import is_peak, reaches, smoothing_reach
 
 MAPS = arrays(
     np.float32,
@@ -41,6 +41,13 @@ def by_hand(logits: np.ndarray, floor: float) -> set[tuple[int, int]]:
 def test_peaks_beat_their_neighbours(logits: np.ndarray) -> None:
     peak = is_peak(torch.from_numpy(logits), 0.4)
     assert {(int(r), int(c)) for _, r, c in peak.nonzero()} == by_hand(logits[0], 0.4)
+
+
+@given(MAPS)
+def test_what_reaches_a_floor_lies_within_the_border(logits: np.ndarray) -> None:
+    expected = np.pad(1 / (1 + np.exp(-logits[:, 1:-1, 1:-1])) >= 0.4, ((0, 0), (1, 1), (1, 1)))
+    np.testing.assert_array_equal(reaches(logits, 0.4), expected)
+    np.testing.assert_array_equal(reaches(torch.from_numpy(logits), 0.4), expected)
 
 
 def test_a_parabola_is_found_between_outputs() -> None:

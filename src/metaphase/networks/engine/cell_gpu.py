@@ -26,6 +26,8 @@ from metaphase.networks.engine.layers import (
     centred,
     fold_logits,
     other_kind,
+    padded,
+    power_of_2,
 )
 
 CHANNEL_MULTIPLE, SMALLEST_DOT = 8, 16
@@ -94,7 +96,7 @@ class Stem:
     """The first convolution, 3 x 3 with a stride of 2, and what is trimmed of it."""
 
     def __init__(self, conv: nn.Conv2d, filters: int, device: torch.device) -> None:
-        self.filters, self.width = filters, _power_of_2(filters)
+        self.filters, self.width = filters, power_of_2(filters)
         folded = centred(FoldedConv(conv.weight, _bias(conv)))
         weight = folded.weight.permute(2, 3, 1, 0).reshape(27, -1)
         self.weight = _matrix(weight, 32, self.width, device)
@@ -118,9 +120,9 @@ class Block:
     def __init__(self, block: InvertedBlock, plan: Plan, channels: int, device: torch.device) -> None:
         _, inner, filters, self.size, self.stride = block.shape
         self.plan, self.channels, self.lost = plan, channels, block.lost_px
-        self.depth = max(_power_of_2(channels), SMALLEST_DOT)
+        self.depth = max(power_of_2(channels), SMALLEST_DOT)
         self.filters = padded(filters, CHANNEL_MULTIPLE)
-        self.width = max(_power_of_2(self.filters), SMALLEST_DOT)
+        self.width = max(power_of_2(self.filters), SMALLEST_DOT)
         self.inner = padded(inner, plan.chunk)
         narrow, each = block._project_conv, block._depthwise_conv
         project = _matrix(narrow.weight[:, :, 0, 0].T / SIXTH, self.inner, self.width, device)
@@ -187,7 +189,7 @@ class Head:
         self, hidden: nn.Conv2d, slope: float, answer: nn.Conv2d, channels: int, device: torch.device
     ) -> None:
         self.slope, self.channels = slope, channels
-        self.depth = max(_power_of_2(channels), SMALLEST_DOT)
+        self.depth = max(power_of_2(channels), SMALLEST_DOT)
         self.chunk = HEAD_CHUNK if hidden.out_channels > HEAD_CHUNK else HEAD_CHUNK // 2
         self.inner = padded(max(hidden.out_channels, HEAD_CHUNK), self.chunk)
         self.weight = _matrix(hidden.weight[:, :, 0, 0].T, self.depth, self.inner, device)
@@ -239,12 +241,3 @@ def _matrix(
 
 def _vector(values: Tensor, count: int, device: torch.device) -> Tensor:
     return functional.pad(values, (0, count - len(values))).to(device, torch.float32)
-
-
-def padded(count: int, multiple: int) -> int:
-    """The next multiple."""
-    return -(-count // multiple) * multiple
-
-
-def _power_of_2(count: int) -> int:
-    return 1 << (count - 1).bit_length()

@@ -43,8 +43,8 @@ from metaphase.networks.engine.layers import (
     is_ours,
     windows_px,
 )
-from metaphase.networks.engine.peaks import collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.positions import BORDER, Peaks
+from metaphase.networks.engine.peaks import collect, smoothed
+from metaphase.networks.engine.positions import BORDER, Peaks, is_peak, reaches
 from metaphase.networks.engine.second import (
     MARGIN,
     Windows,

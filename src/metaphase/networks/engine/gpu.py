@@ -16,7 +16,15 @@ from torch import Tensor
 
 from metaphase.base.arrays import Floats, Floats32
 from metaphase.networks.engine import launching
-from metaphase.networks.engine.layers import PIXEL_MIDDLE, PIXEL_STEP, FoldedConv, FoldedDetector, centred
+from metaphase.networks.engine.layers import (
+    PIXEL_MIDDLE,
+    PIXEL_STEP,
+    FoldedConv,
+    FoldedDetector,
+    centred,
+    padded,
+    power_of_2,
+)
 
 CHANNEL_MULTIPLE = 8
 FILTER_MULTIPLE = 64
@@ -44,7 +52,7 @@ class TritonLayers:
         self.first, self.second = (
             split(weight, planes).to(device) for weight in _fused_first(centred(first), second)
         )
-        self.filters = _padded(second.weight.shape[0] + 1, CHANNEL_MULTIPLE)
+        self.filters = padded(second.weight.shape[0] + 1, CHANNEL_MULTIPLE)
         self.rest = [(split(_as_rows(_with_constant(conv)), planes).to(device), conv.stride) for conv in rest]
         self.slope = detector.slope
 
@@ -105,13 +113,13 @@ class WideLayer:
         self.kernel, self.plan = weight.shape[2], FourierBlocks(outputs, weight.shape[2])
         self.device, self.planes = device, planes
         self.slope, self.head_bias = detector.slope, detector.head_bias
-        self.channels = _padded(weight.shape[1] + 1, CHANNEL_MULTIPLE)
-        self.filters = _padded(weight.shape[0], FILTER_MULTIPLE)
+        self.channels = padded(weight.shape[1] + 1, CHANNEL_MULTIPLE)
+        self.filters = padded(weight.shape[0], FILTER_MULTIPLE)
         extra = self.filters - weight.shape[0]
         self.head = functional.pad(detector.head, (0, extra)).to(device, torch.float32)
         self.bias = functional.pad(detector.wide.bias, (0, extra)).to(device, torch.float32)
-        self.padded, self.frequencies = _power_of_2(self.plan.size), self.plan.half + 1
-        matrices = dense_matrices(self.plan, self.padded, _power_of_2(outputs))
+        self.padded, self.frequencies = power_of_2(self.plan.size), self.plan.half + 1
+        matrices = dense_matrices(self.plan, self.padded, power_of_2(outputs))
         self.into_x, self.into_y, self.out_of_y, self.out_of_x = (
             split(torch.from_numpy(matrix), planes).to(device) for matrix in matrices
         )
@@ -206,7 +214,7 @@ def _complex_matrix(angle: Floats) -> Floats:
 def _with_constant(conv: FoldedConv) -> Tensor:
     """Weights padded with a channel that stays 1 and brings the bias."""
     filters, channels = conv.weight.shape[:2]
-    shape = [_padded(count + 1, CHANNEL_MULTIPLE) for count in (filters, channels)]
+    shape = [padded(count + 1, CHANNEL_MULTIPLE) for count in (filters, channels)]
     weight = torch.zeros(*shape, 3, 3, dtype=torch.float64)
     weight[:filters, :channels] = conv.weight
     weight[:filters, channels, 1, 1] = conv.bias
@@ -235,11 +243,3 @@ def _fused_first(first: FoldedConv, second: FoldedConv) -> tuple[Tensor, Tensor]
 def _flat(values: Tensor) -> Tensor:
     """(planes, x, parts and rows, blocks and channels)."""
     return values.flatten(2, 3).flatten(3, 4)
-
-
-def _padded(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
-
-
-def _power_of_2(count: int) -> int:
-    return 1 << (count - 1).bit_length()

@@ -97,6 +97,16 @@ def centred(conv: FoldedConv) -> FoldedConv:
     return FoldedConv(conv.weight / PIXEL_STEP, bias, conv.stride)
 
 
+def padded(count: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-count // multiple) * multiple
+
+
+def power_of_2(count: int) -> int:
+    """The next power."""
+    return 1 << (count - 1).bit_length()
+
+
 def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBlock]:
     """Convolutions, each with its leaky ReLU, and residual blocks."""
     folded: list[FoldedConv | FoldedBlock] = []

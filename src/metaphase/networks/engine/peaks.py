@@ -1,4 +1,4 @@
-"""Positions of logit maps on a device: local maxima, or all that reach a probability."""
+"""Logit maps on a device: smoothed, and their positions as arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.networks.engine.positions import BORDER, EARLIER, Peaks, smoothing_reach
+from metaphase.networks.engine.positions import Peaks, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -30,26 +30,6 @@ def smoothed(logits: Tensor, sigma: float) -> Tensor:
     return torch.log(yes.clamp_min(tiny)) - torch.log(no.clamp_min(tiny))
 
 
-def is_peak(logits: Tensor, floor: float) -> Tensor:
-    """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
-
-    Of equal neighbours the first one (by row, then column) wins. Logits do not saturate as probabilities
-    do, so that the middle of a large mitosis is a peak and not a plateau. Those at the border are no peaks.
-    """
-    inner = _shifted(logits, 0, 0)
-    peak = inner >= logit_of(floor)
-    for dy, dx in EARLIER:
-        peak &= inner > _shifted(logits, dy, dx)
-        peak &= inner >= _shifted(logits, -dy, -dx)
-    return functional.pad(peak, (BORDER, BORDER, BORDER, BORDER))
-
-
-def reaches(logits: Tensor, floor: float) -> Tensor:
-    """Which positions of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    reached = _shifted(logits, 0, 0) >= logit_of(floor)
-    return functional.pad(reached, (BORDER, BORDER, BORDER, BORDER))
-
-
 def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
     index, row, column = peak.nonzero(as_tuple=True)
@@ -64,16 +44,6 @@ def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     output = values[1:3].T.astype(np.int64)
     y, x = values[1:3] + values[3:5]
     return Peaks(values[0].astype(np.int64), output, y, x, expit(values[5]).astype(np.float32))
-
-
-def logit_of(probability: float) -> float:
-    """In double precision."""
-    return float(torch.logit(torch.tensor(probability, dtype=torch.float64)))
-
-
-def _shifted(logits: Tensor, dy: int, dx: int) -> Tensor:
-    height, width = logits.shape[1:]
-    return logits[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
 
 
 def _offset(before: Tensor, middle: Tensor, after: Tensor) -> Tensor:

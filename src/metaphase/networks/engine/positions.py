@@ -1,9 +1,14 @@
-"""Positions of logit maps as arrays: local maxima, or all that reach a probability. `peaks`: as tensors."""
+"""Positions of logit maps: local maxima, or all that reach a probability.
+
+Which they are is decided alike for arrays and tensors. Arrays are smoothed and collected here, in double
+precision; `peaks` does it with tensors, in that of their device.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +22,8 @@ BORDER = 1
 EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
 """Neighbours before a position, by row, then column; those after it lie opposite."""
 Mask = npt.NDArray[np.bool_]
+Values = Any
+"""An array, or a tensor on its device."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +59,29 @@ def smoothed(logits: Floats32, sigma: float) -> Floats32:
     return np.asarray(yes - no, np.float32)
 
 
-def is_peak(logits: Floats32, floor: float) -> Mask:
+def is_peak(logits: Values, floor: float) -> Values:
     """Which positions of (maps, rows, columns) reach the probability `floor` and beat their eight neighbours.
 
-    Of equal neighbours the first one (by row, then column) wins. Positions at the border are no peaks.
+    Of equal neighbours the first one (by row, then column) wins. Logits do not saturate as probabilities
+    do, so that the middle of a large mitosis is a peak and not a plateau. Those at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak: Mask = inner >= logit(floor)
+    peak = inner >= logit(floor)
     for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
-    return _bordered(peak)
+    found = reaches(logits, floor)
+    _shifted(found, 0, 0)[:] = peak
+    return found
 
 
-def reaches(logits: Floats32, floor: float) -> Mask:
+def reaches(logits: Values, floor: float) -> Values:
     """Which positions of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    return _bordered(_shifted(logits, 0, 0) >= logit(floor))
+    reached = logits >= logit(floor)
+    _, rows, columns = logits.shape
+    reached[:, :: max(1, rows - 1)] = False  # the first and the last
+    reached[:, :, :: max(1, columns - 1)] = False
+    return reached
 
 
 def collect(logits: Floats32, peak: Mask, *, between: bool = True) -> Peaks:
@@ -88,13 +102,10 @@ def _averaged(values: Floats32, weights: Floats, reach: int) -> Floats:
     return both[:, reach:-reach, reach:-reach]
 
 
-def _shifted(logits: Floats32, dy: int, dx: int) -> Floats32:
-    height, width = logits.shape[1:]
-    return logits[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
-
-
-def _bordered(mask: Mask) -> Mask:
-    return np.pad(mask, ((0, 0), (BORDER, BORDER), (BORDER, BORDER)))
+def _shifted(values: Values, dy: int, dx: int) -> Values:
+    """A view of all positions but those at the border, or of their neighbours."""
+    height, width = values.shape[1:]
+    return values[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
 
 
 def _offset(before: Floats32, middle: Floats, after: Floats32) -> Floats:

@@ -32,8 +32,8 @@ from metaphase.detections.matching import suppress
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.networks.architectures import EFFICIENT_EPSILON, InvertedBlock, PixelScale
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.peaks import collect, is_peak, smoothed
-from metaphase.networks.engine.positions import smoothing_reach
+from metaphase.networks.engine.peaks import collect, smoothed
+from metaphase.networks.engine.positions import is_peak, smoothing_reach
 from metaphase.networks.engine.second import ANSWER_PX, FAR, answered_at_once, view_logits
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 from metaphase.networks.training.progress import Progress, load_state, save_state
