@@ -30,7 +30,7 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
-from tests.jobs.run_samples import TINY, TINY_LAB
+from tests.learn.run_samples import TINY, TINY_LAB
 from tests.web.pages import Page, command, labelling, post, served, viewing
 
 from metaphase.base.tables import read_manifest, read_table

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import metaphase as mp
 from metaphase.cli.main import app
+from tests.analysis.conftest import he_pixels, he_slide, model, write_slide
 from tests.cli.test_register import folder as pair
-from tests.jobs.conftest import he_pixels, he_slide, model, write_slide
 from tests.labels.registration.slides import MPP
 
 __all__ = ["he_slide", "model", "pair"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.jobs.conftest import he_slide, model
+from tests.analysis.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,8 @@ from PIL import Image
 from metaphase.cli.detect import _end
 from metaphase.counting.clinical import Count
 from metaphase.detections.points import StatedPoints
+from tests.analysis.conftest import he_slide, model
 from tests.cli.running import run
-from tests.jobs.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]  # fixtures shared with the pipeline's tests
 

@@ -28,9 +28,9 @@ from metaphase.learn.calibration import draw_sample, fit_profile
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, viewed_slides
 from metaphase.web.viewing import viewing_app
-from tests.jobs.conftest import he_pixels, he_slide, tiny_model, write_slide  # noqa: F401
-from tests.jobs.test_calibration import answers_of
-from tests.jobs.test_summaries import check_summary
+from tests.analysis.conftest import he_pixels, he_slide, tiny_model, write_slide  # noqa: F401
+from tests.analysis.test_summaries import check_summary
+from tests.learn.test_calibration import answers_of
 from tests.web.asgi import Client
 
 COMMAND = get_command(app)

@@ -17,7 +17,7 @@ from metaphase.base.settings import qupath_scripts
 from metaphase.cli.main import app
 from metaphase.detections.formats.contract import NAMES
 from metaphase.detections.table import BELOW, LOOKALIKE, MITOSIS
-from tests.jobs.conftest import he_slide, model
+from tests.analysis.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]
 OBJECT_TYPES = {"annotation", "detection", "cell", "tile", "tmaCore", "root"}

@@ -15,8 +15,8 @@ import pytest
 
 from metaphase.base.tables import read_table
 from metaphase.counting.clinical import count_text
+from tests.analysis.conftest import he_slide, model
 from tests.cli.running import run
-from tests.jobs.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]  # fixtures shared with the pipeline's tests
 

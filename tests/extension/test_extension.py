@@ -26,9 +26,9 @@ from metaphase.networks.cards import ModelCard, NetworkSpec
 from metaphase.networks.checkpoints import save_model
 from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.settings import EngineConfig
+from tests.analysis.conftest import he_slide
 from tests.cli.running import run
 from tests.extension import example_package
-from tests.jobs.conftest import he_slide
 
 __all__ = ["he_slide"]
 ENTRY_POINTS = """

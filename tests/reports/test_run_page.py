@@ -18,8 +18,8 @@ from metaphase.learn.summary import run_report
 from metaphase.reports.pages import duration
 from metaphase.reports.plots import Line, network_f1_plot
 from metaphase.reports.run import write_run_page
-from tests.jobs.run_samples import finished_workspace, tiny_config
-from tests.jobs.test_experiments import LABORATORIES, result
+from tests.learn.run_samples import finished_workspace, tiny_config
+from tests.learn.test_experiments import LABORATORIES, result
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -19,7 +19,7 @@ from metaphase.cli.main import app
 from metaphase.slides import archive as archives
 from metaphase.slides.archive import AUTHORISATION, Archive, find_slides, parts_of, store_results
 from metaphase.slides.opening import open_slide
-from tests.jobs.conftest import he_slide, tiny_model  # noqa: F401
+from tests.analysis.conftest import he_slide, tiny_model  # noqa: F401
 from tests.slides.archives import ORTHANC, SmallServer, orthanc, small_server
 from tests.slides.dicoms import write_plain, write_series
 from tests.slides.images import blob_image

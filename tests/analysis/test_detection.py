@@ -29,8 +29,8 @@ from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.opening import SlideSource, open_slide
+from tests.analysis.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide
 from tests.base.servers import serving
-from tests.jobs.conftest import HEIGHT, WIDTH, he_pixels, tiny_model, write_slide
 
 CONFIG = DetectionConfig(threshold=0.9, tile_px=128)
 

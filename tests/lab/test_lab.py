@@ -47,8 +47,8 @@ from metaphase.networks.checkpoints import load_model
 from metaphase.reports.run import LabPage, LabRow
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
-from tests.jobs.run_samples import TINY_LAB
 from tests.labels.observers.projects import write_project
+from tests.learn.run_samples import TINY_LAB
 from tests.rehearsal import FOUR_OBSERVERS, answer
 
 

@@ -37,7 +37,7 @@ from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.networks.engine.streaming import find_detections
 from metaphase.slides.opening import SlideSource, open_slide
-from tests.jobs.conftest import tiny_model
+from tests.analysis.conftest import tiny_model
 
 MITOSES = OperatingPoint(
     name="mitoses", delta=0.7, metric="F1", value=0.7, cases=("he",), source="our fields"

@@ -29,7 +29,7 @@ from metaphase.learn.experiments import (
     summarise,
     unsoftened,
 )
-from tests.jobs.run_samples import finished_workspace, tiny_config
+from tests.learn.run_samples import finished_workspace, tiny_config
 
 PAPER = read_run_config(config_files()["paper"])
 LABORATORIES = {"home": {"trained_on": True, "furthest_ratio": 1.0}, "away": {"trained_on": False}}

@@ -28,7 +28,7 @@ from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.opening import open_slide
-from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
+from tests.learn.run_samples import TINY, finished_workspace, tiny_config
 
 STAGES = [
     "slides", "reference", "candidates", "easy set", "cnn3", "difficult sets", "cnn4-1", "cnn4-2",

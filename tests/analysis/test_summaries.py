@@ -11,7 +11,7 @@ import pytest
 
 from metaphase.analysis.record import load_result, summary_schema
 from metaphase.networks.detector import load_detector
-from tests.jobs.test_detection import detected
+from tests.analysis.test_detection import detected
 
 TYPES = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,

@@ -40,8 +40,8 @@ from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import SlideSource, open_slide
-from tests.jobs.conftest import tiny_model
-from tests.jobs.run_samples import TINY, finished_workspace, tiny_config
+from tests.analysis.conftest import tiny_model
+from tests.learn.run_samples import TINY, finished_workspace, tiny_config
 
 CPU = EngineConfig(device="cpu")
 CONFIG = DetectionConfig(threshold=0.9, tile_px=128)

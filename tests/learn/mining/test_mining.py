@@ -22,7 +22,7 @@ from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
 from metaphase.slides.contract import Slide
-from tests.labels.mining.pictures import dotted, write_slide
+from tests.learn.mining.pictures import dotted, write_slide
 
 DOTS = [(100, 120), (300, 250), (420, 90), (200, 400)]
 MITOSES = pd.DataFrame(DOTS[:2], columns=["x", "y"]).astype(float)

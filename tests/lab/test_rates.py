@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from metaphase.cli.main import app
 from metaphase.lab import rates
 from metaphase.lab.rates import Rates
-from tests.jobs.conftest import write_slide
+from tests.analysis.conftest import write_slide
 
 
 def test_what_a_slide_waits_for() -> None:

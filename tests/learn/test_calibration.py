@@ -31,7 +31,7 @@ from metaphase.learn.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, dr
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource
-from tests.jobs.conftest import tiny_model
+from tests.analysis.conftest import tiny_model
 
 SAMPLED = SampleConfig(answers=40, squares=4, square_um=64)
 

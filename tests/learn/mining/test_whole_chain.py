@@ -17,7 +17,7 @@ from metaphase.networks.training.protocol import TrainingConfig
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from tests.labels.mining.pictures import write_slide
+from tests.learn.mining.pictures import write_slide
 
 SIDE = 640
 SETS = SetConfig(

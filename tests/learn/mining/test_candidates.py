@@ -24,8 +24,8 @@ from metaphase.learn.mining.mining import CandidatesFound, SeenSlide
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.opening import SlideSource, open_slide
 from tests.examples import FEW
-from tests.labels.mining.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide
-from tests.labels.mining.test_darkest import greedy
+from tests.learn.mining.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide
+from tests.learn.mining.test_darkest import greedy
 
 CONFIG = CandidateConfig(diameter_um=5.0)
 
