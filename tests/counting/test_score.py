@@ -174,7 +174,7 @@ def test_a_reviewed_table_counts_what_people_said() -> None:
     some = count_slide(reviewed(clusters(10), 0.9, said), mpp=MPP, config=config)
     assert (some.count, some.counted, some.unseen, some.in_force.kind) == (7, 7, 2, "reviewed")
     assert some.in_force.interval_name == "counting range"
-    assert "2 that nobody looked at" in some.in_force.leaves_out
+    assert "among those that nobody looked at" in some.in_force.leaves_out
     every = count_slide(reviewed(clusters(8), 0.9, said[:8]), mpp=MPP, config=config)
     assert (every.count, every.unseen) == (5, 0)
     assert every.in_force.leaves_out == "errors of the observers, and mitoses that nobody marked"

@@ -236,7 +236,7 @@ def _counted_by(
         leaves_out=unknown,
     )
     people = "errors of the observers, and mitoses that nobody marked"
-    looked = f"{people}; {unknown} among the {slide.unseen} that nobody looked at" if slide.unseen else people
+    looked = f"{people}; {unknown} among those that nobody looked at" if slide.unseen else people
     if calibrated is None:
         reviewed = {"kind": "reviewed", "leaves_out": looked}
         return (machine.model_copy(update=reviewed) if slide.is_reviewed else machine,)
