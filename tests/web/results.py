@@ -99,13 +99,13 @@ def write_result(
     point = {"delta": THRESHOLD, "source": "of the test"}
     given: dict[str, Any] = {
         "search": kept_key(folder, "search"),
+        "site": "",
         "card": CARD,
         "points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
         "warnings": (),
         "counting": CountConfig(threshold=THRESHOLD, draws=200),
         "formats": formats,
         "probability_map": False,
-        "versions": {"metaphase": "test"},
     }
     made = SlideSettings(**given | settings)
     save_settings(folder, made, None)
@@ -136,6 +136,7 @@ def write_search(folder: Path, slide: Path, width: int, height: int, positions: 
             "width": width, "height": height, "mpp": MPP, "mpp_source": "metadata", "stain": "H&E",
             "stain_confidence": 1.0, "tissue_mm2": tissue.area_mm2, "quality": quality, "warnings": [],
             "device": "cpu", "arithmetic": "float32", "seconds": {"detection": 1.0},
+            "versions": {"metaphase": "test"},
         }  # fmt: skip
 
     writes = ("search.parquet", *tissue_files(name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,20 +18,23 @@ import numpy as np
 import pandas as pd
 
 from metaphase.analysis.record import CANDIDATES, REPORT, SCHEMA, SlideResult, load_result
-from metaphase.base.errors import MetaphaseError, ResultWarning
+from metaphase.base.errors import MetaphaseError, ResultWarning, is_url
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import parsing, read_json
+from metaphase.base.foreign import is_file
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.sharing.batch import forget_failures, known_failures, one_at_a_time
 from metaphase.base.tables import Remark, read_table, write_table
-from metaphase.base.typed import Stored
+from metaphase.base.typed import Stored, read_typed
 from metaphase.counting.clinical import COLUMNS, counts_row
 from metaphase.detections.files import joined, result_folders, write_detections
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
+from metaphase.labels.observers.positions import ANSWERS
 from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
 from metaphase.version import __version__
 
 INDEX, COUNTS, ASKED = "index.html", "counts.csv", "cohort.json"
+EARLIER = "earlier results"
+"""What asks for slides that were there before anybody said what is asked for."""
 REMOVED = "removed"
 """Folder for results that a command has pruned."""
 COUNTED = COLUMNS[: COLUMNS.index("area_mm2") + 1]
@@ -48,7 +51,7 @@ class Asked(Stored):
     slides: dict[str, tuple[str, ...]]
     """Names of slides by what asked for them: a manifest, a folder, a file."""
     setting: str
-    """Tells model and settings of the last command from others; empty where it had no result."""
+    """Tells model and settings of the last command from others."""
 
     @property
     def names(self) -> set[str]:
@@ -67,34 +70,68 @@ class CohortFolder:
     failed: Mapping[str, str]
     fresh: frozenset[str]
     """Slides that are new or changed since the index was last written."""
+    pruned: tuple[str, ...] = ()
+    """What was moved away."""
 
 
-def write_cohort(
-    output: str | Path,
-    points: Mapping[str, Any] | None = None,
-    asked: Mapping[str, Sequence[str]] | None = None,
-    *,
-    prune: bool = False,
-) -> CohortFolder:
-    """Write the index of all reports and the tables of all slides from the folders of the slides.
+def ask_for(
+    output: str | Path, points: Mapping[str, Any], asked: Mapping[str, Sequence[str]], *, alone: bool = False
+) -> None:
+    """Note what a command asks for, at which operating points, before it begins.
 
-    `asked` adds to what earlier commands asked for, or replaces what one of the same name did. Their setting
-    is that of `points`, of the last command, or what most of them have. With `prune`, nothing else is asked
-    for, and all other results are moved to the folder `removed`. What index and tables say of slides that are
-    as they were is kept. Others may put slides into the folder at the same time, and write all this after
-    this one has: whoever is the last has all of them.
+    It adds to what others asked for, or replaces what one of the same name did; whatever is gone from the
+    disk asks for nothing any more. `alone`, nothing else is asked for.
     """
     output = Path(output)
     with one_at_a_time(output, "index"):
-        wanted = _wanted(output, points, asked, alone=prune)
+        now = {name: tuple(slides) for name, slides in asked.items()}
+        known = None if alone else _asked(output)
+        if known is not None:
+            before = {name: slides for name, slides in known.slides.items() if _still_asks(name)}
+        else:
+            new = {name for slides in now.values() for name in slides}
+            there = [] if alone else [one.name for one in result_folders(output) if one.name not in new]
+            before = {EARLIER: tuple(there)} if there else {}
+        wanted = Asked(slides=before | now, setting=_setting(points))
+        if wanted != known:
+            write_text(output / ASKED, wanted.model_dump_json(indent=1) + "\n")
+
+
+def _asked(output: Path) -> Asked | None:
+    """What is asked for of a folder; None where nobody ever said."""
+    path = output / ASKED
+    again = "remove it, and run metaphase detect again for all slides of the folder"
+    return (
+        read_typed(path, Asked, "does not say what was asked for", next_step=again) if is_file(path) else None
+    )
+
+
+def _still_asks(name: str) -> bool:
+    """Whether a manifest, with or without a split, a folder or a file is still there."""
+    return (
+        name == EARLIER or is_url(name) or any(Path(one).exists() for one in (name, name.rpartition(" ")[0]))
+    )
+
+
+def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
+    """Write the index of all reports and the tables of all slides from the folders of the slides.
+
+    Their setting is that of the last command, or what most of them have. What index and tables say of slides
+    that are as they were is kept. With `prune`, results that are not asked for are moved to the folder
+    `removed`. Others may put slides into the folder at the same time, and write all this after this one has:
+    whoever is the last has all of them.
+    """
+    output = Path(output)
+    with one_at_a_time(output, "index"):
+        wanted = _asked(output)
         if wanted is not None:
             forget_failures(output, wanted.names)
         made, kept = read_rows(output / ROWS)
         made = made if made.get("version") == [__version__, SCHEMA] else {}
         cohort = _load_cohort(output, [*kept, *made.get("apart", ())] if made else (), wanted)
         if prune and cohort.apart:
-            _prune(output, cohort.apart)
-            cohort = _load_cohort(output, cohort.rows, wanted)
+            pruned = tuple(_prune(output, row["folder"]) for row in cohort.apart)
+            cohort = replace(cohort, apart=(), pruned=pruned)
         by_code, kinds = _words(output, cohort.rows)
         write_table(output / COUNTS, _counts(cohort.rows))
         tables = {}
@@ -104,42 +141,25 @@ def write_cohort(
                 _write_table(output / file, cohort, is_kept)
                 tables[file] = _stamp(output, file)
             else:
-                (output / file).unlink(missing_ok=True)
+                with explained(output / file):
+                    (output / file).unlink(missing_ok=True)
         said = {"version": [__version__, SCHEMA], "tables": tables, "apart": cohort.apart}
         write_rows(output / ROWS, said, cohort.rows)
         write_cohort_index(output / INDEX, cohort.rows, cohort.apart, cohort.failed, by_code, kinds)
     return cohort
 
 
-def _wanted(
-    output: Path, points: Mapping[str, Any] | None, asked: Mapping[str, Sequence[str]] | None, *, alone: bool
-) -> Asked | None:
-    """What is asked for of the folder, now with `asked`; None where nobody ever said."""
-    path, known = output / ASKED, None
-    if path.is_file():
-        again = "remove it, and run metaphase detect again for all slides of the folder"
-        with parsing(path, "does not say what was asked for", next_step=again):
-            known = Asked.model_validate(read_json(path, "is no JSON", next_step=again), strict=False)
-    if asked is None and points is None:
-        return known
-    before = {} if known is None or alone else known.slides
-    setting = _setting(points) if points is not None else known.setting if known is not None else ""
-    now = before | {name: tuple(slides) for name, slides in (asked or {}).items()}
-    wanted = Asked(slides=now, setting=setting)
-    if wanted != known:
-        write_text(path, wanted.model_dump_json(indent=1) + "\n")
-    return wanted
-
-
-def _prune(output: Path, apart: Iterable[Mapping[str, Any]]) -> None:
-    """Move results out of the way; nothing is lost, and answers least of all."""
-    for row in apart:
-        with explained(output / REMOVED):
-            (output / REMOVED).mkdir(exist_ok=True)
-            number, target = 1, output / REMOVED / row["folder"]
-            while target.exists():
-                number, target = number + 1, output / REMOVED / f"{row['folder']}-{number + 1}"
-            (output / row["folder"]).rename(target)
+def _prune(output: Path, name: str) -> str:
+    """Move a slide's results out of the way; nothing is lost, and answers least of all."""
+    number, target = 1, output / REMOVED / name
+    while target.exists():
+        number += 1
+        target = output / REMOVED / f"{name}-{number}"
+    with explained(target):
+        target.parent.mkdir(exist_ok=True)
+        (output / name).rename(target)
+    answered = f" (with answers of people: {ANSWERS})" if (target / ANSWERS).is_file() else ""
+    return f"{target.name}{answered}"
 
 
 def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | None) -> CohortFolder:
@@ -155,13 +175,12 @@ def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | N
             try:
                 row = _cohort_row(load_result(folder), stamp)
             except MetaphaseError as error:
-                if names is None or folder.name in names:
-                    failed[folder.name] = str(error)
+                failed[folder.name] = str(error)
                 continue
             fresh.append(row["case"])
         rows.append({key: value for key, value in row.items() if key != "reason"})
     settings = [row["setting"] for row in rows if names is None or row["folder"] in names]
-    usual = (wanted.setting if wanted is not None else "") or statistics.mode(settings or [""])
+    usual = wanted.setting if wanted is not None else statistics.mode(settings or [""])
     reasons = [
         NOT_ASKED if names is not None and row["folder"] not in names
         else OTHERWISE if row["setting"] != usual else ""
@@ -233,7 +252,7 @@ def _setting(points: Mapping[str, Any]) -> str:
 def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
     """Points of all slides as one table, in their order; where it `is_kept`, unchanged slides stay."""
     order = {row["case"]: position for position, row in enumerate(cohort.rows)}
-    parts = []
+    parts: list[DetectionSet] = []
     if is_kept:
         table = read_table(path)
         table = table[table["slide"].isin(set(order) - cohort.fresh)]
@@ -242,8 +261,9 @@ def _write_table(path: Path, cohort: CohortFolder, is_kept: bool) -> None:
     new = [row for row in cohort.rows if row["case"] not in there]
     folders = {row["case"]: path.parent / row["folder"] for row in cohort.rows}
     parts += [DetectionSet(read_table(folders[row["case"]] / path.name), (row["case"],)) for row in new]
+    stated = parts[-1].table.attrs.get(OPERATING_POINTS, {})
     whole = joined(parts, path)
     positions = whole.table["slide"].map(order).to_numpy()
     table = whole.table.iloc[np.argsort(positions, kind="stable")].reset_index(drop=True)
-    table.attrs[OPERATING_POINTS] = Remark(load_result(next(iter(folders.values()))).stated)
+    table.attrs[OPERATING_POINTS] = Remark(stated)
     write_detections(DetectionSet(table, tuple(order)), path, "parquet")

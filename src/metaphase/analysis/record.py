@@ -16,24 +16,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError, spelled
-from metaphase.base.files import write_text
-from metaphase.base.foreign import is_file, parsing, read_json
-from metaphase.base.provenance import FileContent, made_from
+from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError
+from metaphase.base.files import explained, write_text
+from metaphase.base.foreign import is_file, parsing, read_json, state_of
+from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
 from metaphase.base.remote import url_of
 from metaphase.base.stages import kept_key, note_of
 from metaphase.base.tables import named, read_table, require_columns
-from metaphase.base.typed import Number, Stored
+from metaphase.base.typed import Kind, Number, Stored, read_typed
 from metaphase.counting.calibration import AtypicalShare
 from metaphase.counting.clinical import Count, SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile, save_profile
@@ -87,6 +87,8 @@ class SlideSettings(Stored):
 
     search: str
     """Key of the search that this belongs to."""
+    site: str
+    """Key of the laboratory's profile beside it; empty without one."""
     card: dict[str, Any]
     """The model's card."""
     points: Annotated[dict[str, Any], AfterValidator(_sound_points)]
@@ -99,8 +101,6 @@ class SlideSettings(Stored):
     """Formats asked for, Parquet apart."""
     probability_map: bool
     """Whether the probabilities were asked for."""
-    versions: dict[str, str]
-    """What computed the search."""
 
 
 class SlideFindings(SlideCount):
@@ -166,17 +166,20 @@ class SlideRecord(CountedSlide):
     seconds: dict[str, float]
     """Seconds by part of the work."""
     versions: dict[str, str]
-    """Versions of metaphase and of what computed the search."""
+    """What computed the search."""
     files: tuple[str, ...] = ()
     """Files in the slide's folder."""
 
     def plain(self) -> dict[str, Any]:
         """As summary.json has it: the cases of operating points are in the model's card."""
-        brief = {name: {"cases", "patients", "laboratories"} for name in ("mitoses", "count")}
-        return self.model_dump(mode="json", by_alias=True, exclude={"operating_points": brief})
+        plain = self.model_dump(mode="json", by_alias=True, exclude={"operating_points"})
+        return plain | {"operating_points": brief_points(self.operating_points)}
 
 
-Kind = TypeVar("Kind", bound=Stored)
+def brief_points(points: StatedPoints) -> dict[str, Any]:
+    """Operating points without the cases that they were tuned on."""
+    cases = {"cases", "patients", "laboratories"}
+    return points.model_dump(mode="json", exclude={"mitoses": cases, "count": cases})
 
 
 def summary_schema() -> dict[str, Any]:
@@ -186,25 +189,21 @@ def summary_schema() -> dict[str, Any]:
 
 def read_stored(path: Path, kind: type[Kind]) -> Kind:
     """A file of the record, which says what it must."""
-    again = "remove it and run metaphase detect again, into the same folder"
-    content = read_json(path, "holds no finished result", next_step=again)
+    what, again = "holds no finished result", "remove it and run metaphase detect again, into the same folder"
+    if kind is SlideSettings and not is_file(path):
+        raise MetaphaseError(f"has no {path.name}", path=path.parent, next_step=AGAIN)
+    content = read_json(path, what, next_step=again)
     if kind is SlideRecord and content.get("schema") != SCHEMA:
         raise MetaphaseError(
             f"was written by another version of metaphase (schema {content.get('schema', 1)}, not {SCHEMA})",
             path=path,
             next_step=f"{AGAIN}: nothing is searched again",
         )
-    with parsing(path, "holds no finished result", next_step=again):
-        try:
-            made = kind.model_validate_json(json.dumps(content))
-            settings = content["counting" if kind is SlideSettings else "config"]
-            if missing := {field.name for field in fields(CountConfig)} ^ set(settings):
-                raise ValueError(f"the settings of the count lack, or do not know, {named(sorted(missing))}")
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        except UsageError as error:
-            raise ValueError(str(error)) from error
+    made = read_typed(path, kind, what, next_step=again)
+    with parsing(path, what, next_step=again):
+        settings = content["counting" if kind is SlideSettings else "config"]
+        if missing := {field.name for field in fields(CountConfig)} ^ set(settings):
+            raise ValueError(f"the settings of the count lack, or do not know, {named(sorted(missing))}")
     return made
 
 
@@ -216,12 +215,19 @@ def write_stored(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def save_settings(folder: Path, settings: SlideSettings, site: SiteProfile | None) -> None:
-    """Leave what reads the slide, for whoever counts it again without a model."""
-    write_stored(folder / SETTINGS, settings.model_dump(mode="json"))
-    if site is None:
-        (folder / SITE).unlink(missing_ok=True)
+    """Leave what reads the slide, for whoever counts it again without a model; its profile first."""
+    path = folder / SITE
+    if site is not None:
+        save_profile(path, site)
     else:
-        save_profile(folder / SITE, site)
+        with explained(path):
+            path.unlink(missing_ok=True)
+    write_stored(folder / SETTINGS, settings.model_dump(mode="json"))
+
+
+def site_key(site: SiteProfile | None) -> str:
+    """Tells profiles of laboratories apart; empty without one."""
+    return "" if site is None else fingerprint_of(account_of(site))
 
 
 # ---- one slide ----
@@ -333,7 +339,7 @@ class SlideResult:
     @cached_property
     def site(self) -> SiteProfile | None:
         """The laboratory's profile that it was counted by."""
-        return load_site(self.folder)
+        return load_site(self.folder, self.settings)
 
     @property
     def stated(self) -> Mapping[str, Any]:
@@ -356,49 +362,47 @@ def load_settings(folder: Path) -> SlideSettings:
     return settings
 
 
-def load_site(folder: Path) -> SiteProfile | None:
-    """The laboratory's profile in a slide's folder, where there is one."""
-    return load_profile(folder / SITE) if is_file(folder / SITE) else None
-
-
-def source_of(folder: Path, record: SlideRecord) -> SlideSource:
-    """What opens the slide of a record, by its path from here or from a folder above."""
-    path = found_from(folder, record.slide)
-    if not is_slide_there(path):
-        raise SlideError(
-            f"the slide of {folder} is no longer there",
-            path=path,
-            next_step="put it back, or say where slides are now with --slides (view, review apply)",
+def load_site(folder: Path, settings: SlideSettings) -> SiteProfile | None:
+    """The laboratory's profile by which a slide is read; any other in its folder is refused."""
+    site = load_profile(folder / SITE) if is_file(folder / SITE) else None
+    if site_key(site) != settings.site:
+        raise MetaphaseError(
+            "is not the profile by which the slide was read", path=folder / SITE, next_step=AGAIN
         )
-    return SlideSource(path, record.mpp if record.mpp_source == "flag" else None)
+    return site
 
 
-def located(result: SlideResult, slides: Path | None = None) -> SlideSource:
-    """What opens the slide of a result: where it was, or the one of the same content in a folder `slides`."""
-    try:
-        return result.source
-    except SlideError:
-        if slides is None:
-            raise
-    before = made_from(note_of(result.folder, "search")).get("ingredients", {}).get("slide", {})
-    stated = result.record.mpp if result.record.mpp_source == "flag" else None
-    for path in _of_size(slides, before.get("content")):
-        if FileContent(path).account() == before.get("content"):
-            return SlideSource(path, stated)
+def source_of(
+    folder: Path, record: SlideRecord, slides: Path | None = None, *, exact: bool = False
+) -> SlideSource:
+    """What opens the slide of a record: the file of its content, by its path from here or a folder above,
+    or in a folder `slides`.
+
+    Contents are told by their size, or where it must be `exact` by what they hold.
+    """
+    content = made_from(note_of(folder, "search")).get("ingredients", {}).get("slide", {}).get("content")
+    stated = record.mpp if record.mpp_source == "flag" else None
+    path = found_from(folder, record.slide)
+    if is_slide_there(path) and _holds(path, content, exact=exact):
+        return SlideSource(path, stated)
+    for other in sorted(slides.rglob("*")) if slides is not None else ():
+        if _holds(other, content, exact=False) and _holds(other, content, exact=True):
+            return SlideSource(other, stated)
+    what = "is another slide now" if is_slide_there(path) else "is no longer there"
     raise SlideError(
-        f"no slide in it has the content of {spelled(result.record.slide)}, on which {result.folder} rests",
-        path=slides,
-        next_step="name the folder where the slides are now",
+        f"the slide of {folder} {what}" + (f", and is not in {slides} either" if slides is not None else ""),
+        path=path,
+        next_step="put it back, or say where slides are now with --slides (view, review apply)",
     )
 
 
-def _of_size(slides: Path, content: Any) -> Iterator[Path]:
-    """Files of a folder, and folders in it, that may hold a content."""
-    for path in sorted(slides.rglob("*")):
-        if isinstance(content, str) and path.is_file() and content.startswith(f"{path.stat().st_size}-"):
-            yield path
-        if isinstance(content, dict) and path.is_dir() and all((path / name).is_file() for name in content):
-            yield path
+def _holds(path: Path, content: Any, *, exact: bool) -> bool:
+    """Whether a file, or a folder of files, has a content; a record of other searches knows of none."""
+    if isinstance(content, dict):
+        likely = path.is_dir() and all((path / name).is_file() for name in content)
+    else:
+        likely = is_file(path) and str(content).startswith(f"{state_of(path)[0]}-")
+    return content is None or (likely and (not exact or FileContent(path).account() == content))
 
 
 def found_from(folder: Path, stated: str) -> Path:

@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
 from metaphase.analysis.index import INDEX, write_cohort
-from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, located
+from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import claimed
@@ -135,48 +135,55 @@ def apply_reviews(
     `failed` hears of slides whose files cannot be used, and the others go on; without it, that is an error.
     `slides` is the folder in which slides lie that have moved.
     """
-    done, cohorts = list[SlideResult](), set[Path]()
-    for path in map(Path, paths):
-        before, problems = len(done), 0
+    done, cohorts, problems = list[SlideResult](), dict[Path, None](), list[MetaphaseError]()
+    for path in (Path(path).resolve() for path in paths):
+        before, troubled = len(done), len(problems)
         for folder in result_folders(path):
             try:
                 result = load_result(folder)
                 if (folder / ANSWERS).is_file() or result.record.review:
                     with claimed(folder.parent, folder.name):
-                        done.append(apply_answers(folder, located(result, slides)))
+                        source = source_of(folder, result.record, slides, exact=True)
+                        done.append(apply_answers(folder, source))
             except MetaphaseError as error:
-                if failed is None:
-                    raise
-                problems += 1
-                failed(str(error))
-        if len(done) == before and not problems:
-            raise UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
-        if not (path / SUMMARY).is_file():
-            cohorts.add(path)
-        elif (path.parent / INDEX).is_file():
-            cohorts.add(path.parent)
+                problems.append(error)
+        if len(done) > before and not (path / SUMMARY).is_file():
+            cohorts[path] = None
+        elif len(done) > before and (path.parent / INDEX).is_file():
+            cohorts[path.parent] = None
+        elif len(done) == before and len(problems) == troubled:
+            problems.append(
+                UsageError("nobody has reviewed it", path=path, next_step="run metaphase view on it first")
+            )
     for cohort in cohorts:
         write_cohort(cohort)
+    for problem in problems:
+        if failed is None or (not done and isinstance(problem, UsageError)):
+            raise problem
+        failed(str(problem))
     return done
 
 
 def withdraw_review(
-    paths: Sequence[str | Path], observer: str, *, slides: Path | None = None
+    paths: Sequence[str | Path], observer: str, *, slides: Path | None = None, apply: bool = True
 ) -> dict[str, int]:
     """Take back all answers of an observer, and say how many, by slide.
 
-    They stay in the log. Where a review is in force, files and counts are what they are without them.
+    They stay in the log. Where a review is in force, files and counts are made anew from the answers that
+    stand, unless others are to `apply` them; those of a slide that has moved wait until it is found.
     """
     withdrawn, in_force, known = dict[str, int](), list[Path](), set[str]()
-    for result in (one for one in load_results(paths) if (one.folder / ANSWERS).is_file()):
-        with log_of(result) as log:
-            mine = log.current(observer)
-            known |= {one.observer for one in log.current()}
-            log.record_many(Entry(observer, one.item, None) for one in mine)
-        if mine:
+    for result in load_results(paths):
+        shares = {share.observer.casefold() for share in result.record.review}
+        mine: list[Given] = []
+        if (result.folder / ANSWERS).is_file():
+            with log_of(result) as log:
+                mine = log.current(observer)
+                known |= {one.observer for one in log.current()}
+                log.record_many(Entry(observer, one.item, None) for one in mine)
+        if mine or observer.strip().casefold() in shares:
             withdrawn[result.name] = len(mine)
             in_force += [result.folder] if result.record.review else []
-    apply_reviews(in_force, slides=slides)
     if not withdrawn:
         raise UsageError(
             f"{observer} has no answer in force",
@@ -185,6 +192,11 @@ def withdraw_review(
             if known
             else "nobody has: check the folder",
         )
+    problems = list[str]()
+    if apply:
+        apply_reviews(in_force, problems.append, slides=slides)
+    if problems:
+        raise MetaphaseError(f"the answers are withdrawn, and files still speak of them: {problems[0]}")
     return withdrawn
 
 

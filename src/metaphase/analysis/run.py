@@ -1,4 +1,4 @@
-"""`metaphase detect` for a slide and for a cohort: the search, and what follows from it (`detect.slide`)."""
+"""`metaphase detect` for a slide and for a cohort: the search, and what follows from it (`slide.py`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ import numpy as np
 
 from metaphase.analysis.cohort import CohortSlide, asked_by
 from metaphase.analysis.config import DetectionConfig
-from metaphase.analysis.index import PRUNE, write_cohort
-from metaphase.analysis.record import PROBABILITIES, SEARCH, SlideResult, SlideSettings, save_settings
+from metaphase.analysis.index import PRUNE, REMOVED, ask_for, write_cohort
+from metaphase.analysis.record import (
+    PROBABILITIES,
+    SEARCH,
+    SlideResult,
+    SlideSettings,
+    brief_points,
+    save_settings,
+    site_key,
+)
 from metaphase.analysis.search import SlideSearched, TileSearch
 from metaphase.analysis.slide import SearchedSlide, other_stain
 from metaphase.base.errors import SlideError, read_warnings
 from metaphase.base.files import explained
 from metaphase.base.foreign import is_file
-from metaphase.base.provenance import account_of
+from metaphase.base.provenance import account_of, made_from
 from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
 from metaphase.base.stages import (
     Facts,
@@ -29,6 +37,7 @@ from metaphase.base.stages import (
     States,
     kept_facts,
     kept_key,
+    note_of,
     run_stages,
     settled,
     stage_states,
@@ -36,9 +45,11 @@ from metaphase.base.stages import (
 from metaphase.base.tables import named, write_table
 from metaphase.counting.specimen import at_point
 from metaphase.detections.formats.dicom import DICOM
+from metaphase.detections.points import StatedPoints
 from metaphase.detections.table import ATYPICAL
 from metaphase.images.inspection import DAMAGED, damage_warnings, inspect_slide, slide_quality
 from metaphase.images.tissue.finding import save_tissue
+from metaphase.labels.observers.positions import ANSWERS
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import ReadyDetector
 from metaphase.slides.archive import is_remote
@@ -94,6 +105,7 @@ def detect_slide(
         search.refuse_damage(facts)
     else:
         slide.slide.open().close()  # the earlier result of a slide that is out of reach stays what it is
+        _refuse_answered(slide, search.folder)
     searched = run_stages([search.stage], search.folder, report=report)
     follows = search.follows()
     save_settings(search.folder, follows.settings, follows.site)
@@ -146,13 +158,13 @@ class SlideSearch:
         site = {} if config.site is None else {"site": config.site.described()}
         settings = SlideSettings(
             search=kept_key(self.folder, "search"),
+            site=site_key(config.site),
             card=detector.card,
             points=detector.stated(points) | how | site,
             warnings=detector.warnings,
             counting=at_point(config.counting, points.count.model_dump()),
             formats=config.written,
             probability_map=config.probability_map,
-            versions=current_versions(),
         )
         return SearchedSlide(self.folder, self.slide.name, self.slide.slide, settings, config.site)
 
@@ -197,6 +209,7 @@ class SlideSearch:
                 ],
                 "device": str(engine.device),
                 "arithmetic": engine.arithmetic,
+                "versions": current_versions(),
                 "seconds": {"tissue": round(found_tissue - started, 3), "detection": round(detection, 3)},
             }
 
@@ -228,6 +241,18 @@ def _refuse_without_dicom(slide: CohortSlide, config: DetectionConfig) -> None:
         )
 
 
+def _refuse_answered(slide: CohortSlide, folder: Path) -> None:
+    """Refuse to take answers about another slide for answers about this one."""
+    before = made_from(note_of(folder, "search")).get("ingredients", {}).get("slide", {}).get("content")
+    if before is None or not (folder / ANSWERS).is_file() or before == slide.slide.account()["content"]:
+        return
+    raise SlideError(
+        f"people answered about another slide of this name, whose results are in {folder}",
+        path=slide.slide.path,
+        next_step=f"choose another folder, or move {ANSWERS} away",
+    )
+
+
 @lru_cache(1)
 def _judge(model: Path, device: str | None) -> NetworkJudge:
     """The network that tells atypical figures, for all slides of a cohort."""
@@ -252,21 +277,25 @@ def detect_cohort(
 ) -> Batch[SlideOutcome]:
     """Detect slides into folders of their names; one that fails is recorded and the others go on.
 
-    Writes the index of all reports and the tables of all slides in the folder, those of other runs too.
-    `asked` are the names of all slides that are asked for, by what asks for them (`cohort.asked_by`), where
-    others do some of them. With `prune`, results that are not asked for are moved to the folder `removed`.
+    Writes the index of all reports and the tables of all slides that the folder's commands ask for. `asked`
+    are the names of all slides that are asked for, by what asks for them (`cohort.asked_by`), where others do
+    some of them. With `prune`, results that nobody asks for are moved to the folder `removed`.
     """
-    output = Path(output)
-    (config or DetectionConfig()).check(model)
+    output, config = Path(output), config or DetectionConfig()
+    config.check(model)
+    if slides:
+        asked = asked or asked_by((slide.slide.path for slide in slides), slides)
+        settings = SlideSearch(slides[0], output / slides[0].name, model, config).follows().settings
+        ask_for(output, brief_points(StatedPoints(**settings.points)), asked, alone=prune)
 
     def work(slide: CohortSlide, progress: Progress) -> SlideOutcome:
         return detect_slide(slide, output / slide.name, model, config, progress=progress)
 
     batch = run_batch({slide.name: slide for slide in slides}, work, output, watch, pool)
     if batch.outcomes:
-        asked = asked or asked_by((slide.slide.path for slide in slides), slides)
-        points = next((one.summary["operating_points"] for one in batch.results.values()), None)
-        cohort = write_cohort(output, points, asked, prune=prune)
+        cohort = write_cohort(output, prune=prune)
+        if cohort.pruned and watch is not None:
+            watch.noted(f"moved to {output / REMOVED}: {named(cohort.pruned)}")
         if cohort.apart and watch is not None:
             names = named(row["case"] for row in cohort.apart)
             watch.noted(

@@ -49,7 +49,14 @@ from metaphase.analysis.record import (
     tissue_files,
     write_stored,
 )
-from metaphase.base.errors import ResultWarning, ResultWarnings, read_warnings, spelled, unique
+from metaphase.base.errors import (
+    MetaphaseError,
+    ResultWarning,
+    ResultWarnings,
+    read_warnings,
+    spelled,
+    unique,
+)
 from metaphase.base.files import explained
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import fingerprint_of
@@ -63,6 +70,7 @@ from metaphase.base.stages import (
     run_stages,
     silent,
     stage,
+    stage_states,
 )
 from metaphase.base.tables import Remark, read_table, write_table
 from metaphase.counting.calibration import atypical_share
@@ -118,8 +126,9 @@ class SearchedSlide:
     @classmethod
     def of(cls, result: SlideResult, source: SlideSource | None = None) -> Self:
         """That of a result, where it is or at another `source`; no model is needed."""
-        folder, found = result.folder, source or source_of(result.folder, result.record)
-        return cls(folder, result.name, found, load_settings(folder), load_site(folder))
+        settings = load_settings(result.folder)
+        found = source or source_of(result.folder, result.record, exact=True)
+        return cls(result.folder, result.name, found, settings, load_site(result.folder, settings))
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -129,7 +138,12 @@ class SearchedSlide:
 
     def finish(self, report: Report = silent) -> tuple[SlideRecord, States]:
         """Do what is left, and say it in the summary."""
-        search = kept_stage(self.folder, "search", self.searched, AGAIN)
+        search = kept_stage(self.folder, "search", self.searched)
+        (state,) = stage_states([search], self.folder)
+        if state.status != "kept":
+            raise MetaphaseError(
+                f"the slide has to be searched again ({state.reason})", path=self.folder, next_step=AGAIN
+            )
         states = run_stages([search, *self.stages()], self.folder, report=report)
         record = self._record()
         write_stored(self.folder / SUMMARY, record.plain())
@@ -145,7 +159,11 @@ class SearchedSlide:
         )
         count = self.count(config=asked.counting, site=self.site, listed=points["mitoses"]["delta"])
         export = self.export(
-            name=self.name, points=points, formats=tuple(sorted(asked.formats)), site=self.site
+            name=self.name,
+            points=points,
+            formats=tuple(sorted(asked.formats)),
+            site=self.site,
+            counting=None if self.site is None else asked.counting,
         )
         report = self.report(name=self.name, points=points, card=asked.card)
         stages = [
@@ -154,8 +172,8 @@ class SearchedSlide:
             replace(export, writes=(*export.writes, *map(file_of, self._formats))),
             report,
         ]
-        if DICOM.name in asked.formats:
-            maps = (PROBABILITIES_DICOM,) if asked.probability_map else ()
+        if DICOM.name in self._formats:
+            maps = (PROBABILITIES_DICOM,) if self._has_map else ()
             archive = self.archive(points=points)
             stages.append(replace(archive, writes=(*archive.writes, *maps)))
         return stages
@@ -224,14 +242,15 @@ class SearchedSlide:
         points: Mapping[str, Any],
         formats: tuple[str, ...],
         site: SiteProfile | None,
+        counting: CountConfig | None,
     ) -> Facts:
-        """The tables, and the formats asked for."""
+        """The tables, and the formats asked for; with a profile, what decides the chance of a mitosis."""
         table, facts = self._table(), self._facts
         mitosis, deltas = table["label"] == MITOSIS, [points[one]["delta"] for one in ("mitoses", "count")]
         for column, delta in zip((LISTED, COUNTED), deltas, strict=True):
             table[column] = mitosis & (table["probability"] >= delta)
-        if site is not None:
-            slide = specimen(table, facts["mpp"], self._tissue, None, self.settings.counting)
+        if site is not None and counting is not None:
+            slide = specimen(table, facts["mpp"], self._tissue, None, counting)
             table[CHANCE] = site.calibration(name).chance(slide)
         listed = table[mitosis & (table["probability"] >= min(deltas))].reset_index(drop=True)
         listed.attrs = table.attrs
@@ -266,7 +285,7 @@ class SearchedSlide:
             timings=self._facts["seconds"],
             stain=self._facts["stain"],
             name=name,
-            versions=asked.versions,
+            versions=self._facts.get("versions", {}),
             review=tuple(map(str, counted.review)),
             atypical=counted.atypical,
         )
@@ -282,7 +301,7 @@ class SearchedSlide:
     def archive(self, _report: Report, *, points: dict[str, Any]) -> Facts:
         """The count as a DICOM report, and the map where it was asked for."""
         write_count(self.folder / COUNT_DICOM, self.source.path, self._counted(), points)
-        if self.settings.probability_map:
+        if self._has_map:
             levels, mpp = read_probabilities(self.folder / PROBABILITIES)
             write_probabilities(self.folder / PROBABILITIES_DICOM, self.source.path, levels, mpp, points)
         return {}
@@ -303,7 +322,7 @@ class SearchedSlide:
             operating_points=StatedPoints(**asked.points),
             model={key: value for key, value in asked.card.items() if key in IN_EVERY_CARD},
             answers=answers_key(self._answers),
-            versions=asked.versions,
+            versions=facts.get("versions", {}),
             files=tuple(dict.fromkeys((*self.searched, *files))),
             search=asked.search,
         )
@@ -346,6 +365,12 @@ class SearchedSlide:
     def _formats(self) -> list[str]:
         """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
         return list(dict.fromkeys((*self.settings.formats, *formats_in(self.folder))))
+
+    @property
+    def _has_map(self) -> bool:
+        """Whether a map of the probabilities belongs into an archive."""
+        there = (self.folder / PROBABILITIES_DICOM).is_file() and (self.folder / PROBABILITIES).is_file()
+        return self.settings.probability_map or there
 
     def _warnings(self, count: SlideCount) -> ResultWarnings:
         """What speaks against a count."""

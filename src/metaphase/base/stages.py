@@ -189,15 +189,11 @@ def kept_key(workspace: Path, name: str) -> str:
     return fingerprint_of(made_from(note_of(workspace, name)))
 
 
-def kept_stage(workspace: Path, name: str, writes: tuple[str, ...], next_step: str) -> Stage:
+def kept_stage(workspace: Path, name: str, writes: tuple[str, ...]) -> Stage:
     """A finished stage that reads no other, for those who can work on what follows it, and not on itself."""
-
-    def refuse(_report: Report) -> Facts:
-        raise MetaphaseError(f"the stage {name} has to be done again", path=workspace, next_step=next_step)
-
     before = made_from(note_of(workspace, name))
     made = Given(name, before.get("schema", []), before.get("ingredients", {}))
-    return Stage(name, "", (), writes, refuse, made, sealed=True)
+    return Stage(name, "", (), writes, _nothing, made, sealed=True)
 
 
 def settled(states: States) -> States:

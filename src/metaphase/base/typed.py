@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+)
+
+from metaphase.base.errors import UsageError
+from metaphase.base.foreign import parsing, read_json
 
 
 class Stored(BaseModel):
@@ -14,6 +27,22 @@ class Stored(BaseModel):
     model_config = ConfigDict(
         strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, populate_by_name=True
     )
+
+
+Kind = TypeVar("Kind", bound=Stored)
+
+
+def read_typed(path: Path, kind: type[Kind], what: str, *, next_step: str) -> Kind:
+    """What a JSON file holds; `what` says what a file that holds anything else is not."""
+    content = read_json(path, what, next_step=next_step)
+    with parsing(path, what, next_step=next_step):
+        try:
+            return kind.model_validate_json(json.dumps(content))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        except UsageError as error:
+            raise ValueError(str(error)) from error
 
 
 def _number(value: object, info: ValidationInfo) -> object:

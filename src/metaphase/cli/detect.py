@@ -94,7 +94,7 @@ def detect(
 
     Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
     theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
-    and index and tables cover all slides.
+    and index and tables cover what all of them ask for.
     """
     from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
     from metaphase.analysis.config import DetectionConfig

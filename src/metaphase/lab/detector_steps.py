@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.analysis.cohort import cohort_slides
+from metaphase.analysis.cohort import asker, cohort_slides
 from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
@@ -141,9 +141,11 @@ def try_model(lab: Lab, report: Report) -> Facts:
     """Search the test slides with the packaged model, and compare with labels and with the default model."""
     manifest = lab.cases / "manifest.csv"
     ready = ReadyDetector(load_detector([lab.model]), EngineConfig(device=lab.device))
+    slides = cohort_slides(manifest, "test")
     batch = detect_cohort(
-        cohort_slides(manifest, "test"), lab.results, ready, watch=Reporting("detecting", report)
-    )
+        slides, lab.results, ready, watch=Reporting("detecting", report),
+        asked={asker(manifest, "test"): [one.name for one in slides]},
+    )  # fmt: skip
     facts = outcome(batch, {"slides": len(batch.results)})
     truth = read_table(lab.detector / REFERENCE).rename(columns={"case": "slide"})
     tested = set(batch.results)

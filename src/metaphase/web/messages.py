@@ -190,9 +190,12 @@ def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> SlideRow:
         given = slide.answers(observer, blind=blind)
     except MetaphaseError as error:  # the list is for all slides
         _log.warning("%s is listed without its answers: %s", slide.name, error)
-    count = slide.stored(given) or slide.counted(given)[1]
-    shares = reviewed_result(slide.result, given).shares if given else ()
-    return row_with(slide, shares, count, observer, blind)
+    try:
+        count = slide.stored(given) or slide.counted(given)[1]
+        shares = reviewed_result(slide.result, given).shares if given else ()
+        return row_with(slide, shares, count, observer, blind)
+    except MetaphaseError as error:
+        return SlideRow(key=slide.key, name=slide.name, counted=False, problem=str(error))
 
 
 def row_with(

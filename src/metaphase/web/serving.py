@@ -264,7 +264,7 @@ def _failed(_request: Request, error: Exception) -> Response:
     if isinstance(error, UsageError):
         return JSONResponse({"detail": str(error)}, 422)
     _log.error("answers cannot be saved: %s", error)
-    return JSONResponse({"detail": "the server cannot save at the moment"}, 503)
+    return JSONResponse({"detail": "the server cannot read or save at the moment"}, 503)
 
 
 # ---- what a browser and the server say to each other, as JSON, on any page ----

@@ -19,7 +19,7 @@ import numpy as np
 from fastapi import HTTPException
 from PIL import Image
 
-from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, located
+from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, source_of
 from metaphase.analysis.review import count_with, review_order
 from metaphase.analysis.slide import answers_key
 from metaphase.base.arrays import RGB
@@ -213,7 +213,9 @@ def _viewed(
     """A slide with its results, or by itself."""
     result = load_result(folder) if folder is not None else None
     try:
-        source = sources_with([file], mpp)[0] if result is None else located(result, moved)
+        source = (
+            sources_with([file], mpp)[0] if result is None else source_of(result.folder, result.record, moved)
+        )
         return ViewedSlide(source, result, next((one for one in pairs if one.is_of(source.path)), None))
     except SlideError as error:
         if result is None:
@@ -421,6 +423,7 @@ class TileMaker:
         if source is None:
             return None
         with self._slides.open(source.path, source.mpp) as opened:
+            opened.flaws = []  # what is there is shown
             if layer is None:
                 pixels = opened.read(x, y, width, height, opened.mpp * scale)
                 made = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)

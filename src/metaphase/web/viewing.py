@@ -187,7 +187,8 @@ def _add_review(
     def withdraw(key: str, hello: Hello) -> ReviewView:
         """Take back all answers of this observer about a slide."""
         with writing:
-            withdraw_review([named(key).found.folder], hello.observer, slides=moved)
+            folders = [named(key).found.folder]
+            withdraw_review(folders, hello.observer, slides=moved, apply=not blind)
         return review(key, hello)
 
     @app.post("/api/apply")
@@ -198,7 +199,7 @@ def _add_review(
         failed: list[str] = []
         with writing:
             folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
-            done = apply_reviews(folders, failed.append, slides=moved)
+            done = apply_reviews(folders, failed.append, slides=moved) if folders else []
         return AppliedView(applied={one.name: str(one.in_force) for one in done}, failed=tuple(failed))
 
     @app.post("/api/answers")
