@@ -55,8 +55,8 @@ from metaphase.detections.files import read_detections, result_folders
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.learn.calibration import draw_sample, fit_profile
 from metaphase.labels.observers.positions import moved_to, position_name
+from metaphase.learn.calibration import draw_sample, fit_profile
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.reports.cohort import read_rows
@@ -66,11 +66,11 @@ from metaphase.slides.opening import SlideSource
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, ViewedSlide, viewed_slides
 from metaphase.web.viewing import viewing_app
-from tests.cli.test_four_routes import COMMAND, call
 from tests.analysis.conftest import he_pixels, tiny_model, write_slide
-from tests.learn.test_calibration import answers_of
 from tests.analysis.test_detection import with_atypical
 from tests.analysis.test_summaries import check_summary
+from tests.cli.test_four_routes import COMMAND, call
+from tests.learn.test_calibration import answers_of
 from tests.web.asgi import Client
 
 HERE = "http://127.0.0.1:8502"
