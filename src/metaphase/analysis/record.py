@@ -378,7 +378,7 @@ def source_of(
     """What opens the slide of a record: the file of its content, by its path from here or a folder above,
     or in a folder `slides`.
 
-    Contents are told by their size, or where it must be `exact` by what they hold.
+    A content is recognised by its size, and where it must be `exact` by what it holds.
     """
     content = made_from(note_of(folder, "search")).get("ingredients", {}).get("slide", {}).get("content")
     stated = record.mpp if record.mpp_source == "flag" else None
