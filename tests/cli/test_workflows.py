@@ -53,20 +53,20 @@ def test_impossible_simulations(tmp_path: Path) -> None:
 
 def test_stain_commands(cohort: Path, tmp_path: Path) -> None:
     slide = cohort / "case000" / "he.tif"
-    result = run("stain", "deconvolve", slide, "-o", tmp_path, "--region", "0,0,200,100")
+    result = run("stain", "deconvolve", slide, "-o", tmp_path)
     pictures = [Path(line) for line in result.stdout.split()]
     assert len(pictures) == 3
     for path in pictures:
         with Image.open(path) as picture:
-            assert picture.size == (200, 100)
+            assert picture.size == (640, 512)
     assert run("stain", "augment", slide, "-o", tmp_path / "gallery.png", "--recipe", "RC").returncode == 0
     saved = run("stain", "standardise", slide, "-o", tmp_path / "transform.json")
     assert saved.returncode == 0, saved.stderr
     again = ["--transform", tmp_path / "transform.json", "-o", tmp_path / "standard.tif"]
     assert run("stain", "standardise", slide, *again).returncode == 0
     assert json.loads(run("info", tmp_path / "standard.tif", "--json").stdout)["width"] == 640
-    wrong = run("stain", "deconvolve", slide, "-o", tmp_path, "--region", "1,2")
-    assert (wrong.returncode, "X,Y,WIDTH,HEIGHT" in wrong.stderr) == (2, True)
+    wrong = run("stain", "augment", slide, "-o", tmp_path / "gallery.png", "--at", "1,2,3")
+    assert (wrong.returncode, "X,Y" in wrong.stderr) == (2, True)
 
 
 def test_train_then_look_at_the_model(tmp_path: Path) -> None:

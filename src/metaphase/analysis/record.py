@@ -342,6 +342,12 @@ class SlideResult:
         return load_site(self.folder, self.settings)
 
     @property
+    def points(self) -> Mapping[str, Any]:
+        """The operating points used, without the cases that they were tuned on."""
+        points: Mapping[str, Any] = self.summary["operating_points"]
+        return points
+
+    @property
     def stated(self) -> Mapping[str, Any]:
         """The operating points used with the cases that they were tuned on, as tables carry them."""
         return self.settings.points

@@ -201,19 +201,6 @@ class Stains(StrEnum):
     hed = "hed"
 
 
-class Method(StrEnum):
-    """How to standardise."""
-
-    hsd = "hsd"
-    macenko = "macenko"
-    reinhard = "reinhard"
-
-
-Region = Annotated[
-    str | None, typer.Option(help="Part of level 0 as X,Y,WIDTH,HEIGHT; by default the whole, reduced.")
-]
-
-
 @stain.command()
 def deconvolve(
     slide: console.Slide,
@@ -221,19 +208,15 @@ def deconvolve(
     stains: Annotated[
         Stains, typer.Option(help="he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.")
     ] = Stains.he,
-    region: Region = None,
 ) -> None:
     """Write a picture of each stain of a slide or image."""
-    from metaphase.base.arrays import Box
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
     from metaphase.images.stain.standardisation import write_stain_pictures
     from metaphase.slides.opening import open_slide
 
     matrix = {Stains.he: HE_RESIDUAL, Stains.dab: H_DAB_RESIDUAL, Stains.hed: HED}[stains]
-    edges = _numbers(region, 4, "--region", "X,Y,WIDTH,HEIGHT") if region is not None else []
     with open_slide(slide) as opened:
-        box = Box(*map(int, edges)) if edges else None
-        for path in write_stain_pictures(opened, output, matrix, region=box):
+        for path in write_stain_pictures(opened, output, matrix):
             console.say(str(path))
 
 
@@ -245,7 +228,6 @@ def augment(
         str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
     ] = None,
     recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
-    rows: Annotated[int, typer.Option(help="Random versions per letter.")] = 5,
     seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
     mpp: console.Mpp = None,
 ) -> None:
@@ -253,7 +235,7 @@ def augment(
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides.opening import sources_with
 
-    config = GalleryConfig(letters=recipe, rows=rows, seed=seed)
+    config = GalleryConfig(letters=recipe, seed=seed)
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (position[0], position[1]) if position else None, config)
@@ -269,7 +251,6 @@ def standardise(
             "-o", "--output", help="A slide (.tif), a picture (.png, .jpg) or the transform (.json)."
         ),
     ],
-    method: Annotated[Method, typer.Option(help="hsd is the one the paper uses.")] = Method.hsd,
     template: Annotated[
         Path | None,
         typer.Option(help="Slide, or saved template (.json), to look like; by default breast H&E."),
@@ -290,7 +271,7 @@ def standardise(
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
             chosen = StainTransform.load(transform)
         else:
-            chosen = fit_slide(opened, method.value, _template(template, seed), seed=seed)
+            chosen = fit_slide(opened, _template(template, seed), seed=seed)
         standardise_slide(opened, chosen, output)
     console.say(str(output))
 

@@ -180,9 +180,6 @@ def bench(
     precision: console.Precision = "auto",
     exhaustive: console.Exhaustive = False,
     batch: console.TilesAtOnce = None,
-    areas_mm2: Annotated[
-        list[float] | None, typer.Option("--area", min=0, help="Areas to give the time for, in mm2.")
-    ] = None,
     as_json: console.Json = False,
 ) -> None:
     """Measure decoding, detector and both together, and say how long a slide will take."""
@@ -201,8 +198,7 @@ def bench(
             bar.update(task, description=what, completed=done, total=total)
 
         rates = measure_rates(ready, source, report=report)
-    areas = tuple(areas_mm2 or AREAS_MM2)
-    minutes = {f"{area:g}": rates.minutes(area) for area in areas}
+    minutes = {f"{area:g}": rates.minutes(area) for area in AREAS_MM2}
     if as_json:
         facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
         console.print_json(asdict(rates) | facts | {"minutes": minutes})

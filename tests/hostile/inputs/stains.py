@@ -28,9 +28,8 @@ def make(random: Random, folder: Path) -> Attempt:
     )
     commands = (
         ("stain", "deconvolve", "slide.tif", "-o", "out"),
-        ("stain", "deconvolve", sound, "-o", "out", "--region", positions),
-        ("stain", "augment", "slide.tif", "-o", "out.png", "--mpp", "0.25", "--rows", "1"),
-        ("stain", "augment", sound, "-o", "out.png", "--rows", "1", "--at", positions),
+        ("stain", "augment", "slide.tif", "-o", "out.png", "--mpp", "0.25", "--recipe", "R"),
+        ("stain", "augment", sound, "-o", "out.png", "--recipe", "R", "--at", positions),
         ("stain", "standardise", "slide.tif", "-o", "out.png", "--mpp", "0.25"),
         (
             "stain",

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metaphase.base.arrays import Box
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.stain.deconvolution import HED, stain_pictures
@@ -22,9 +21,8 @@ def test_one_picture_a_stain(tmp_path):
             np.testing.assert_array_equal(np.asarray(written), picture)
 
 
-def test_view_is_a_region_or_the_whole_within_bounds():
+def test_view_is_the_whole_within_bounds():
     slide = ArraySlide(tissue(side=96))
-    assert view(slide, Box(10, 20, 30, 40)).shape == (40, 30, 3)
     assert view(slide).shape == (96, 96, 3)
     assert max(view(slide, max_side=50).shape) == 50
 

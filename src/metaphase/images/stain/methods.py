@@ -1,9 +1,8 @@
-"""Methods that describe a slide's stain in a few numbers and map it onto another's."""
+"""How a slide is stained, in a few numbers, and the map of its colours onto another's."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,9 @@ from metaphase.base.arrays import RGB
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
 from metaphase.images.stain.deconvolution import (
-    HE_RESIDUAL,
     StainFileError,
-    StainMatrix,
     TooLittleTissueError,
     Vector,
-    stains_of_density,
 )
 
 # ---- optical density of 8-bit colours ----
@@ -100,111 +96,6 @@ def stained(pixels: RGB) -> tuple[Floats, Floats]:
             next_step="check that this is a scan of stained tissue",
         )
     return glass, tissue
-
-
-# ---- what every method of standardisation offers ----
-
-
-@dataclass(frozen=True)
-class SlideColours(ABC):
-    """How one slide is stained, in the few numbers that a method needs: floats, and tuples of them."""
-
-    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
-    method: ClassVar[str]
-
-    @classmethod
-    @abstractmethod
-    def describe(cls, pixels: RGB) -> Self:
-        """Fit on pixels (..., 3) of the slide; too little tissue is an error."""
-
-    @abstractmethod
-    def towards(self, template: Self, colours: Floats) -> Floats:
-        """Map colours (n, 3) in [0, 255] of this slide to those of the template's."""
-
-
-# ---- Macenko et al. 2009 ----
-
-STRONG_PERCENT = 99.0
-"""Percentile of a stain's amount that stands for its full strength."""
-MIN_STRENGTH = 0.05
-
-
-@dataclass(frozen=True)
-class MacenkoColours(SlideColours):
-    """The two stains' vectors and the amount of each in its strongest pixels."""
-
-    method: ClassVar[str] = "macenko"
-    haematoxylin: Vector
-    eosin: Vector
-    strength: tuple[float, float]
-
-    def __post_init__(self) -> None:
-        if min(self.strength) <= 0:
-            raise ValueError(f"stains of strength {self.strength} do not stain")
-
-    @classmethod
-    def describe(cls, pixels: RGB) -> Self:
-        """Fit on the tissue among `pixels`."""
-        glass, tissue = stained(pixels)
-        density = tissue + glass
-        matrix = stains_of_density(density) or HE_RESIDUAL
-        amounts = density @ matrix.inverse
-        strength = np.maximum(np.percentile(amounts[:, :2], STRONG_PERCENT, axis=0), MIN_STRENGTH)
-        return cls(matrix.vectors[0], matrix.vectors[1], (float(strength[0]), float(strength[1])))
-
-    @property
-    def matrix(self) -> StainMatrix:
-        """The stains as a matrix, its third row perpendicular to both."""
-        return StainMatrix.of(self.haematoxylin, self.eosin, names=HE_RESIDUAL.names)
-
-    def towards(self, template: Self, colours: Floats) -> Floats:
-        """Read the amounts with this slide's vectors, write them with the template's; drop the residual."""
-        scale = [*(t / s for t, s in zip(template.strength, self.strength, strict=True)), 0.0]
-        mixing = self.matrix.inverse @ np.diag(scale) @ template.matrix.array
-        return from_density(to_density(colours) @ mixing.astype(np.float32))
-
-
-# ---- Reinhard et al. 2001 ----
-
-MIN_DEVIATION = 0.5
-"""Least standard deviation, in units of CIELAB, that is taken for variation and not for noise."""
-
-
-@dataclass(frozen=True)
-class ReinhardColours(SlideColours):
-    """Density of the glass, mean and standard deviation of the tissue in CIELAB."""
-
-    method: ClassVar[str] = "reinhard"
-    glass: Vector
-    mean: Vector
-    deviation: Vector
-
-    def __post_init__(self) -> None:
-        if min(self.deviation) <= 0:
-            raise ValueError(f"a deviation of {self.deviation} cannot be scaled")
-
-    @classmethod
-    def describe(cls, pixels: RGB) -> Self:
-        """Fit on the tissue among `pixels`."""
-        glass, tissue = stained(pixels)
-        lab = _to_lab(from_density(tissue + glass))
-        deviation = np.maximum(lab.std(axis=0), MIN_DEVIATION)
-        return cls(vector(glass), vector(lab.mean(axis=0)), vector(deviation))
-
-    def towards(self, template: Self, colours: Floats) -> Floats:
-        """Shift and stretch each axis of CIELAB; glass, which would be tinted, becomes the template's."""
-        scale = np.array(template.deviation) / np.array(self.deviation)
-        lab = (_to_lab(colours) - self.mean) * scale + template.mean
-        density = to_density(colours) - np.array(self.glass, dtype=np.float32)
-        weight = tissue_weight(density)
-        rgb = np.asarray(cv2.cvtColor(lab.astype(np.float32)[None], cv2.COLOR_LAB2RGB)[0], np.float32)
-        tissue: Floats = weight * np.clip(rgb * 255, 0, 255)
-        return tissue + (1 - weight) * from_density(density + template.glass)
-
-
-def _to_lab(colours: Floats) -> Floats:
-    unit = (np.ascontiguousarray(colours, dtype=np.float32) / 255)[None]
-    return np.asarray(cv2.cvtColor(unit, cv2.COLOR_RGB2LAB)[0])
 
 
 # ---- what is saved, as JSON files ----
@@ -299,10 +190,11 @@ class StainClass:
 
 
 @dataclass(frozen=True)
-class HsdColours(SlideColours):
+class HsdColours:
     """Density of the glass, and the distributions of haematoxylin and eosin above it."""
 
-    method: ClassVar[str] = "hsd"
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
+
     glass: Vector
     haematoxylin: StainClass
     eosin: StainClass

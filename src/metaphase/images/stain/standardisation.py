@@ -1,8 +1,7 @@
 """Make slides from different laboratories look alike: fit on a slide, save, apply to any pixels.
 
-Three methods with one interface (`methods`): `hsd` (per slide, in hue-saturation-density space), and the
-usual baselines `macenko` and `reinhard`. Also the pixels of a slide that they are fitted on, and pictures of
-what they do.
+Slides are described and mapped one by one in hue-saturation-density space (`methods`). Also the pixels of a
+slide that this is fitted on, and pictures of what it does.
 
 The map is evaluated at 86 levels a channel (every third) and interpolated in between, which differs
 from the map itself by less than a grey level nearly everywhere (see docs/stain.md).
@@ -11,7 +10,7 @@ from the map itself by less than a grey level nearly everywhere (see docs/stain.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -41,9 +40,6 @@ from metaphase.images.stain.methods import (
     GLASS_DENSITY,
     Floats,
     HsdColours,
-    MacenkoColours,
-    ReinhardColours,
-    SlideColours,
     is_tissue,
     read_plain,
     to_density,
@@ -121,23 +117,22 @@ def _finer(nodes: Floats) -> Floats:
 
 # ---- a fitted standardisation ----
 
-METHODS: Mapping[str, type[SlideColours]] = {
-    colours.method: colours for colours in (HsdColours, MacenkoColours, ReinhardColours)
-}
+METHOD = "hsd"
+"""What files call hue-saturation-density space."""
 TRANSFORM_FORMAT = "metaphase-stain-transform-1"
 TEMPLATE_FORMAT = "metaphase-stain-template-1"
 
 
 @dataclass(frozen=True)
 class Template:
-    """What slides are made to look like: one reference, described for every method."""
+    """What slides are made to look like: the colours of one reference."""
 
-    colours: Mapping[str, SlideColours]
+    colours: HsdColours
 
     @classmethod
     def of(cls, pixels: RGB) -> Self:
         """Describe a reference by a sample of its pixels (..., 3), glass included."""
-        return cls({name: method.describe(pixels) for name, method in METHODS.items()})
+        return cls(HsdColours.describe(pixels))
 
     @classmethod
     def default(cls) -> Self:
@@ -149,37 +144,27 @@ class Template:
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
 
-        def parsed(data: dict[str, Any]) -> dict[str, SlideColours]:
-            stated = data["colours"]
-            return {name: TypeAdapter(one).validate_python(stated[name]) for name, one in METHODS.items()}
+        def parsed(data: dict[str, Any]) -> HsdColours:
+            return TypeAdapter(HsdColours).validate_python(data["colours"][METHOD])
 
         return cls(read_plain(path, TEMPLATE_FORMAT, parsed))
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
-        plain = {name: asdict(colours) for name, colours in self.colours.items()}
-        write_plain(path, TEMPLATE_FORMAT, {"colours": plain})
+        write_plain(path, TEMPLATE_FORMAT, {"colours": {METHOD: asdict(self.colours)}})
 
 
 @dataclass(frozen=True)
 class StainTransform:
-    """The way from one slide's colours to a template's, both described by the same method."""
+    """The way from one slide's colours to a template's."""
 
-    source: SlideColours
-    template: SlideColours
+    source: HsdColours
+    template: HsdColours
 
     @classmethod
-    def fit(cls, pixels: RGB, method: str = "hsd", template: Template | None = None) -> Self:
+    def fit(cls, pixels: RGB, template: Template | None = None) -> Self:
         """Fit on a sample of a slide's pixels (..., 3), glass included."""
-        if method not in METHODS:
-            raise UsageError(f"there is no method {method!r}", next_step=f"choose from {', '.join(METHODS)}")
-        target = (template or Template.default()).colours[method]
-        return cls(METHODS[method].describe(pixels), target)
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return self.source.method
+        return cls(HsdColours.describe(pixels), (template or Template.default()).colours)
 
     @cached_property
     def table(self) -> LookupTable:
@@ -193,14 +178,16 @@ class StainTransform:
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
         colours = {"source": asdict(self.source), "template": asdict(self.template)}
-        write_plain(path, TRANSFORM_FORMAT, {"method": self.method, **colours})
+        write_plain(path, TRANSFORM_FORMAT, {"method": METHOD, **colours})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
 
-        def parsed(data: dict[str, Any]) -> list[SlideColours]:
-            colours: TypeAdapter[SlideColours] = TypeAdapter(METHODS[data["method"]])
+        def parsed(data: dict[str, Any]) -> list[HsdColours]:
+            if data["method"] != METHOD:
+                raise ValueError(f"its method is {data['method']!r}")
+            colours = TypeAdapter(HsdColours)
             return [colours.validate_python(data[name]) for name in ("source", "template")]
 
         return cls(*read_plain(path, TRANSFORM_FORMAT, parsed))
@@ -260,24 +247,14 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
     return np.concatenate([*fields, glass])
 
 
-# ---- pictures: a view of any slide, and files ----
+# ---- pictures of a whole slide, and files ----
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
 JPEG_QUALITY = 95
-MOST_PX = 100_000_000
-"""Pixels of a picture of a region."""
 
 
-def view(slide: Slide, region: Box | None = None, *, max_side: int = 2048) -> RGB:
-    """A region at level 0, or the whole slide reduced to at most `max_side` pixels."""
-    if region is not None:
-        if region.area > MOST_PX:
-            raise UsageError(
-                f"a region of {region.width} x {region.height} px is not a picture",
-                path=slide.info.path,
-                next_step=f"give one of up to {MOST_PX / 1e6:g} million pixels",
-            )
-        return slide.read_level(0, region)
+def view(slide: Slide, *, max_side: int = 2048) -> RGB:
+    """The whole slide, reduced to at most `max_side` pixels."""
     if max(slide.bounds.width, slide.bounds.height) <= max_side:
         return slide.read_level(0, slide.bounds)
     return slide.thumbnail(max_side)
@@ -301,12 +278,10 @@ def write_stain_pictures(
     slide: Slide,
     folder: str | Path,
     matrix: StainMatrix = HE_RESIDUAL,
-    *,
-    region: Box | None = None,
 ) -> list[Path]:
     """Write one PNG a stain, `<slide>-<stain>.png`, and return their paths."""
     paths = []
-    for name, picture in stain_pictures(view(slide, region), matrix).items():
+    for name, picture in stain_pictures(view(slide), matrix).items():
         path = Path(folder) / f"{Path(slide.name).stem}-{name}.png"
         write_picture(path, picture)
         paths.append(path)
@@ -321,7 +296,6 @@ MAX_PICTURE_PX = 400_000_000
 
 def fit_slide(
     slide: Slide,
-    method: str = "hsd",
     template: Template | None = None,
     *,
     sampling: SamplingConfig = SAMPLING,
@@ -329,7 +303,7 @@ def fit_slide(
 ) -> StainTransform:
     """Fit a transform on a slide's own tissue; the error for too little names the slide."""
     with _naming(slide):
-        return StainTransform.fit(sample_slide(slide, sampling, seed), method, template)
+        return StainTransform.fit(sample_slide(slide, sampling, seed), template)
 
 
 def template_of_slide(slide: Slide, *, seed: int = 0) -> Template:

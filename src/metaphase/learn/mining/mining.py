@@ -25,7 +25,7 @@ from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.standardisation import StainTransform, fit_slide
+from metaphase.images.stain.standardisation import METHOD, StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.learn.mining.candidates import (
     CandidateConfig,
@@ -205,6 +205,12 @@ class MiningConfig:
     standardise: str = ""
     """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
 
+    def __post_init__(self) -> None:
+        if self.standardise not in ("", METHOD):
+            raise UsageError(
+                f"there is no method {self.standardise!r}", next_step=f"standardise by {METHOD}, or not"
+            )
+
 
 @dataclass(frozen=True)
 class Mining:
@@ -381,7 +387,7 @@ class Mining:
         record = StainFitted(source.slide, self.config.standardise)
         if not record.is_done(path):
             with opened(source) as slide, record.noted(path):
-                fit_slide(slide, self.config.standardise).save(path)
+                fit_slide(slide).save(path)
         return StainTransform.load(path)
 
     def _seen(self, source: TrainingSlide) -> SeenSlide:
