@@ -12,6 +12,7 @@ from scipy import fft
 
 from metaphase.base.arrays import Box, Floats, Floats32
 
+Random = np.random.Generator
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPLINE_SD = 0.2768
 """Standard deviation of a cubic B-spline of independent uniform(-1, 1) lattice values."""
@@ -33,7 +34,7 @@ def derived_seed(seed: int, *parts: int) -> int:
     return int(state[0])
 
 
-def generator(seed: int, *parts: int) -> np.random.Generator:
+def generator(seed: int, *parts: int) -> Random:
     """A counter-based generator for the part of the world that `parts` name."""
     return np.random.Generator(np.random.Philox(key=derived_seed(seed, *parts)))
 
@@ -172,19 +173,6 @@ class Texture:
 
     def over(self, box: Box) -> Floats32:
         """The part under `box`, the picture repeating in all directions."""
-        side = self.picture.shape[0]
-        cut = np.empty((box.height, box.width), np.float32)
-        top = 0
-        while top < box.height:
-            row = (box.y + top) % side
-            rows = min(side - row, box.height - top)
-            left = 0
-            while left < box.width:
-                column = (box.x + left) % side
-                columns = min(side - column, box.width - left)
-                cut[top : top + rows, left : left + columns] = self.picture[
-                    row : row + rows, column : column + columns
-                ]
-                left += columns
-            top += rows
+        rows = self.picture.take(range(box.y, box.bottom), axis=0, mode="wrap")
+        cut: Floats32 = rows.take(range(box.x, box.right), axis=1, mode="wrap")
         return cut
