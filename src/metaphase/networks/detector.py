@@ -23,6 +23,7 @@ from metaphase.networks.cards import (
     PATCHES,
     PLAIN,
     RECEPTIVE_PX,
+    Calibration,
     Identity,
     ModelCard,
     bundled_model,
@@ -32,7 +33,7 @@ from metaphase.networks.cards import (
     warnings_about,
 )
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
-from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 from metaphase.networks.engine.streaming import TileEngine, whole_map
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import WORKING_MPP
@@ -66,7 +67,7 @@ class Detector:
     def calibration(self) -> Calibration:
         """Of a single network; several together are not calibrated."""
         stated = self.cards[0].calibration if len(self.cards) == 1 else None
-        return Calibration() if stated is None else Calibration(stated.scale, stated.shift)
+        return stated or Calibration()
 
     @property
     def name(self) -> str:

@@ -14,9 +14,8 @@ from metaphase.base.arrays import RGB
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.networks.architectures import centre_crop, patch_probability
-from metaphase.networks.cards import PATCH_PX
+from metaphase.networks.cards import PATCH_PX, Calibration
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine.settings import Calibration
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_squares
 
@@ -48,7 +47,7 @@ class NetworkJudge:
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""
         stated = loaded[0][1].calibration if len(loaded) == 1 else None
-        self.calibration = Calibration() if stated is None else Calibration(stated.scale, stated.shift)
+        self.calibration = stated or Calibration()
         self.identity = fingerprint_of(account_of([card.identity for _, card in loaded]))
         """Changes with the weights of any network, and with what it is run at."""
 

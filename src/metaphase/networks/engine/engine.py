@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.parallel import ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
-from metaphase.networks.cards import OUTPUT_STRIDE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Calibration
 from metaphase.networks.checkpoints import choose_device
 from metaphase.networks.engine.arithmetic import TOLERANCE, PreparedNetwork, fastest, largest_difference
 from metaphase.networks.engine.layers import (
@@ -40,7 +40,6 @@ from metaphase.networks.engine.positions import BORDER, Peaks
 from metaphase.networks.engine.searching import Searching, StartedTiles, check_tiles
 from metaphase.networks.engine.second import Windows
 from metaphase.networks.engine.settings import (
-    Calibration,
     DeviceError,
     EngineConfig,
     PeakConfig,

@@ -22,6 +22,7 @@ from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import (
     OUTPUT_STRIDE_PX,
     RECEPTIVE_PX,
+    Calibration,
     ModelCard,
     parse_card,
     vouched_bytes,
@@ -31,7 +32,6 @@ from metaphase.networks.engine.positions import BORDER, Peaks, collect, smoothed
 from metaphase.networks.engine.searching import Searching, StartedTiles, check_tiles
 from metaphase.networks.engine.second import Windows, cut, view_logits
 from metaphase.networks.engine.settings import (
-    Calibration,
     DeviceError,
     EngineConfig,
     PeakConfig,

@@ -7,10 +7,10 @@ from typing import Any
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
-from metaphase.networks.cards import RECEPTIVE_PX
+from metaphase.networks.cards import RECEPTIVE_PX, Calibration
 from metaphase.networks.engine.positions import Peaks, Values, is_peak, reaches
 from metaphase.networks.engine.second import MARGIN, asked, re_check, refuse_components, view_logits
-from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 
 
 class Searching:

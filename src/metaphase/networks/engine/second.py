@@ -12,7 +12,7 @@ from scipy.special import logit
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, Calibration
 from metaphase.networks.engine.positions import (
     BORDER,
     Mask,
@@ -22,7 +22,7 @@ from metaphase.networks.engine.positions import (
     smoothed,
     smoothing_reach,
 )
-from metaphase.networks.engine.settings import Calibration, PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 
 NEAR, FAR = 1, 5
 """Outputs by which a maximum moves when the second network has its say: nearly always, and at most."""

@@ -17,10 +17,10 @@ from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, Calibration
 from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
 from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
-from metaphase.networks.engine.settings import Calibration, PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.tiles import (
     MaskGrid,
