@@ -34,8 +34,9 @@ from metaphase.networks.engine.arithmetic import tissue_like
 from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.onnx import LOGIT, PIXELS
+from metaphase.networks.engine.searching import TileEngine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
-from metaphase.networks.engine.streaming import TileEngine, detect_tiles, plan_detection
+from metaphase.networks.engine.streaming import detect_tiles, plan_detection
 from metaphase.networks.exporting import Ranges, detector_graph, measured_ranges
 from metaphase.slides.opening import open_slide
 

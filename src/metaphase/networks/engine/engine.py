@@ -37,7 +37,7 @@ from metaphase.networks.engine.layers import (
 )
 from metaphase.networks.engine.peaks import collect, smoothed
 from metaphase.networks.engine.positions import BORDER, Peaks
-from metaphase.networks.engine.searching import Searching, StartedTiles, check_tiles
+from metaphase.networks.engine.searching import StartedTiles, TileEngine, check_tiles
 from metaphase.networks.engine.second import Windows
 from metaphase.networks.engine.settings import (
     DeviceError,
@@ -58,7 +58,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Engine(Searching):
+class Engine(TileEngine):
     """Applies PyTorch's networks to tiles."""
 
     smoothed, collect = staticmethod(smoothed), staticmethod(collect)

@@ -29,7 +29,7 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
 from metaphase.networks.engine.positions import BORDER, Peaks, collect, smoothed
-from metaphase.networks.engine.searching import Searching, StartedTiles, check_tiles
+from metaphase.networks.engine.searching import StartedTiles, TileEngine, check_tiles
 from metaphase.networks.engine.second import Windows, cut, view_logits
 from metaphase.networks.engine.settings import (
     DeviceError,
@@ -187,7 +187,7 @@ def _bound_memory() -> None:
     runtime.create_and_register_allocator(memory, arena)
 
 
-class OnnxEngine(Searching):
+class OnnxEngine(TileEngine):
     """Applies exported detectors to tiles."""
 
     smoothed, collect = staticmethod(smoothed), staticmethod(collect)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
@@ -12,8 +12,10 @@ from metaphase.networks.engine.positions import Peaks, Values, is_peak, reaches
 from metaphase.networks.engine.second import MARGIN, asked, re_check, refuse_components, view_logits
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 
+T = TypeVar("T")
 
-class Searching:
+
+class TileEngine:
     """Networks that search tiles together; several give the mean of their probabilities.
 
     With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
@@ -24,6 +26,10 @@ class Searching:
     smoothed: Callable[[Values, float], Values]
     collect: Callable[..., Peaks]
     """Of `positions`, or of `peaks`: for arrays, or for tensors."""
+    device: Any
+    """Where it computes."""
+    arithmetic: str
+    """How, in words."""
     second: Second[Any] | None = None
     """With its network as it is computed; None, too, where it sees everything as the others do."""
 
@@ -39,9 +45,38 @@ class Searching:
         self.config = config or EngineConfig()
         self.calibration = calibration or Calibration()
         self.answered_from = None if second is None else second.answered_from
+        """Smoothed probability from which on positions get a final answer; None where none is given."""
         self.everywhere = second is not None and self.config.exhaustive
         """Whether the second network sees everything, too."""
         self.networks = [*networks, second.network] if second is not None and self.everywhere else networks
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam."""
+        raise NotImplementedError
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest."""
+        raise NotImplementedError
+
+    @property
+    def windows_px(self) -> int:
+        """Pixels of windows that networks see at once."""
+        raise NotImplementedError
+
+    @property
+    def batch(self) -> int:
+        """Tiles computed at once."""
+        raise NotImplementedError
+
+    def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
+        """Batches whose pixels are as `started` takes them."""
+        raise NotImplementedError
+
+    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
+        """Tiles sent on their way, smoothed by `sigma` outputs."""
+        raise NotImplementedError
 
     @property
     def margin(self) -> int:
@@ -83,7 +118,7 @@ class StartedTiles:
     own: Values
     """Smoothed logits of the search."""
 
-    def __init__(self, engine: Searching, pixels: Any, config: PeakConfig, sigma: float) -> None:
+    def __init__(self, engine: TileEngine, pixels: Any, config: PeakConfig, sigma: float) -> None:
         if engine.second is not None:
             refuse_components(config)
         self.engine, self.pixels, self.sigma = engine, pixels, sigma
@@ -111,6 +146,10 @@ class StartedTiles:
         if self.engine.second is None:
             return peaks
         return re_check(peaks, self.answers, self.sigma, *self._asked)
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
+        raise NotImplementedError
 
     def answers(self, windows: Any) -> tuple[Floats32, Floats32]:
         """Logits of both networks around positions."""

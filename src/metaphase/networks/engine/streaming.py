@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,9 @@ from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, Calibration
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.searching import StartedTiles, TileEngine
 from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
 from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
@@ -31,61 +31,6 @@ from metaphase.slides.tiles import (
     plan_tiles,
     read_tiles,
 )
-
-
-class Started(Protocol):
-    """Tiles on their way through a device."""
-
-    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
-        """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
-
-
-class TileEngine(Protocol):
-    """What searches tiles: PyTorch's engine or ONNX Runtime's."""
-
-    arithmetic: str
-    answered_from: float | None
-    """Smoothed probability from which on positions get a final answer; None where none is given."""
-    calibration: Calibration
-
-    @property
-    def device(self) -> Any:
-        """Where it computes."""
-
-    @property
-    def step_px(self) -> int:
-        """Tiles whose sides are multiples of this join without a seam."""
-
-    @property
-    def tile_px(self) -> int:
-        """Side of a tile's core that runs fastest."""
-
-    @property
-    def margin(self) -> int:
-        """Outputs that tiles need at each side beyond what their maxima are compared with."""
-
-    @property
-    def batch(self) -> int:
-        """Tiles computed at once."""
-
-    def staged(self, batches: Iterable[tuple[list[Tile], list[RGB]]]) -> Iterable[tuple[list[Tile], Any]]:
-        """Batches whose pixels are as `started` takes them."""
-
-    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> Started:
-        """Tiles sent on their way, smoothed by `sigma` outputs."""
-
-    def probability_map(self, tile: RGB) -> Floats32:
-        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
-
-    def patch_probabilities(self, patches: RGB) -> Floats32:
-        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
-
-    @property
-    def windows_px(self) -> int:
-        """Pixels of windows that networks see at once."""
-
-    def final_logits(self, squares: RGB) -> Floats32:
-        """Final answers (n,) about uint8 squares (n, side, side, 3) around positions, by views of them."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +126,7 @@ def detect_tiles(
     else:
         read = read_tiles(slide, plan, ahead=ahead)
     first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
-    waiting: tuple[Started, list[Tile]] | None = None
+    waiting: tuple[StartedTiles, list[Tile]] | None = None
     for tiles, pixels in engine.staged(_batches(read, engine.batch)):
         started = engine.started(pixels, config, sigma)
         if waiting is not None:
@@ -271,7 +216,7 @@ def inside(points: Detections, mask: MaskGrid) -> Detections:
 
 
 def _results(
-    started: Started, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
+    started: StartedTiles, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
 ) -> Iterator[TileResult]:
     """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
     peaks, images = started.found(maps=maps)
