@@ -27,7 +27,7 @@ Numbers = TypeVar("Numbers", bound=Any)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-@model_dataclass(frozen=True, config=STRICT)
+@model_dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Calibration:
     """Logits, smoothed, times a scale and shifted: then a probability means how often it is right."""
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.arrays import RGB, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import LOST_PX, InvertedBlock, ResidualBlock, Subcells
@@ -287,7 +287,7 @@ class _Graph:
             given = [self.constant(each, np.float32) for each in (weight, bias)]
         return self.add("Conv", values, *given, strides=conv.stride, group=conv.groups)
 
-    def _filters(self, rounded: npt.NDArray[np.integer], steps: npt.NDArray[np.float64]) -> str:
+    def _filters(self, rounded: npt.NDArray[np.integer], steps: Floats) -> str:
         """Constants of whole numbers, each filter with its step."""
         constants = self.constant(rounded), self.constant(steps, np.float32)
         return self.add("DequantizeLinear", *constants, axis=0)

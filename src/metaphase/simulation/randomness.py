@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from metaphase.base.arrays import Box, Floats, Floats32
+from metaphase.base.arrays import Box, Floats, Floats32, Integers
 
 Random = np.random.Generator
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -39,7 +39,7 @@ def generator(seed: int, *parts: int) -> Random:
     return np.random.Generator(np.random.Philox(key=derived_seed(seed, *parts)))
 
 
-def _lattice(seed: int, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> Floats:
+def _lattice(seed: int, x: Integers, y: Integers) -> Floats:
     """Uniform(-1, 1) values at integer nodes; `x` and `y` broadcast."""
     word = np.uint64(derived_seed(seed))
     rows = _scrambled(y.astype(np.uint64) * _GOLDEN + word)

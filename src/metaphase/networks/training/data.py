@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Generator, Tensor
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.stain.augmentation import StainMixer, appearance_of
@@ -114,7 +113,7 @@ class PatchSet:
         """Size of all pixels."""
         return sum(shard.nbytes for store in self.stores for shard in store.shards)
 
-    def targets(self, column: str) -> npt.NDArray[np.float32]:
+    def targets(self, column: str) -> Floats32:
         """What the network should answer: a column of classes or probabilities."""
         if column not in self.index or self.index[column].isna().any():
             raise TrainingError(

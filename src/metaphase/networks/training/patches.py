@@ -16,10 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.errors import OutputError, TrainingError
 from metaphase.base.files import atomic_path, explained, write_text
 from metaphase.base.provenance import Ingredients, file_fingerprint
@@ -31,7 +30,7 @@ INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
 SHARD_BYTES = 256_000_000
 RECORD, INDEX, SUMMARY = "record.json", "index.parquet", "store.json"
 PATCHES_AT_ONCE = 512
-Judge = Callable[[RGB], npt.NDArray[np.float32]]
+Judge = Callable[[RGB], Floats32]
 """Probabilities (n,) of patches (n, side, side, 3)."""
 
 
@@ -207,7 +206,7 @@ def add_answers(folder: str | Path, judge: Judge, column: str, record: Ingredien
         index.to_parquet(temporary)
 
 
-def _answers(store: PatchStore, judge: Judge) -> npt.NDArray[np.float32]:
+def _answers(store: PatchStore, judge: Judge) -> Floats32:
     rows = np.arange(len(store))
     parts = [judge(store.take(part)) for part in np.split(rows, rows[PATCHES_AT_ONCE::PATCHES_AT_ONCE])]
     answers = np.concatenate(parts).astype(np.float32)
