@@ -11,7 +11,6 @@ slides that only the first way searches.
 from __future__ import annotations
 
 import argparse
-import copy
 import resource
 import tempfile
 import time
@@ -28,16 +27,16 @@ from torch import nn
 from inference import MPX_PER_MM2, sheet_of, spread_network, write_slide
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.parallel import available_cores
-from metaphase.networks.architectures import Subcells
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX, ModelCard, named_model
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.arithmetic import tissue_like
 from metaphase.networks.engine.engine import Engine
-from metaphase.networks.engine.layers import CellDetector, PlainDetector, PortableDetector, fold_detector
+from metaphase.networks.engine.layers import PlainDetector, PortableDetector, fold_detector
 from metaphase.networks.engine.onnx import LOGIT, PIXELS
+from metaphase.networks.engine.searching import TileEngine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
-from metaphase.networks.engine.streaming import TileEngine, detect_tiles, plan_detection
+from metaphase.networks.engine.streaming import detect_tiles, plan_detection
 from metaphase.networks.exporting import Ranges, detector_graph, measured_ranges
 from metaphase.slides.opening import open_slide
 
@@ -90,15 +89,12 @@ def ways_of(
 ) -> dict[str, Way]:
     """All forms of a network."""
     ways: dict[str, Way] = {}
-    if isinstance(network[-1], Subcells):
-        forms = {name: CellDetector(network, CPU, dtype) for name, dtype in DTYPES.items()}
-        ways |= {f"PyTorch, {name}": by_torch(form) for name, form in forms.items()}
-    else:
-        folded = fold_detector(copy.deepcopy(network))
-        plain = {name: PlainDetector(folded, CPU, dtype) for name, dtype in DTYPES.items()}
-        ways |= {f"PyTorch, {name}": by_torch(form) for name, form in plain.items()}
-        if folded.chain:
-            ways["PyTorch, wide layer in Fourier's form"] = by_torch(PortableDetector(folded, CPU))
+    forms = {name: PlainDetector(network, CPU, dtype) for name, dtype in DTYPES.items()}
+    ways |= {f"PyTorch, {name}": by_torch(form) for name, form in forms.items()}
+    if card.family == "detector":
+        ways["PyTorch, wide layer in Fourier's form"] = by_torch(
+            PortableDetector(fold_detector(network), CPU)
+        )
     graphs = {"float32": detector_graph(network, card), "8 bits": detector_graph(network, card, ranges)}
     ways |= {f"ONNX Runtime, {name}": by_onnx(graph) for name, graph in graphs.items()}
     if find_spec("openvino") is not None:

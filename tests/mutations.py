@@ -18,9 +18,9 @@ MUTANTS = """
 networks/engine/positions.py
 - peak &= inner > _shifted(logits, dy, dx)
 + peak &= inner >= _shifted(logits, dy, dx)
-networks/engine/peaks.py
-- rows = [index, row, column, down, right,
-+ rows = [index, row, column, right, down,
+networks/engine/positions.py
+- places[1] + down, places[2] + right
++ places[1] + right, places[2] + down
 networks/engine/positions.py
 - return math.ceil(3 * sigma)
 + return math.ceil(2 * sigma)

@@ -27,7 +27,6 @@ from metaphase.base.arrays import RGB
 from metaphase.networks.architectures import centre_crop, probability
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.data import Feeder, open_set
-from metaphase.networks.training.loop import feed_in_order
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.progress import best_f1
 from metaphase.simulation.cohort import case_truth
@@ -103,7 +102,7 @@ def test(model: Path, stores: list[str], threshold: float) -> tuple[float, float
     device = choose_device(None)
     network, _ = load_model(model, device)
     patches = open_set(stores)
-    batches = feed_in_order(Feeder(patches, device), np.arange(len(patches.labels)), 256)
+    batches = Feeder(patches, device)(np.arange(len(patches.labels)), 256)
     answers = torch.cat([probability(network(centre_crop(b))).flatten().cpu() for b in batches]).numpy()
     called, positive = answers >= threshold, patches.labels == 1
     fixed = 2 * (called & positive).sum() / max(1, called.sum() + positive.sum())

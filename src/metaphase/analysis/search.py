@@ -24,10 +24,10 @@ from metaphase.images.inspection import named_positions
 from metaphase.images.tissue.finding import TissueMask, TissueSource
 from metaphase.networks.cards import Identity, vouched_card
 from metaphase.networks.detector import ReadyDetector, identities_of, load_detector
+from metaphase.networks.engine.searching import TileEngine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import (
     Detections,
-    TileEngine,
     as_detections,
     check_count,
     detect_tiles,

@@ -30,8 +30,7 @@ from metaphase.evaluation.metrics import (
     steady_threshold,
 )
 from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
-from metaphase.networks.cards import StatedCalibration
-from metaphase.networks.engine.settings import Calibration
+from metaphase.networks.cards import Calibration
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 
 KEPT = 0.995
@@ -210,11 +209,6 @@ class PairChoice:
     f1: float
     """On the validation images, at the threshold of mitoses."""
     metrics: dict[str, Any]
-
-    @property
-    def stated(self) -> StatedCalibration:
-        """The calibration as a card says it."""
-        return StatedCalibration(scale=self.calibration.scale, shift=self.calibration.shift)
 
 
 def chosen_pair(

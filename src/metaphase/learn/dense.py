@@ -45,18 +45,17 @@ from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     PATCH_PX,
     AtypicalModel,
+    Calibration,
     ModelCard,
     NetworkIdentity,
     NetworkSpec,
     SecondModel,
-    StatedCalibration,
     TrainingData,
     current_versions,
     named_model,
     parse_card,
 )
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
-from metaphase.networks.engine.settings import Calibration
 from metaphase.networks.exporting import GraphNetwork, measured_eight_bits
 from metaphase.networks.training.atypical import FOLDS, atypical_figures, learnt_figures
 from metaphase.networks.training.dense import (
@@ -403,7 +402,7 @@ class DenseChain(Chain):
             name=ATYPICAL, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
             patch_px=PATCH_PX, classes=("typical", "atypical"), metrics={"left out": metrics},
             data=self.training_data(atypical=True), intended_use=self.config.card.intended_use,
-            calibration=StatedCalibration(scale=calibration.scale, shift=calibration.shift),
+            calibration=calibration,
             versions=current_versions(),
         )  # fmt: skip
         save_model(model_path(self.workspace / NETWORKS, ATYPICAL), network, card, half=True)
@@ -453,7 +452,7 @@ class DenseChain(Chain):
         stated = cards[1].model_copy(update={"name": beside.stem} | shared)
         looks = save_model(beside, networks[SECOND], stated, half=True)
         changes = {
-            "name": target.stem, "thresholds": choice.points, "calibration": choice.stated,
+            "name": target.stem, "thresholds": choice.points, "calibration": choice.calibration,
             "second": SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256,
                                   floor=choice.floor, answered_from=choice.answered_from),
             "atypical": self._atypical(target),
@@ -495,7 +494,7 @@ class DenseChain(Chain):
         before = parse_card(self.pair[0].with_suffix(".json")) if self.pair and self.learns else None
         if before is None or before.calibration is None:
             return chosen_pair(self.left_out, found, config)
-        calibration = Calibration(before.calibration.scale, before.calibration.shift)
+        calibration = before.calibration
         choice = chosen_pair(self.left_out, found, config, calibration)
         known = before.thresholds.get("mitoses")
         if known is None:

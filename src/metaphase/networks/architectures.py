@@ -7,16 +7,13 @@ output equals what the patch around it would give. What skips a block is cropped
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from metaphase.base.errors import ModelError
 from metaphase.base.foreign import plugins
-from metaphase.networks.cards import PATCH_PX, NetworkSpec, Normalisation
+from metaphase.networks.cards import PATCH_PX, NetworkSpec
 
 # ---- a detector of residual blocks ----
 
@@ -27,8 +24,12 @@ LOST_PX = 2
 class ResidualBlock(nn.Module):
     """Two normalised convolutions beside a shortcut, which has weights where the width changes."""
 
+    NORMALISED = (("first", "first_norm"), ("second", "second_norm"), ("shortcut", "shortcut_norm"))
+    """Convolutions, and what normalises each."""
+
     def __init__(self, channels: int, filters: int, slope: float) -> None:
         super().__init__()
+        self.shape = channels, filters, slope
         self.slope = slope
         self.first = nn.Conv2d(channels, filters, 3, bias=False)
         self.first_norm = nn.BatchNorm2d(filters)
@@ -42,22 +43,10 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features with 4 rows and 4 columns less."""
-        inner = functional.leaky_relu(self.first_norm(self.first(features)), self.slope)
+        inner = functional.leaky_relu_(self.first_norm(self.first(features)), self.slope)
         middle = features[:, :, LOST_PX:-LOST_PX, LOST_PX:-LOST_PX]
         total = self.second_norm(self.second(inner)) + self.shortcut_norm(self.shortcut(middle))
-        return functional.leaky_relu(total, self.slope)
-
-
-def folded_block(block: ResidualBlock) -> ResidualBlock:
-    """The same block with its normalisation inside its convolutions."""
-    folded = ResidualBlock(block.first.in_channels, block.first.out_channels, block.slope)
-    for name in ("first", "second", "shortcut"):
-        conv, norm = getattr(block, name), getattr(block, f"{name}_norm")
-        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-            conv = torch.nn.utils.fuse_conv_bn_eval(conv, norm)
-        setattr(folded, name, conv)
-        setattr(folded, f"{name}_norm", nn.Identity())
-    return folded.eval()
+        return functional.leaky_relu_(total, self.slope)
 
 
 # ---- a detector of inverted blocks, as in EfficientNet-Lite ----
@@ -68,6 +57,9 @@ class InvertedBlock(nn.Module):
 
     Submodules have the names of the published weights.
     """
+
+    NORMALISED = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+    """Convolutions, and what normalises each."""
 
     def __init__(self, channels: int, inner: int, filters: int, size: int, stride: int) -> None:
         super().__init__()
@@ -104,10 +96,10 @@ class InvertedBlock(nn.Module):
         return inner + features[:, :, lost, lost] if self.lost_px else inner
 
 
-def folded_inverted(block: InvertedBlock) -> InvertedBlock:
+def folded_block(block: ResidualBlock | InvertedBlock) -> nn.Module:
     """The same block with its normalisation inside its convolutions."""
-    folded = InvertedBlock(*block.shape)
-    for conv, norm in (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")):
+    folded = type(block)(*block.shape)
+    for conv, norm in block.NORMALISED:
         old, normed = getattr(block, conv), getattr(block, norm)
         if isinstance(old, nn.Conv2d) and isinstance(normed, nn.BatchNorm2d):
             old = torch.nn.utils.fuse_conv_bn_eval(old, normed)
@@ -127,54 +119,37 @@ EFFICIENT_EPSILON = 1e-3
 DROPOUT = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Conv:
-    """One row of the paper's architecture table."""
-
-    filters: int
-    size: int
-    stride: int
-
-
 DETECTOR_LAYERS = (
-    _Conv(32, 3, 1),
-    _Conv(32, 3, 2),
-    _Conv(64, 3, 1),
-    _Conv(64, 3, 2),
-    _Conv(128, 3, 1),
-    _Conv(128, 3, 1),
-    _Conv(256, 3, 1),
-    _Conv(256, 3, 1),
-    _Conv(512, 14, 1),
+    (32, 3, 1),
+    (32, 3, 2),
+    (64, 3, 1),
+    (64, 3, 2),
+    (128, 3, 1),
+    (128, 3, 1),
+    (256, 3, 1),
+    (256, 3, 1),
+    (512, 14, 1),
 )
+"""The paper's architecture table: filters, size and stride."""
 RESIDUAL_FILTERS = (32, 64, 128, 256)
-RESIDUAL_WIDE = _Conv(256, 9, 1)
+RESIDUAL_WIDE, RESIDUAL_WIDE_SIZE = 256, 9
 LITE_STEM, LITE_HEAD = 32, 192
 LITE_TRIM = (-2, -1, -2, -1)
 """What the stem's features lose at each side: a cell sees 91 px, and its outputs lie in their middle."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Inverted:
-    """One block of EfficientNet-Lite0."""
-
-    widen: int
-    filters: int
-    size: int
-    stride: int
-
-
 LITE_BLOCKS = (
-    _Inverted(1, 16, 3, 1),
-    _Inverted(6, 24, 3, 2),
-    _Inverted(6, 24, 3, 1),
-    _Inverted(6, 40, 5, 1),
-    _Inverted(6, 40, 5, 1),
-    _Inverted(6, 80, 3, 2),
-    _Inverted(6, 80, 3, 1),
-    _Inverted(6, 80, 3, 1),
+    (1, 16, 3, 1),
+    (6, 24, 3, 2),
+    (6, 24, 3, 1),
+    (6, 40, 5, 1),
+    (6, 40, 5, 1),
+    (6, 80, 3, 2),
+    (6, 80, 3, 1),
+    (6, 80, 3, 1),
 )
-"""The first eight; the fourth has a stride of 2 there, so that what follows sees more."""
+"""The first eight of EfficientNet-Lite0: widening, filters, size and stride. The fourth has a stride of 2
+there, so that what follows sees more."""
 CLASSIFIER_FILTERS = (64, 128, 256, 512, 1024)
 CLASSIFIER_DENSE = 2048
 
@@ -235,9 +210,9 @@ def build_detector(spec: NetworkSpec) -> nn.Sequential:
     """CNN3, CNN4 and CNN5: strided convolutions instead of pooling, output stride 4."""
     layers: list[nn.Module] = [PixelScale()]
     channels = 3
-    for row in DETECTOR_LAYERS:
-        filters = _width(spec, row.filters)
-        layers += _activated(channels, _Conv(filters, row.size, row.stride), spec.normalisation)
+    for full, size, stride in DETECTOR_LAYERS:
+        filters = _width(spec, full)
+        layers += _activated(spec, channels, filters, size, stride)
         channels = filters
     return nn.Sequential(*layers, nn.Dropout(DROPOUT), nn.Conv2d(channels, 2, 1))
 
@@ -245,18 +220,18 @@ def build_detector(spec: NetworkSpec) -> nn.Sequential:
 def build_residual(spec: NetworkSpec) -> nn.Sequential:
     """A detector of residual blocks, with the output stride and receptive field of the paper's."""
     first, second, third, fourth = (_width(spec, filters) for filters in RESIDUAL_FILTERS)
-    wide = _width(spec, RESIDUAL_WIDE.filters)
+    wide = _width(spec, RESIDUAL_WIDE)
     return nn.Sequential(
         PixelScale(),
-        *_activated(3, _Conv(first, 3, 1), spec.normalisation),
-        *_activated(first, _Conv(second, 3, 2), spec.normalisation),
+        *_activated(spec, 3, first, 3, 1),
+        *_activated(spec, first, second, 3, 2),
         ResidualBlock(second, second, LEAKY_SLOPE),
-        *_activated(second, _Conv(third, 3, 2), spec.normalisation),
+        *_activated(spec, second, third, 3, 2),
         ResidualBlock(third, third, LEAKY_SLOPE),
         ResidualBlock(third, fourth, LEAKY_SLOPE),
         ResidualBlock(fourth, fourth, LEAKY_SLOPE),
-        *_activated(fourth, _Conv(third, 1, 1), spec.normalisation),
-        *_activated(third, _Conv(wide, RESIDUAL_WIDE.size, 1), spec.normalisation),
+        *_activated(spec, fourth, third, 1, 1),
+        *_activated(spec, third, wide, RESIDUAL_WIDE_SIZE, 1),
         nn.Dropout(DROPOUT),
         nn.Conv2d(wide, 2, 1),
     )
@@ -267,14 +242,14 @@ def build_lite(spec: NetworkSpec) -> nn.Sequential:
     channels = _width(spec, LITE_STEM)
     stem = [nn.Conv2d(3, channels, 3, 2, bias=False), nn.BatchNorm2d(channels, EFFICIENT_EPSILON)]
     blocks = []
-    for row in LITE_BLOCKS:
-        filters = _width(spec, row.filters)
-        blocks.append(InvertedBlock(channels, row.widen * channels, filters, row.size, row.stride))
+    for widen, full, size, stride in LITE_BLOCKS:
+        filters = _width(spec, full)
+        blocks.append(InvertedBlock(channels, widen * channels, filters, size, stride))
         channels = filters
     head = _width(spec, LITE_HEAD)
     return nn.Sequential(
         PixelScale(), *stem, nn.ReLU6(inplace=True), nn.ZeroPad2d(LITE_TRIM), *blocks,
-        *_activated(channels, _Conv(head, 1, 1), spec.normalisation), Subcells(head),
+        *_activated(spec, channels, head, 1, 1), Subcells(head),
     )  # fmt: skip
 
 
@@ -284,7 +259,7 @@ def build_classifier(spec: NetworkSpec) -> nn.Sequential:
     channels = 3
     for filters in CLASSIFIER_FILTERS:
         width = _width(spec, filters)
-        layers += [*_convolution(channels, width, 3, 1, spec.normalisation), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [*_convolution(spec, channels, width, 3, 1), nn.ReLU(), nn.MaxPool2d(2)]
         channels = width
     hidden = _width(spec, CLASSIFIER_DENSE)
     dense = [nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Dropout(DROPOUT), nn.Conv2d(hidden, 2, 1)]
@@ -327,10 +302,8 @@ def fold_normalisation(network: nn.Sequential) -> nn.Sequential:
     for layer in network.eval():
         if isinstance(layer, nn.BatchNorm2d):
             layers[-1] = torch.nn.utils.fuse_conv_bn_eval(_convolution_of(layers), layer)
-        elif isinstance(layer, ResidualBlock):
+        elif isinstance(layer, ResidualBlock | InvertedBlock):
             layers.append(folded_block(layer))
-        elif isinstance(layer, InvertedBlock):
-            layers.append(folded_inverted(layer))
         elif not isinstance(layer, PixelScale | nn.Dropout):
             layers.append(layer)
     first = _fold_pixel_scale(_convolution_of(layers[:1]))
@@ -358,16 +331,13 @@ def _width(spec: NetworkSpec, filters: int) -> int:
     return max(1, int(spec.gamma * filters + 1e-9))
 
 
-def _activated(channels: int, row: _Conv, normalisation: Normalisation) -> Iterable[nn.Module]:
-    convolution = _convolution(channels, row.filters, row.size, row.stride, normalisation)
-    return [*convolution, nn.LeakyReLU(LEAKY_SLOPE)]
+def _activated(spec: NetworkSpec, channels: int, filters: int, size: int, stride: int) -> list[nn.Module]:
+    return [*_convolution(spec, channels, filters, size, stride), nn.LeakyReLU(LEAKY_SLOPE)]
 
 
-def _convolution(
-    channels: int, filters: int, size: int, stride: int, normalisation: Normalisation
-) -> Iterable[nn.Module]:
+def _convolution(spec: NetworkSpec, channels: int, filters: int, size: int, stride: int) -> list[nn.Module]:
     kind = nn.Conv2d if size <= 5 else WideConv2d
-    if normalisation == "none":
+    if spec.normalisation == "none":
         return [kind(channels, filters, size, stride)]
     return [kind(channels, filters, size, stride, bias=False), nn.BatchNorm2d(filters)]
 

@@ -9,15 +9,38 @@ from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as model_dataclass
 
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.base.settings import blamed, read_toml, refuse_unknown
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
+
+# ---- what logits mean ----
+
+Numbers = TypeVar("Numbers", bound=Any)
+"""Of an array, or of a tensor."""
+STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@model_dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class Calibration:
+    """Logits, smoothed, times a scale and shifted: then a probability means how often it is right."""
+
+    scale: Annotated[float, Field(gt=0, le=100)] = 1.0
+    shift: Annotated[float, Field(ge=-100, le=100)] = 0.0
+
+    def __call__(self, logits: Numbers) -> Numbers:
+        """Calibrated logits."""
+        if self == Calibration():
+            return logits
+        calibrated: Numbers = logits * self.scale + self.shift
+        return calibrated
+
 
 # ---- which network ----
 
@@ -76,30 +99,8 @@ class NetworkIdentity:
     mpp: float
 
 
-@dataclass(frozen=True)
-class SecondIdentity:
-    """What of a re-check decides its answers."""
-
-    weights_sha256: str
-    floor: float
-
-
-@dataclass(frozen=True)
-class AnswerIdentity:
-    """What of a final answer by views decides."""
-
-    answered_from: float
-
-
-@dataclass(frozen=True)
-class CalibrationIdentity:
-    """What of a calibration decides."""
-
-    scale: float
-    shift: float
-
-
-Identity = NetworkIdentity | SecondIdentity | AnswerIdentity | CalibrationIdentity
+Identity = NetworkIdentity | dict[str, str | float] | Calibration
+"""What of a network, a re-check, a final answer or a calibration decides a model's answers."""
 
 
 # ---- the model card ----
@@ -108,10 +109,14 @@ MAX_CARD_BYTES = 4_000_000
 Density = Annotated[float, Field(gt=0, lt=10, allow_inf_nan=False)]
 
 
-class TrainingData(BaseModel):
-    """One source of training images and the terms it came under."""
+class Strict(BaseModel):
+    """What is written as JSON or TOML; anything unknown in it is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = STRICT
+
+
+class TrainingData(Strict):
+    """One source of training images and the terms it came under."""
 
     name: str
     terms: str
@@ -119,14 +124,17 @@ class TrainingData(BaseModel):
     negatives: int | None = None
 
 
-class SecondModel(BaseModel):
-    """Another network, which is asked about the positions that this one points to."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AtypicalModel(Strict):
+    """Another network, which is asked whether a mitosis is atypical."""
 
     model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
     """Name of its files beside this card, without suffix."""
     weights_sha256: str
+
+
+class SecondModel(AtypicalModel):
+    """Another network, which is asked about the positions that this one points to."""
+
     floor: float = Field(gt=0, lt=1)
     """Positions from this probability on are re-checked; then the mean of both logits decides."""
     answered_from: float | None = Field(None, gt=0, lt=1)
@@ -134,29 +142,8 @@ class SecondModel(BaseModel):
     views is the answer. Without it, in older models, the smoothed mean is."""
 
 
-class AtypicalModel(BaseModel):
-    """Another network, which is asked whether a mitosis is atypical."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")
-    """Name of its files beside this card, without suffix."""
-    weights_sha256: str
-
-
-class StatedCalibration(BaseModel):
-    """What logits are multiplied with, then shifted by, so that a probability means how often it is right."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    scale: float = Field(gt=0, le=100)
-    shift: float = Field(ge=-100, le=100)
-
-
-class EightBits(BaseModel):
+class EightBits(Strict):
     """What a network needs to search in 8 bits on a CPU (`networks.exporting`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     ranges: tuple[tuple[float, float], ...]
     """Lowest and highest value of each feature map on tissue, in the order of the graph."""
@@ -177,10 +164,8 @@ class KnownMetrics(BaseModel):
     """What of its PHH3 slides the bundled networks alone decided."""
 
 
-class ModelCard(BaseModel):
+class ModelCard(Strict):
     """Written beside the weights as JSON; read back strictly."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     name: str
@@ -193,7 +178,7 @@ class ModelCard(BaseModel):
     thresholds: OperatingPoints = {}
     """Operating points: `patches` from training, the others from `metaphase run` or `evaluate tune`."""
     second: SecondModel | None = None
-    calibration: StatedCalibration | None = None
+    calibration: Calibration | None = None
     atypical: AtypicalModel | None = None
     eight_bits: EightBits | None = None
     optical_density: tuple[Density, Density, Density] | None = None
@@ -244,12 +229,10 @@ class ModelCard(BaseModel):
         """What decides the model's answers: network, the one that re-checks, calibration."""
         all_of_it: list[Identity] = [self.identity]
         if self.second is not None:
-            all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
+            all_of_it.append({"weights_sha256": self.second.weights_sha256, "floor": self.second.floor})
             if self.second.answered_from is not None:
-                all_of_it.append(AnswerIdentity(self.second.answered_from))
-        if self.calibration is not None:
-            all_of_it.append(CalibrationIdentity(self.calibration.scale, self.calibration.shift))
-        return tuple(all_of_it)
+                all_of_it.append({"answered_from": self.second.answered_from})
+        return tuple(all_of_it) if self.calibration is None else (*all_of_it, self.calibration)
 
 
 def vouched_bytes(path: Path, stated_sha256: str, what: str) -> bytes:
@@ -282,36 +265,31 @@ LEARNT_FROM, NOT_LABELLED = "learnt from", "not labelled"
 def warnings_about(card: ModelCard) -> ResultWarnings:
     """What a model's card says against it: for the end of its training, and for every report by it."""
     warnings = []
+
+    def warn(code: str, text: str, next_step: str) -> None:
+        warnings.append(ResultWarning(code, text, next_step))
+
     point = card.thresholds.get("mitoses")
     if point is not None and point.metric == "F1" and point.value is not None and point.value < GOOD_F1:
         text = f"the model is poor: F1 {point.value:.2f} on the slides that chose its threshold"
-        warnings.append(
-            ResultWarning("poor-model", text, "label more slides and train again before counting with it")
-        )
+        warn("poor-model", text, "label more slides and train again before counting with it")
     if point is not None and 0 < len(point.patients) < ENOUGH_PATIENTS:
         text = f"the slides of only {several(len(point.patients), 'patient')} chose the model's threshold"
-        warnings.append(
-            ResultWarning(
-                "few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs"
-            )
-        )
+        warn("few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs")
     learnt, skipped = card.known_metrics.learnt, card.known_metrics.not_labelled
     stated = [data.positives for data in card.data if data.positives is not None]
     mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from only {mitoses} mitoses"
-        warnings.append(ResultWarning("few-labels", text, "add slides with mitoses and train again"))
+        warn("few-labels", text, "add slides with mitoses and train again")
     if skipped:
         text = f"nobody labelled {' and '.join(skipped)} of its PHH3 slides: bundled networks did"
-        next_step = "answer the rounds (round1 and round2 in lab.toml) and train again"
-        warnings.append(ResultWarning("rounds-skipped", text, next_step))
+        warn("rounds-skipped", text, "answer the rounds (round1 and round2 in lab.toml) and train again")
     return tuple(warnings)
 
 
-class CardAdditions(BaseModel):
+class CardAdditions(Strict):
     """What training cannot know and a card must say before a model is given away."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: tuple[TrainingData, ...] = ()
     thresholds: OperatingPoints = {}

@@ -23,6 +23,7 @@ from metaphase.networks.cards import (
     PATCHES,
     PLAIN,
     RECEPTIVE_PX,
+    Calibration,
     Identity,
     ModelCard,
     bundled_model,
@@ -32,13 +33,15 @@ from metaphase.networks.cards import (
     warnings_about,
 )
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
-from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
-from metaphase.networks.engine.streaming import TileEngine, whole_map
+from metaphase.networks.engine.searching import TileEngine
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.streaming import whole_map
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import WORKING_MPP
 from metaphase.slides.tiles import TileProcesses
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
@@ -66,7 +69,7 @@ class Detector:
     def calibration(self) -> Calibration:
         """Of a single network; several together are not calibrated."""
         stated = self.cards[0].calibration if len(self.cards) == 1 else None
-        return Calibration() if stated is None else Calibration(stated.scale, stated.shift)
+        return stated or Calibration()
 
     @property
     def name(self) -> str:
@@ -138,9 +141,7 @@ class ReadyDetector:
         if self._graphs:  # wrong use is refused before any slide is opened
             onnx_device(self.config.device)
         else:
-            from metaphase.networks.checkpoints import choose_device
-
-            choose_device(self.config.device)
+            _ = self._torch_device
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.detector.name}, {self.mpp:g} um/px)"
@@ -214,13 +215,16 @@ class ReadyDetector:
     def _by_graphs(self) -> bool:
         """Whether ONNX Runtime computes networks of PyTorch: on a CPU all of ours but the paper's, whose wide
         layer is several times faster in Fourier's form."""
-        from metaphase.networks.checkpoints import choose_device
-
         second = self.detector.second
         cards = [*self.detector.cards, *([] if second is None or second.card is None else [second.card])]
         ours = all(card.family in DETECTORS[1:] for card in cards)
-        on_cpu = choose_device(self.config.device).type == "cpu"
-        return ours and on_cpu and find_spec("onnxruntime") is not None
+        return ours and self._torch_device.type == "cpu" and find_spec("onnxruntime") is not None
+
+    @property
+    def _torch_device(self) -> torch.device:
+        from metaphase.networks.checkpoints import choose_device
+
+        return choose_device(self.config.device)
 
     @property
     def _graphs(self) -> list[OnnxNetwork]:
@@ -232,11 +236,9 @@ class ReadyDetector:
         cores = available_cores()
         if self._graphs or not self.may_start_processes or cores < FEW_CORES:
             return None
-        from metaphase.networks.checkpoints import choose_device
         from metaphase.networks.engine.engine import page_locked
 
-        device = choose_device(self.config.device)
-        return TileProcesses(cores, page_locked) if device.type == "cuda" else None
+        return TileProcesses(cores, page_locked) if self._torch_device.type == "cuda" else None
 
 
 def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.arrays import RGB, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import LOST_PX, InvertedBlock, ResidualBlock, Subcells
@@ -47,6 +47,7 @@ OPSET, IR_VERSION = 17, 8
 """Of 2022: what runtimes of the last years read."""
 SUMMED_STEPS = 63
 """Of the largest weight of a filter: sums of two products fit 16 bits, as processors without VNNI have it."""
+INT32 = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 SUBCELLS = 2
 """Outputs a side of a cell."""
 WINDOW_PX, WINDOWS_EACH, SIGMA = 321, 12, 1.75
@@ -184,7 +185,7 @@ def _built(network: nn.Sequential, ranges: Ranges) -> _Graph:
     if isinstance(network[-1], Subcells):
         values = graph.add("DepthToSpace", values, blocksize=SUBCELLS, mode="CRD")
         values = graph.cropped(values)
-    graph.add("Squeeze", values, graph.constant(np.array([1])), output=LOGIT)
+    graph.add("Squeeze", values, graph.constant([1]), output=LOGIT)
     graph.add("Sigmoid", LOGIT, output=PROBABILITY)
     return graph
 
@@ -207,10 +208,10 @@ class _Graph:
         self._nodes.append((operation, inputs, output, settings))
         return output
 
-    def constant(self, value: npt.NDArray[np.generic]) -> str:
+    def constant(self, value: npt.ArrayLike, numbers: npt.DTypeLike | None = None) -> str:
         """The name of a constant."""
         name = f"constant_{len(self._constants)}"
-        self._constants[name] = value
+        self._constants[name] = np.array(value, numbers)
         return name
 
     def pixels(self) -> str:
@@ -238,7 +239,7 @@ class _Graph:
         return name
 
     def _step(self, step: float, zero: int) -> tuple[str, str]:
-        return self.constant(np.array(step, np.float32)), self.constant(np.array(zero, np.uint8))
+        return self.constant(step, np.float32), self.constant(zero, np.uint8)
 
     def modules(self, values: str, layers: Sequence[nn.Module]) -> str:
         """Folded layers, one after the other."""
@@ -250,7 +251,7 @@ class _Graph:
             elif isinstance(layer, nn.LeakyReLU):
                 values = self._leaky(values, layer.negative_slope)
             elif isinstance(layer, nn.ReLU6):
-                limits = (self.constant(np.array(limit, np.float32)) for limit in (0, 6))
+                limits = (self.constant(limit, np.float32) for limit in (0, 6))
                 values = self._map(self.add("Clip", values, *limits))
             elif isinstance(layer, nn.ZeroPad2d):
                 left, right, top, bottom = layer.padding
@@ -280,17 +281,15 @@ class _Graph:
             largest = np.abs(weight).max((1, 2, 3))
             steps = np.where(largest > 0, largest, 1.0) / (SUMMED_STEPS if conv.groups == 1 else 127)
             rounded = np.rint(weight / steps[:, None, None, None]).astype(np.int8)
-            given = [
-                self._filters(rounded, steps),
-                self._filters(_whole_bias(bias / steps / step), steps * step),
-            ]
+            whole = np.rint(bias / steps / step).clip(*INT32).astype(np.int32)
+            given = [self._filters(rounded, steps), self._filters(whole, steps * step)]
         else:
-            given = [self.constant(each.astype(np.float32)) for each in (weight, bias)]
+            given = [self.constant(each, np.float32) for each in (weight, bias)]
         return self.add("Conv", values, *given, strides=conv.stride, group=conv.groups)
 
-    def _filters(self, rounded: npt.NDArray[np.integer], steps: npt.NDArray[np.float64]) -> str:
+    def _filters(self, rounded: npt.NDArray[np.integer], steps: Floats) -> str:
         """Constants of whole numbers, each filter with its step."""
-        constants = self.constant(rounded), self.constant(steps.astype(np.float32))
+        constants = self.constant(rounded), self.constant(steps, np.float32)
         return self.add("DequantizeLinear", *constants, axis=0)
 
     def _leaky(self, values: str, slope: float) -> str:
@@ -298,21 +297,17 @@ class _Graph:
 
     def _cut(self, values: str, first: tuple[int, int], last: tuple[int, int]) -> str:
         """Rows and columns from `first` to `last`."""
-        edges = map(self.constant, (np.array(first), np.array(last), np.array([2, 3])))
+        edges = map(self.constant, (first, last, (2, 3)))
         cut = self.add("Slice", values, *edges)
         return self._rounded(cut, *self._steps[values]) if values in self._steps else cut
 
     def cropped(self, values: str) -> str:
         """Without the outputs of a last cell that see beyond the image."""
-        shape = self.add(
-            "Slice", self.add("Shape", PIXELS), *map(self.constant, (np.array([1]), np.array([3])))
-        )
-        first = self.add("Sub", shape, self.constant(np.array([RECEPTIVE_PX])))
-        sides = self.add("Div", first, self.constant(np.array([OUTPUT_STRIDE_PX])))
-        ends = self.add("Add", sides, self.constant(np.array([1])))
-        return self.add(
-            "Slice", values, self.constant(np.array([0, 0])), ends, self.constant(np.array([2, 3]))
-        )
+        shape = self.add("Slice", self.add("Shape", PIXELS), self.constant([1]), self.constant([3]))
+        first = self.add("Sub", shape, self.constant([RECEPTIVE_PX]))
+        sides = self.add("Div", first, self.constant([OUTPUT_STRIDE_PX]))
+        ends = self.add("Add", sides, self.constant([1]))
+        return self.add("Slice", values, self.constant([0, 0]), ends, self.constant([2, 3]))
 
     def written(self, card: ModelCard, outputs: Sequence[str]) -> bytes:
         """The model."""
@@ -342,8 +337,3 @@ class _Graph:
         versions = onnx.ModelProto(ir_version=IR_VERSION, opset_import=[helper.make_opsetid("", OPSET)])
         # two messages in a row are one; in this order a graph keeps its checksum, and searches by it are kept
         return b"".join(each.SerializeToString() for each in (versions, model))
-
-
-def _whole_bias(bias: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
-    limits = np.iinfo(np.int32)
-    return np.clip(np.rint(bias), limits.min, limits.max).astype(np.int32)

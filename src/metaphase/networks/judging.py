@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import expit, logit
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.networks.architectures import centre_crop, patch_probability
-from metaphase.networks.cards import PATCH_PX
+from metaphase.networks.cards import PATCH_PX, Calibration
 from metaphase.networks.checkpoints import choose_device, load_model
-from metaphase.networks.engine.settings import Calibration
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_squares
 
@@ -48,18 +46,18 @@ class NetworkJudge:
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""
         stated = loaded[0][1].calibration if len(loaded) == 1 else None
-        self.calibration = Calibration() if stated is None else Calibration(stated.scale, stated.shift)
+        self.calibration = stated or Calibration()
         self.identity = fingerprint_of(account_of([card.identity for _, card in loaded]))
         """Changes with the weights of any network, and with what it is run at."""
 
-    def __call__(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    def __call__(self, slide: Slide, points: Floats) -> Floats32:
         """Probability (n,) of the patch around each level-0 point (n, 2)."""
         answers = np.empty(len(points), np.float32)
         for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
             answers[rows] = self.judge(patches)
         return answers
 
-    def calibrated(self, slide: Slide, points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def calibrated(self, slide: Slide, points: Floats) -> Floats:
         """As the call, by patches and their mirror images, calibrated as a single network's card says."""
         logits = np.empty(len(points))
         for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
@@ -67,16 +65,16 @@ class NetworkJudge:
             logits[rows] = np.mean([logit(np.clip(each, CLIP, 1 - CLIP)) for each in both], axis=0)
         return np.asarray(expit(self.calibration(logits)))
 
-    def judge(self, patches: RGB) -> npt.NDArray[np.float32]:
+    def judge(self, patches: RGB) -> Floats32:
         """Probability (n,) of each patch (n, side, side, 3)."""
         starts = range(0, len(patches), BATCH)
         parts = [self._judge(torch.from_numpy(patches[at : at + BATCH])) for at in starts]
         return np.concatenate([np.empty(0, np.float32), *parts])
 
     @torch.inference_mode()
-    def _judge(self, pixels: torch.Tensor) -> npt.NDArray[np.float32]:
+    def _judge(self, pixels: torch.Tensor) -> Floats32:
         images = centre_crop(pixels.to(self._device))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             answers = [patch_probability(network(images)) for network in self._networks]
-        mean: npt.NDArray[np.float32] = torch.stack(answers).mean(dim=0).cpu().numpy()
+        mean: Floats32 = torch.stack(answers).mean(dim=0).cpu().numpy()
         return mean

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from metaphase.base.arrays import Box, Floats32
+from metaphase.base.arrays import Box, Floats32, Integers
 from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import (
     COARSE_STEP,
@@ -40,7 +40,7 @@ class Territories:
     x: int
     y: int
     scale: int
-    owner: npt.NDArray[np.int64]
+    owner: Integers
     """Index of the nearest point (rows, columns)."""
     distance: Floats32
     """Distance to it, in pixels."""

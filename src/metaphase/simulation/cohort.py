@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Box
+from metaphase.base.arrays import RGB, Box, Mask
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained
 from metaphase.base.parallel import end_with_parent, in_order, worker_processes
@@ -105,7 +105,7 @@ def hotspot_count(truth: pd.DataFrame) -> int:
     return int(near.max())
 
 
-def tissue_truth(case: Case, mpp: float = 4.0) -> npt.NDArray[np.bool_]:
+def tissue_truth(case: Case, mpp: float = 4.0) -> Mask:
     """Where the H&E slide shows tissue, as a mask at `mpp` micrometres per pixel."""
     return Architecture(case).tissue_over(Box(0, 0, case.width, case.height), mpp / MPP) > 0
 

@@ -195,23 +195,16 @@ class Displacement:
         x, y = box.x + 0.5 + np.arange(box.width), box.y + 0.5 + np.arange(box.height)
         matrix, offset = self._rigid()
         rows, columns = [np.ones_like(y), y], [np.ones_like(x), x]
-        weights: list[list[tuple[float, int, int]]] = [
-            [(float(offset[i]), 0, 0), (float(matrix[i, 0]), 0, 1), (float(matrix[i, 1]), 1, 0)]
-            for i in (0, 1)
-        ]
+        mixing = np.zeros((2, *2 * [2 + 2 * len(self.waves)]))  # of each coordinate, rows with columns
+        mixing[:, 0, 0], mixing[:, 0, 1], mixing[:, 1, 0] = offset, matrix[:, 0], matrix[:, 1]
         for wave in self.waves:
-            rows += [np.sin(wave.frequency_y * y + wave.phase), np.cos(wave.frequency_y * y + wave.phase)]
-            columns += [np.cos(wave.frequency_x * x), np.sin(wave.frequency_x * x)]
-            last = len(rows) - 2
-            for i, amplitude in enumerate((wave.amplitude_x, wave.amplitude_y)):
-                weights[i] += [(amplitude, last, last), (amplitude, last + 1, last + 1)]
-        maps: list[Floats] = []
-        for parts in weights:
-            mixing = np.zeros((len(rows), len(columns)))
-            for weight, row, column in parts:
-                mixing[row, column] += weight
-            maps.append(np.stack(rows, axis=1) @ mixing @ np.stack(columns))
-        return maps[0], maps[1]
+            for place in (len(rows), len(rows) + 1):
+                mixing[:, place, place] = wave.amplitude_x, wave.amplitude_y
+            along_y, along_x = wave.frequency_y * y + wave.phase, wave.frequency_x * x
+            rows += [np.sin(along_y), np.cos(along_y)]
+            columns += [np.cos(along_x), np.sin(along_x)]
+        across, down = (np.stack(rows, axis=1) @ each @ np.stack(columns) for each in mixing)
+        return across, down
 
     def _rigid(self) -> tuple[Floats, Floats]:
         cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)

@@ -1,4 +1,4 @@
-"""Nuclei, mitotic figures, look-alikes, and the small drawings that all objects are made of.
+"""Nuclei, mitotic figures, and the small drawings that all objects are made of.
 
 A sprite is float32 (side, side, 5): how much of the ground it covers, then the concentrations of
 haematoxylin, eosin, DAB and black pigment that it brings along; nuclei have the first three only.
@@ -17,17 +17,22 @@ import numpy.typing as npt
 from metaphase.base.arrays import Box, Floats, Floats32
 from metaphase.simulation.architecture import Tumour
 from metaphase.simulation.placement import Kind
-from metaphase.simulation.randomness import generator
+from metaphase.simulation.randomness import Random, generator
 
 # ---- small pictures of stain on transparent ground ----
 
 Array = npt.NDArray[Any]
+Layer = Array | float
+Pair = tuple[float, float]
 COVER, HAEMATOXYLIN, EOSIN, DAB, BLACK = range(5)
 
 
-def blank(side: int) -> Floats32:
-    """An empty sprite."""
-    return np.zeros((side, side, 5), np.float32)
+def layered(
+    cover: Layer = 0, haematoxylin: Layer = 0, eosin: Layer = 0, dab: Layer = 0, black: Layer = 0
+) -> Floats32:
+    """A sprite of its five layers."""
+    layers = np.broadcast_arrays(cover, haematoxylin, eosin, dab, black)
+    return np.stack(layers, axis=-1).astype(np.float32, order="C")
 
 
 def plane(side: int) -> tuple[Floats32, Floats32]:
@@ -48,9 +53,7 @@ def blurred(picture: Array, sigma: float) -> Floats32:
     return np.asarray(cv2.GaussianBlur(picture, (0, 0), sigma, borderType=cv2.BORDER_REFLECT), np.float32)
 
 
-def outline(
-    rng: np.random.Generator, side: int, radius: float, roughness: float, aspect: float = 1.0
-) -> Floats32:
+def outline(rng: Random, side: int, radius: float, roughness: float, aspect: float = 1.0) -> Floats32:
     """Depth below a wobbly closed outline, in pixels, positive inside (side, side)."""
     x, y = plane(side)
     x = x * np.float32(np.sqrt(aspect)) if aspect != 1 else x
@@ -63,10 +66,28 @@ def outline(
     return edge - distance
 
 
-def speckle(rng: np.random.Generator, side: int, grain_px: float) -> Floats32:
-    """Smooth noise of the given grain, mean 0 and standard deviation 1."""
-    noise = blurred(rng.standard_normal((side, side), dtype=np.float32), grain_px / 2.4)
+def speckle(rng: Random, like: Array, grain_px: float) -> Floats32:
+    """Smooth noise of the given grain, mean 0 and standard deviation 1, as large as another picture."""
+    noise = blurred(rng.standard_normal(like.shape, dtype=np.float32), grain_px / 2.4)
     return np.asarray((noise - noise.mean()) / (noise.std() + 1e-6), np.float32)
+
+
+def ball(rng: Random, like: Array, radius: float, reach: float, softness: float = 2.0) -> Floats32:
+    """A disc of 2 px or more, anywhere up to `reach` from the middle of a picture."""
+    x, y = plane(len(like))
+    angle, distance = rng.uniform(0, 2 * np.pi), reach * np.sqrt(rng.random())
+    away = np.hypot(x - distance * np.cos(angle), y - distance * np.sin(angle))
+    return softstep(max(radius, 2.0) - away, softness)
+
+
+def add_chromatin(
+    sprite: Floats32, where: Floats32, strength: float, eosin: float, black: float, hides: Floats32
+) -> Floats32:
+    """Dark chromatin over whatever the sprite shows so far, as far as it `hides` that."""
+    for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, eosin), (BLACK, black)):
+        sprite[..., channel] = sprite[..., channel] * (1 - hides) + value * where
+    sprite[..., COVER] = np.maximum(sprite[..., COVER], hides)
+    return sprite
 
 
 def paste(maps: Floats32, box: Box, sprite: Floats32, x: float, y: float) -> None:
@@ -133,7 +154,7 @@ def picked(variants: list[list[Floats32]], seed: int, focus: float) -> Floats32:
     return variants[plane_index][seed % len(variants[plane_index])]
 
 
-def tumour_nucleus(rng: np.random.Generator, tumour: Tumour) -> Floats32:
+def tumour_nucleus(rng: Random, tumour: Tumour) -> Floats32:
     """A vesicular or a dark nucleus of a tumour cell, in one of many planes of cutting."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.02 + 0.26 * tumour.pleomorphism)
     vesicular = rng.random() < tumour.openness
@@ -143,25 +164,25 @@ def tumour_nucleus(rng: np.random.Generator, tumour: Tumour) -> Floats32:
     )
 
 
-def fibroblast_nucleus(rng: np.random.Generator) -> Floats32:
+def fibroblast_nucleus(rng: Random) -> Floats32:
     """A slender, evenly dark nucleus (drawn round; placing stretches it)."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.05)
-    texture = 0.8 + 0.2 * _mottle(rng, (4, 9)) + 0.35 * _rim(rng, depth, 2.4)
+    texture = 0.8 + 0.2 * _mottle(rng, depth, 4, 9) + 0.35 * _rim(rng, depth, 2.4)
     return _assembled(depth, texture * rng.uniform(0.7, 1.25), eosin=0.4)
 
 
-def lymphocyte_nucleus(rng: np.random.Generator) -> Floats32:
+def lymphocyte_nucleus(rng: Random) -> Floats32:
     """A round dark nucleus with coarse clumps."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.03)
-    clumps = np.clip(_mottle(rng, (5, 11)), -1.3, 1.5)
+    clumps = np.clip(_mottle(rng, depth, 5, 11), -1.3, 1.5)
     return _assembled(depth, (1.25 + 0.3 * clumps) * rng.uniform(0.75, 1.15), eosin=0.35)
 
 
-def _vesicular(rng: np.random.Generator, depth: Floats32) -> Floats32:
+def _vesicular(rng: Random, depth: Floats32) -> Floats32:
     """Pale, with threads and grains of chromatin hanging on a crisp, uneven membrane."""
-    threads = np.exp(-((_mottle(rng, (3.5, 7)) / 0.35) ** 2))
-    clumps = softstep(_mottle(rng, (2.6, 4, 8)) - rng.uniform(0.5, 1.2), 0.8)
-    body = 0.02 + 0.25 * rng.random() ** 2 + 0.06 * speckle(rng, _SIDE, 3)
+    threads = np.exp(-((_mottle(rng, depth, 3.5, 7) / 0.35) ** 2))
+    clumps = softstep(_mottle(rng, depth, 2.6, 4, 8) - rng.uniform(0.5, 1.2), 0.8)
+    body = 0.02 + 0.25 * rng.random() ** 2 + 0.06 * speckle(rng, depth, 3)
     body = body + rng.uniform(0.15, 0.45) * threads + rng.uniform(0.6, 1.2) * clumps
     body = body + rng.uniform(1.0, 1.8) * _rim(rng, depth, 1.7)
     for _ in range(rng.integers(0, 3)):
@@ -169,9 +190,9 @@ def _vesicular(rng: np.random.Generator, depth: Floats32) -> Floats32:
     return np.asarray(body, np.float32)
 
 
-def _dense(rng: np.random.Generator, depth: Floats32) -> Floats32:
+def _dense(rng: Random, depth: Floats32) -> Floats32:
     """Dark, coarsely granular throughout."""
-    grains = softstep(_mottle(rng, (2.6, 3.6, 7)) - rng.uniform(-0.3, 0.6), 0.9)
+    grains = softstep(_mottle(rng, depth, 2.6, 3.6, 7) - rng.uniform(-0.3, 0.6), 0.9)
     body = rng.uniform(0.4, 0.8) + rng.uniform(0.6, 1.1) * grains
     body = body + rng.uniform(0.5, 1.1) * _rim(rng, depth, 1.7)
     if rng.random() < 0.4:
@@ -179,60 +200,50 @@ def _dense(rng: np.random.Generator, depth: Floats32) -> Floats32:
     return np.asarray(body, np.float32)
 
 
-def _mottle(rng: np.random.Generator, grains_px: tuple[float, ...]) -> Floats32:
+def _mottle(rng: Random, depth: Floats32, *grains_px: float) -> Floats32:
     """Noise with several grains at once, standard deviation about 1."""
-    total = np.zeros((_SIDE, _SIDE), np.float32)
-    for grain in grains_px:
-        total += speckle(rng, _SIDE, grain)
-    return total / np.float32(np.sqrt(len(grains_px)))
+    layers = [speckle(rng, depth, grain) for grain in grains_px]
+    return np.asarray(sum(layers) / np.float32(np.sqrt(len(layers))), np.float32)
 
 
-def _rim(rng: np.random.Generator, depth: Floats32, width: float) -> Floats32:
+def _rim(rng: Random, depth: Floats32, width: float) -> Floats32:
     """A membrane of uneven thickness just inside the outline."""
-    uneven = np.clip(0.75 + 0.28 * _mottle(rng, (4, 12)), 0.1, 1.4)
-    wander = depth - 1.5 + 0.5 * speckle(rng, _SIDE, 6)
+    uneven = np.clip(0.75 + 0.28 * _mottle(rng, depth, 4, 12), 0.1, 1.4)
+    wander = depth - 1.5 + 0.5 * speckle(rng, depth, 6)
     rim: Floats32 = uneven * np.exp(-((wander / width) ** 2))
     return rim
 
 
-def _spot(rng: np.random.Generator, depth: Floats32, radius: float) -> Floats32:
+def _spot(rng: Random, depth: Floats32, radius: float) -> Floats32:
     """A nucleolus somewhere well inside."""
-    reach = max(1.0, MASTER_RADIUS_PX - 8)
-    angle, distance = rng.uniform(0, 2 * np.pi), reach * np.sqrt(rng.random())
-    x, y = plane(_SIDE)
-    away = np.hypot(x - distance * np.cos(angle), y - distance * np.sin(angle))
-    return softstep(radius - away, 1.6) * softstep(depth - 3, 3)
+    return ball(rng, depth, radius, MASTER_RADIUS_PX - 8, 1.6) * softstep(depth - 3, 3)
 
 
 def _assembled(depth: Floats32, chromatin: Array, eosin: float) -> Floats32:
-    sprite = blank(_SIDE)
     inside = softstep(depth, 1.8)
-    sprite[..., COVER] = inside
-    sprite[..., HAEMATOXYLIN] = inside * np.clip(chromatin, 0.03, 3)
-    sprite[..., EOSIN] = inside * eosin * (1 + 0.5 * np.clip(chromatin - 0.8, 0, 1))
-    return sprite
+    return layered(
+        cover=inside,
+        haematoxylin=inside * np.clip(chromatin, 0.03, 3),
+        eosin=inside * eosin * (1 + 0.5 * np.clip(chromatin - 0.8, 0, 1)),
+    )
 
 
 # ---- mitotic figures: chromosome arms heaped up in the shape of each phase, in a cleared cell ----
 
 _FINE = 2
 """Arms are drawn this many times finer than the slide."""
-Pair = tuple[float, float]
 Arms = Floats
 """Chromosome arms (n, 5): centre x, centre y, heading in radians, length, thickness; in pixels."""
 
 
-def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius: float) -> Floats32:
+def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Floats32:
     """One mitotic figure; `radius` is that of the cell's nucleus before it divided, in pixels."""
     side = 2 * int(np.ceil(3.0 * radius)) + 48
     arms = _SHAPES[kind](rng, radius * rng.uniform(0.72, 0.95), atypical)
     chromatin = _painted(rng, arms, side)
     sprite = _cell_body(rng, side, radius, kind)
-    shown = np.clip(chromatin, 0, 1)
     strength = rng.uniform(1.9, 2.7) if kind != Kind.PROPHASE else rng.uniform(1.2, 1.7)
-    for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, 0.45), (BLACK, 0.09)):
-        sprite[..., channel] = sprite[..., channel] * (1 - shown) + value * chromatin
-    sprite[..., COVER] = np.maximum(sprite[..., COVER], shown)
+    add_chromatin(sprite, chromatin, strength, 0.45, 0.09, hides=np.clip(chromatin, 0, 1))
     # DAB lies on the chromatin and bleeds a little; prophases are granular and weaker.
     spread = blurred(chromatin, rng.uniform(1.0, 2.0))
     brown = rng.uniform(0.9, 1.3) if kind == Kind.PROPHASE else rng.uniform(1.0, 1.8)
@@ -240,51 +251,47 @@ def mitosis_sprite(rng: np.random.Generator, kind: Kind, atypical: bool, radius:
     return sprite
 
 
-def _cell_body(rng: np.random.Generator, side: int, radius: float, kind: Kind) -> Floats32:
+def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Floats32:
     """The rounded, paler cell around the chromatin, sometimes drawn back from its neighbours."""
-    sprite = blank(side)
     stretch = {Kind.ANAPHASE: 1.35, Kind.TELOPHASE: 1.7}.get(kind, 1.0)
     body_radius = radius * rng.uniform(1.3, 1.8)
     depth = outline(rng, side, body_radius, 0.04, stretch)
     clear = softstep(depth, rng.uniform(4, 10))
-    net = 0.11 * speckle(rng, side, 3) + 0.13 * speckle(rng, side, 6) + 0.12 * speckle(rng, side, 14)
+    net = 0.11 * speckle(rng, depth, 3) + 0.13 * speckle(rng, depth, 6) + 0.12 * speckle(rng, depth, 14)
     eosin = np.clip(rng.uniform(0.1, 0.55) * (1 + net / 0.35), 0.02, 1.2)
     cover = clear * rng.uniform(0.45, 1.0)
     membrane = np.exp(-((depth / 1.6) ** 2)) * rng.uniform(0.0, 0.12)
     halo = np.exp(-(((depth + 4) / 3.5) ** 2)) * (rng.random() < 0.2) * rng.uniform(0.3, 0.9)
-    halo = halo * np.clip(0.6 + 0.5 * speckle(rng, side, 30), 0, 1)
-    sprite[..., COVER] = np.clip(np.maximum(cover, halo), 0, 1)
-    sprite[..., EOSIN] = eosin * cover + membrane
-    sprite[..., HAEMATOXYLIN] = 0.45 * eosin * cover + 0.5 * membrane
-    return sprite
+    halo = halo * np.clip(0.6 + 0.5 * speckle(rng, depth, 30), 0, 1)
+    return layered(
+        cover=np.clip(np.maximum(cover, halo), 0, 1),
+        haematoxylin=0.45 * eosin * cover + 0.5 * membrane,
+        eosin=eosin * cover + membrane,
+    )
 
 
-def _painted(rng: np.random.Generator, arms: Arms, side: int) -> Floats32:
+def _painted(rng: Random, arms: Arms, side: int) -> Floats32:
     """Coverage by chromatin, about 1 where arms pile up, with a rough edge."""
     canvas = np.zeros((side * _FINE, side * _FINE), np.float32)
     layer = np.zeros_like(canvas, np.uint8)
     shift = 3
     for x, y, heading, length, thickness in arms:
-        dx, dy = np.cos(heading) * length / 2, np.sin(heading) * length / 2
-        ends = [
-            ((np.array([x + s * dx, y + s * dy]) + side / 2) * _FINE * 2**shift).astype(int) for s in (-1, 1)
-        ]
+        half = np.array([np.cos(heading), np.sin(heading)]) * length / 2
+        middle = np.array([x, y]) + side / 2
+        first, last = (((middle + end) * _FINE * 2**shift).astype(int).tolist() for end in (-half, half))
         layer[:] = 0
-        cv2.line(
-            layer, tuple(map(int, ends[0])), tuple(map(int, ends[1])), 255, max(1, round(thickness * _FINE)),
-            cv2.LINE_AA, shift,
-        )  # fmt: skip
+        cv2.line(layer, first, last, 255, max(1, round(thickness * _FINE)), cv2.LINE_AA, shift)
         canvas += layer * np.float32(0.75 / 255)
     arms_apart = 1 - np.exp(-1.4 * blurred(canvas, 0.5 * _FINE))
     massed = blurred(canvas, rng.uniform(0.9, 1.9) * _FINE) - rng.uniform(0.3, 0.5)
     heap = np.clip(1.15 * softstep(massed, 0.6) - 0.15, 0, 1)
     together = np.maximum(rng.uniform(0.25, 0.9) * arms_apart, heap)
     small = cv2.resize(together, (side, side), interpolation=cv2.INTER_AREA)
-    uneven = 1 + 0.07 * speckle(rng, side, 3) + 0.08 * speckle(rng, side, 7)
+    uneven = 1 + 0.07 * speckle(rng, small, 3) + 0.08 * speckle(rng, small, 7)
     return blurred(np.clip(small * uneven, 0, 1.15), max(0.0, rng.normal(0.3, 0.5)))
 
 
-def _along_plate(rng: np.random.Generator, n: int, length: float, width: float, bend: float) -> Arms:
+def _along_plate(rng: Random, n: int, length: float, width: float, bend: float) -> Arms:
     """Arms standing across a bar of the given length and width."""
     t = np.clip(rng.normal(0, 0.36, n), -0.62, 0.62) if rng.random() < 0.3 else rng.uniform(-0.5, 0.5, n)
     x = t * length
@@ -293,16 +300,21 @@ def _along_plate(rng: np.random.Generator, n: int, length: float, width: float, 
     return np.stack([x, y, heading, rng.uniform(0.45, 0.95, n) * width, rng.uniform(1.6, 3.0, n)], axis=1)
 
 
-def _prophase(rng: np.random.Generator, radius: float, _atypical: bool) -> Arms:
+def _around(distance: Floats, angle: Floats, *others: Floats) -> Arms:
+    """Arms at some distance from the middle, with their heading, length and thickness."""
+    return np.column_stack([distance * np.cos(angle), distance * np.sin(angle), *others])
+
+
+def _prophase(rng: Random, radius: float, _atypical: bool) -> Arms:
     n = int(rng.integers(34, 52))
     distance = radius * 0.88 * np.sqrt(rng.random(n))
     angle = rng.uniform(0, 2 * np.pi, n)
     heading = rng.uniform(0, np.pi, n)
     length, thickness = rng.uniform(3, 9, n), rng.uniform(1.0, 2.0, n)
-    return np.stack([distance * np.cos(angle), distance * np.sin(angle), heading, length, thickness], axis=1)
+    return _around(distance, angle, heading, length, thickness)
 
 
-def _prometaphase(rng: np.random.Generator, radius: float, atypical: bool) -> Arms:
+def _prometaphase(rng: Random, radius: float, atypical: bool) -> Arms:
     n = int(rng.integers(38, 62))
     blobs = rng.normal(0, 0.33 * radius, (int(rng.integers(3, 7)), 2))
     centre = blobs[rng.integers(0, len(blobs), n)] + rng.normal(0, 0.20 * radius, (n, 2))
@@ -311,7 +323,7 @@ def _prometaphase(rng: np.random.Generator, radius: float, atypical: bool) -> Ar
     return np.vstack([arms, _strays(rng, radius, 3 if atypical else 0)])
 
 
-def _metaphase_side(rng: np.random.Generator, radius: float, atypical: bool) -> Arms:
+def _metaphase_side(rng: Random, radius: float, atypical: bool) -> Arms:
     length, width = radius * rng.uniform(1.5, 2.3), radius * rng.uniform(0.5, 0.9)
     plate = _along_plate(rng, int(rng.integers(44, 66)), length, width, rng.normal(0, 0.05))
     if not atypical:
@@ -322,7 +334,7 @@ def _metaphase_side(rng: np.random.Generator, radius: float, atypical: bool) -> 
     return np.vstack([plate, _moved(third, np.pi / 2 + rng.normal(0, 0.3), 0.0, length * 0.3)])
 
 
-def _metaphase_polar(rng: np.random.Generator, radius: float, atypical: bool) -> Arms:
+def _metaphase_polar(rng: Random, radius: float, atypical: bool) -> Arms:
     n = int(rng.integers(44, 66))
     angle = rng.uniform(0, 2 * np.pi, n)
     hollow = rng.uniform(0.0, 0.45)
@@ -331,12 +343,12 @@ def _metaphase_polar(rng: np.random.Generator, radius: float, atypical: bool) ->
     )
     heading = angle + rng.normal(0, 0.45, n)
     length, thickness = rng.uniform(4, 9, n), rng.uniform(1.6, 2.8, n)
-    arms = np.stack([distance * np.cos(angle), distance * np.sin(angle), heading, length, thickness], axis=1)
+    arms = _around(distance, angle, heading, length, thickness)
     return np.vstack([arms, _strays(rng, radius * 1.3, 4 if atypical else 0)])
 
 
 def _separated(
-    rng: np.random.Generator, radius: float, atypical: bool, *, gaps: Pair, lengths: Pair, widths: Pair
+    rng: Random, radius: float, atypical: bool, *, gaps: Pair, lengths: Pair, widths: Pair
 ) -> Arms:
     """Two plates apart, arms trailing towards the middle; bridges and laggards when atypical."""
     gap, length, width = (radius * rng.uniform(*limits) for limits in (gaps, lengths, widths))
@@ -361,294 +373,18 @@ def _moved(arms: Arms, angle: float, x: float, y: float) -> Arms:
     return turned
 
 
-def _strays(rng: np.random.Generator, radius: float, n: int) -> Arms:
+def _strays(rng: Random, radius: float, n: int) -> Arms:
     """Single chromosomes away from the rest."""
     angle, distance = rng.uniform(0, 2 * np.pi, n), radius * rng.uniform(0.75, 1.05, n)
     heading, length, thickness = rng.uniform(0, np.pi, n), rng.uniform(2, 5, n), rng.uniform(1.8, 3, n)
-    return np.stack([distance * np.cos(angle), distance * np.sin(angle), heading, length, thickness], axis=1)
+    return _around(distance, angle, heading, length, thickness)
 
 
-_SHAPES: dict[Kind, Callable[[np.random.Generator, float, bool], Arms]] = {
+_SHAPES: dict[Kind, Callable[[Random, float, bool], Arms]] = {
     Kind.PROPHASE: _prophase,
     Kind.PROMETAPHASE: _prometaphase,
     Kind.METAPHASE_SIDE: _metaphase_side,
     Kind.METAPHASE_POLAR: _metaphase_polar,
     Kind.ANAPHASE: partial(_separated, gaps=(0.65, 1.35), lengths=(1.2, 1.8), widths=(0.38, 0.6)),
     Kind.TELOPHASE: partial(_separated, gaps=(1.7, 2.4), lengths=(0.85, 1.25), widths=(0.45, 0.7)),
-}
-
-
-# ---- what is taken for a mitosis in H&E, and what is brown in PHH3 without being one ----
-
-
-def lookalike_sprite(rng: np.random.Generator, kind: Kind, radius: float) -> Floats32:
-    """One object of a look-alike or artefact kind; `radius` in pixels is that of the nucleus it replaces."""
-    return _DRAWN[kind](rng, radius)
-
-
-def _side(radius: float) -> int:
-    return 2 * int(np.ceil(radius)) + 8
-
-
-def _apoptotic(rng: np.random.Generator, radius: float) -> Floats32:
-    """Shrunken pink cytoplasm in a clear halo, with one to five smooth, very dark balls."""
-    cell = radius * rng.uniform(0.8, 1.15)
-    side = _side(cell * 1.7)
-    sprite = blank(side)
-    depth = outline(rng, side, cell, 0.08)
-    body, halo = softstep(depth, 3), softstep(depth + cell * rng.uniform(0.05, 0.5), 4)
-    halo = halo * np.clip(rng.uniform(0.2, 1.0) + 0.3 * speckle(rng, side, 24), 0, 1)
-    sprite[..., COVER] = np.maximum(body, 0.9 * halo)
-    pink = np.clip(1 + 0.15 * speckle(rng, side, 5), 0.4, 2)
-    sprite[..., EOSIN] = body * rng.uniform(0.4, 0.8) * pink + 0.06 * halo
-    sprite[..., HAEMATOXYLIN] = body * rng.uniform(0.1, 0.35)
-    balls = np.zeros((side, side), np.float32)
-    for _ in range(rng.integers(1, 6)):
-        balls = np.maximum(balls, _ball(rng, side, cell * rng.uniform(0.18, 0.5), 0.55 * cell))
-    _add_chromatin(sprite, balls, rng.uniform(1.7, 2.5))
-    return sprite
-
-
-def _ball(rng: np.random.Generator, side: int, radius: float, reach: float) -> Floats32:
-    x, y = plane(side)
-    angle, distance = rng.uniform(0, 2 * np.pi), reach * np.sqrt(rng.random())
-    away = np.hypot(x - distance * np.cos(angle), y - distance * np.sin(angle))
-    return softstep(max(radius, 2.0) - away, 2.0)
-
-
-def _add_chromatin(sprite: Floats32, where: Floats32, strength: float) -> None:
-    """Smooth dark chromatin over whatever the sprite shows so far."""
-    for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, 0.5), (BLACK, 0.08)):
-        sprite[..., channel] = sprite[..., channel] * (1 - where) + value * where
-    sprite[..., COVER] = np.maximum(sprite[..., COVER], where)
-
-
-def _pyknotic(rng: np.random.Generator, radius: float) -> Floats32:
-    """A shrunken, smooth, evenly dark nucleus, often in a clear ring."""
-    small = radius * rng.uniform(0.42, 0.75)
-    side = _side(small * 2.4)
-    sprite = blank(side)
-    depth = outline(rng, side, small, 0.11, rng.uniform(1, 1.9))
-    ring = softstep(depth + small * rng.uniform(0.2, 0.8), 5) * rng.uniform(0.2, 0.95)
-    ring = ring * np.clip(0.7 + 0.5 * speckle(rng, side, 20), 0, 1)
-    sprite[..., COVER], sprite[..., EOSIN] = ring, 0.1 * ring
-    _add_chromatin(sprite, softstep(depth, 2.2) * _smudge(rng, side, 0.10), rng.uniform(1.5, 2.3))
-    return sprite
-
-
-def _smudge(rng: np.random.Generator, side: int, contrast: float) -> Floats32:
-    """Uneven chromatin: a factor around 1 with fine and coarse grain."""
-    mottle = 0.5 * speckle(rng, side, 3) + 0.7 * speckle(rng, side, 6) + 0.7 * speckle(rng, side, 12)
-    return np.asarray(np.clip(1 + contrast * mottle, 0.3, 1.7), np.float32)
-
-
-def _hyperchromatic(rng: np.random.Generator, radius: float) -> Floats32:
-    """A full-sized nucleus, angular, dark and smudged, in dense cytoplasm, a slit at its side."""
-    large = radius * rng.uniform(0.7, 1.1)
-    side = _side(large * 2.2)
-    sprite = blank(side)
-    depth = outline(rng, side, large, 0.15, rng.uniform(1, 2.2))
-    inside = softstep(depth, rng.uniform(1.8, 4))
-    cytoplasm = softstep(depth + large * rng.uniform(0.1, 0.5), 6) * rng.uniform(0, 0.8)
-    x, y = plane(side)
-    slit = np.exp(-(((depth + rng.uniform(3, 7)) / 3) ** 2)) * softstep(x + 0.3 * y - 0.4 * large, large)
-    slit = slit * rng.uniform(0, 1) * (1 - inside)
-    sprite[..., COVER] = np.clip(inside + cytoplasm * (1 - inside) + slit, 0, 1)
-    sprite[..., HAEMATOXYLIN] = inside * rng.uniform(1.0, 1.9) * _smudge(rng, side, 0.22) + 0.25 * cytoplasm
-    sprite[..., EOSIN] = (inside * rng.uniform(0.35, 0.6) + cytoplasm * (1 - inside) * 0.8) * (1 - slit)
-    return sprite
-
-
-def _tangential_lymphocyte(rng: np.random.Generator, _radius: float) -> Floats32:
-    """A lymphocyte cut near its pole: small, dark, without a visible membrane."""
-    small = rng.uniform(1.9, 2.9) * 4
-    side = _side(small * 2.2)
-    sprite = blank(side)
-    depth = outline(rng, side, small, 0.07)
-    halo = softstep(depth + 5, 5) * rng.uniform(0.3, 0.9)
-    sprite[..., COVER], sprite[..., EOSIN] = halo, 0.12 * halo
-    clumps = np.clip(1 + 0.25 * speckle(rng, side, 7), 0.5, 1.6)
-    _add_chromatin(sprite, np.clip(softstep(depth, 3.5) * clumps, 0, 1.1), rng.uniform(1.3, 1.9))
-    return sprite
-
-
-def _crushed(rng: np.random.Generator, radius: float) -> Floats32:
-    """Smeared, streaky, dark nuclei."""
-    long = radius * rng.uniform(0.6, 1.0)
-    side = _side(long * 2.8)
-    sprite = blank(side)
-    depth = outline(rng, side, long, 0.2, rng.uniform(2.2, 5))
-    streaks = _smudge(rng, side, 0.25)
-    inside = blurred(softstep(depth, 3), rng.uniform(0, 1.5))
-    sprite[..., COVER] = inside
-    sprite[..., HAEMATOXYLIN] = inside * streaks * rng.uniform(1.3, 2.0)
-    sprite[..., EOSIN] = 0.5 * inside
-    return sprite
-
-
-def _debris(rng: np.random.Generator, radius: float) -> Floats32:
-    """A dark crumb above the plane of focus."""
-    size = radius * rng.uniform(0.4, 0.9)
-    side = _side(size * 3)
-    sprite = blank(side)
-    depth = outline(rng, side, size, 0.25, rng.uniform(1, 2.5))
-    soft = blurred(softstep(depth, 2), rng.uniform(1.5, 3.5))
-    sprite[..., COVER] = 0.5 * soft
-    sprite[..., HAEMATOXYLIN], sprite[..., EOSIN] = 1.2 * soft, 0.5 * soft
-    sprite[..., BLACK] = rng.uniform(0.1, 0.5) * soft
-    return sprite
-
-
-def _pigment(rng: np.random.Generator, radius: float) -> Floats32:
-    """Brown granules in a loose heap; as dark in PHH3 as in H&E."""
-    side = _side(radius * 1.6)
-    granules = _granules(rng, side, int(rng.integers(6, 40)), 0.9 * radius)
-    sprite = blank(side)
-    sprite[..., COVER], sprite[..., HAEMATOXYLIN] = 0.2 * granules, 0.3 * granules
-    sprite[..., BLACK], sprite[..., DAB] = rng.uniform(0.2, 0.6) * granules, rng.uniform(0.8, 1.4) * granules
-    return sprite
-
-
-def _granules(rng: np.random.Generator, side: int, n: int, reach: float) -> Floats32:
-    """Grains of all sizes in a few heaps."""
-    heap = np.zeros((side, side), np.float32)
-    x, y = plane(side)
-    centres = rng.normal(0, 0.35 * reach, (3, 2))
-    for _ in range(n):
-        position = centres[rng.integers(0, 3)] + rng.normal(0, 0.25 * reach, 2)
-        size = np.exp(rng.normal(0.45, 0.35))
-        heap = np.maximum(
-            heap, softstep(size - np.hypot(x - position[0], y - position[1]), 1.8) * rng.uniform(0.5, 1)
-        )
-    return blurred(heap, rng.uniform(0, 0.9))
-
-
-def _ink(rng: np.random.Generator, radius: float) -> Floats32:
-    """A blot of marking ink: blue-black, uneven, hard-edged."""
-    large = radius * rng.uniform(0.3, 1.0)
-    side = _side(large * 2.2)
-    depth = outline(rng, side, large, 0.3, rng.uniform(1, 2))
-    sprite = blank(side)
-    sprite[..., BLACK] = rng.uniform(0.5, 1.6) * softstep(depth, 3) * _smudge(rng, side, 0.2)
-    sprite[..., HAEMATOXYLIN] = 0.8 * softstep(depth + 2, 6)
-    return sprite
-
-
-def _karyorrhexis(rng: np.random.Generator, radius: float) -> Floats32:
-    """Nuclear dust of necrosis: few faint fragments."""
-    side = _side(radius * 1.3)
-    sprite = blank(side)
-    dust = np.zeros((side, side), np.float32)
-    for _ in range(rng.integers(1, 5)):
-        dust = np.maximum(dust, _ball(rng, side, rng.uniform(1.5, 4.0), 0.7 * radius))
-    sprite[..., HAEMATOXYLIN] = dust * rng.uniform(0.5, 1.5)
-    sprite[..., COVER] = 0.5 * dust
-    sprite[..., EOSIN] = 0.5 * dust
-    return sprite
-
-
-def _vacuole(rng: np.random.Generator, radius: float) -> Floats32:
-    """An empty round hole with a thin wall."""
-    side = _side(radius * 1.9)
-    sprite = blank(side)
-    depth = outline(rng, side, radius, 0.12, rng.uniform(1, 1.8))
-    sprite[..., COVER] = softstep(depth, 2.5) * rng.uniform(0.8, 1.0)
-    wall = np.exp(-(((depth + 1.5) / 1.6) ** 2))
-    sprite[..., EOSIN], sprite[..., HAEMATOXYLIN] = 0.22 * wall, 0.10 * wall
-    return sprite
-
-
-def _red_cells(rng: np.random.Generator, radius: float) -> Floats32:
-    """A capillary: a lumen with a wall and some red cells."""
-    side = _side(radius * 2.2)
-    sprite = blank(side)
-    depth = outline(rng, side, radius, 0.15, rng.uniform(1.2, 2.2))
-    lumen = softstep(depth, 2.5)
-    cells = np.zeros((side, side), np.float32)
-    for _ in range(rng.integers(1, 6)):
-        cells = np.maximum(cells, _ball(rng, side, rng.uniform(9, 13), max(radius - 6, 3)))
-    sprite[..., COVER] = lumen
-    sprite[..., EOSIN] = 1.0 * cells * lumen + 0.3 * np.exp(-(((depth + 2) / 2.5) ** 2))
-    sprite[..., HAEMATOXYLIN] = 0.12 * cells * lumen
-    return sprite
-
-
-def _brown_nucleus(rng: np.random.Generator, radius: float) -> Floats32:
-    """A nucleus in G2: its membrane still there, brown only as a few grains."""
-    side = _side(radius * 1.6)
-    sprite = blank(side)
-    depth = outline(rng, side, radius, 0.07, rng.uniform(1, 1.5))
-    inside = softstep(depth, 1.8)
-    chromatin = (
-        0.35 + 0.25 * np.clip(speckle(rng, side, 6), -1, 2) + 0.9 * np.exp(-(((depth - 1.3) / 1.6) ** 2))
-    )
-    grains = np.clip(speckle(rng, side, 5) - 0.8, 0, 1.5)
-    sprite[..., COVER], sprite[..., EOSIN] = inside, 0.2 * inside
-    sprite[..., HAEMATOXYLIN] = inside * np.clip(chromatin, 0.1, 2)
-    sprite[..., DAB] = inside * (rng.uniform(0.05, 0.4) + grains * rng.uniform(0.3, 1.0))
-    return sprite
-
-
-def _brown_speck(rng: np.random.Generator, radius: float) -> Floats32:
-    """A precipitate: a hard brown-black crumb of any shape."""
-    size = radius * rng.uniform(0.3, 0.8)
-    side = _side(size * 2.2)
-    sprite = blank(side)
-    depth = outline(rng, side, size, 0.28, rng.uniform(1, 3))
-    crumb = blurred(softstep(depth, 1.8), rng.choice([0.0, 0.0, 1.2, 2.2]))
-    sprite[..., DAB] = crumb * rng.uniform(1.0, 2.6)
-    sprite[..., BLACK] = crumb * rng.uniform(0.0, 1.0)
-    return sprite
-
-
-def _brown_grain(rng: np.random.Generator, radius: float) -> Floats32:
-    """Scattered granules of pigment that only the PHH3 scan shows as brown."""
-    side = _side(radius * 2.2)
-    granules = _granules(rng, side, int(rng.integers(8, 40)), 1.1 * radius)
-    sprite = blank(side)
-    sprite[..., DAB], sprite[..., BLACK] = granules * rng.uniform(0.8, 1.6), granules * rng.uniform(0.1, 0.6)
-    return sprite
-
-
-def _brown_haze(rng: np.random.Generator, radius: float) -> Floats32:
-    """A cloud of background staining with a patchy edge."""
-    large = radius * rng.uniform(1.5, 3.5)
-    side = _side(large * 2)
-    depth = outline(rng, side, large, 0.2, rng.uniform(1, 2))
-    edge = np.clip(1.1 * softstep(depth - 0.2 * large, large) - 0.1, 0, 1)
-    cloud = edge * np.clip(0.75 + 0.35 * speckle(rng, side, 9), 0, 2)
-    sprite = blank(side)
-    sprite[..., DAB] = cloud * rng.uniform(0.45, 0.95)
-    return sprite
-
-
-def _brown_fibre(rng: np.random.Generator, radius: float) -> Floats32:
-    """A stained strand; placed along the collagen."""
-    long = radius * rng.uniform(1.0, 2.2)
-    side = _side(long * 2.4)
-    depth = outline(rng, side, long, 0.12, rng.uniform(0.06, 0.2))
-    strand = softstep(depth, 3) * np.clip(0.9 + 0.3 * speckle(rng, side, 6), 0, 2)
-    sprite = blank(side)
-    sprite[..., DAB] = strand * rng.uniform(0.6, 1.3)
-    return sprite
-
-
-_DRAWN: dict[Kind, Callable[[np.random.Generator, float], Floats32]] = {
-    Kind.APOPTOTIC: _apoptotic,
-    Kind.PYKNOTIC: _pyknotic,
-    Kind.HYPERCHROMATIC: _hyperchromatic,
-    Kind.TANGENTIAL_LYMPHOCYTE: _tangential_lymphocyte,
-    Kind.CRUSHED: _crushed,
-    Kind.DEBRIS: _debris,
-    Kind.PIGMENT: _pigment,
-    Kind.INK: _ink,
-    Kind.KARYORRHEXIS: _karyorrhexis,
-    Kind.VACUOLE: _vacuole,
-    Kind.RED_CELL: _red_cells,
-    Kind.BROWN_NUCLEUS: _brown_nucleus,
-    Kind.BROWN_SPECK: _brown_speck,
-    Kind.BROWN_GRAIN: _brown_grain,
-    Kind.BROWN_EDGE: _brown_haze,
-    Kind.BROWN_HAZE: _brown_haze,
-    Kind.BROWN_FIBRE: _brown_fibre,
 }

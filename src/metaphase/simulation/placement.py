@@ -17,7 +17,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import Box
 from metaphase.simulation.architecture import Architecture, Fields
 from metaphase.simulation.config import PX_PER_UM, Case
-from metaphase.simulation.randomness import generator
+from metaphase.simulation.randomness import Random, generator
 
 CHUNK_PX = 1024
 Array = npt.NDArray[Any]
@@ -142,7 +142,7 @@ class Placement:
             parts.append(make(rng, chunk, sites[keep], fields.each(itemgetter(keep))))
         return np.concatenate(parts)
 
-    def _tumour_cells(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
+    def _tumour_cells(self, rng: Random, chunk: Box, cells: Array, fields: Fields) -> Array:
         tumour = self.architecture.tumour
         n = len(cells)
         size = np.exp(rng.normal(0, 0.6 * tumour.pleomorphism + 0.05, n))
@@ -156,9 +156,7 @@ class Placement:
         self._choose_special(rng, chunk, cells, fields, keep & ~dying)
         return cells[keep]
 
-    def _choose_special(
-        self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields, eligible: Array
-    ) -> None:
+    def _choose_special(self, rng: Random, chunk: Box, cells: Array, fields: Fields, eligible: Array) -> None:
         """Turn some tumour cells into mitoses, brown nuclei and look-alikes."""
         config = self.case.config
         sites = _sites_per_side(self.architecture.tumour.cell_spacing_um)
@@ -186,7 +184,7 @@ class Placement:
         unstained = np.select(stages, [missed, missed / 5, 0.25], 0.01)
         cells["positive"] = is_brown | (is_mitosis & (late >= unstained))
 
-    def _stroma_cells(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
+    def _stroma_cells(self, rng: Random, chunk: Box, cells: Array, fields: Fields) -> Array:
         n = len(cells)
         cells["kind"] = Kind.FIBROBLAST
         cells["radius"] = np.clip(rng.normal(2.9, 0.5, n), 1.6, 4.5) * PX_PER_UM
@@ -196,7 +194,7 @@ class Placement:
         keep = (fields.tumour < -0.02) & (rng.random(n) < 0.62)
         return cells[keep]
 
-    def _lymphocytes(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
+    def _lymphocytes(self, rng: Random, chunk: Box, cells: Array, fields: Fields) -> Array:
         n = len(cells)
         cells["kind"] = Kind.LYMPHOCYTE
         cells["radius"] = np.clip(rng.normal(2.75, 0.3, n), 2.1, 3.8) * PX_PER_UM
@@ -207,7 +205,7 @@ class Placement:
         keep = (rng.random(n) < dense + sparse) & (fields.necrosis < 0.2)
         return cells[keep]
 
-    def _holes(self, rng: np.random.Generator, chunk: Box, cells: Array, fields: Fields) -> Array:
+    def _holes(self, rng: Random, chunk: Box, cells: Array, fields: Fields) -> Array:
         """Vacuoles and small lumens in tumour, capillaries with red cells in stroma."""
         n = len(cells)
         cells["kind"] = np.where(fields.tumour > 0, Kind.VACUOLE, Kind.RED_CELL)
@@ -219,7 +217,7 @@ class Placement:
         keep = rng.random(n) < np.where(fields.tumour > 0, often, 0.10)
         return cells[keep]
 
-    def _scattered(self, rng: np.random.Generator, chunk: Box) -> Array:
+    def _scattered(self, rng: Random, chunk: Box) -> Array:
         """Brown artefacts of the PHH3 slide: anywhere in tissue, but those of the edge at the edge."""
         area_mm2 = (CHUNK_PX / PX_PER_UM / 1000) ** 2
         mitoses = self.case.mitoses_per_mm2 * area_mm2 * self.architecture.tumour_fraction
@@ -250,7 +248,7 @@ def _sites_per_side(spacing_um: float) -> int:
     return max(2, round(CHUNK_PX / (spacing_um * PX_PER_UM)) // 2 * 2)
 
 
-def _jittered_grid(rng: np.random.Generator, chunk: Box, spacing_um: float, jitter: float) -> Array:
+def _jittered_grid(rng: Random, chunk: Box, spacing_um: float, jitter: float) -> Array:
     """Blank objects near the nodes of a hexagonal grid that tiles the chunk."""
     n = _sites_per_side(spacing_um)
     column, row = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(n)))

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from metaphase.base.arrays import Box, Floats, Floats32
+from metaphase.base.arrays import Box, Floats, Floats32, Integers
 
+Random = np.random.Generator
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPLINE_SD = 0.2768
 """Standard deviation of a cubic B-spline of independent uniform(-1, 1) lattice values."""
@@ -33,12 +34,12 @@ def derived_seed(seed: int, *parts: int) -> int:
     return int(state[0])
 
 
-def generator(seed: int, *parts: int) -> np.random.Generator:
+def generator(seed: int, *parts: int) -> Random:
     """A counter-based generator for the part of the world that `parts` name."""
     return np.random.Generator(np.random.Philox(key=derived_seed(seed, *parts)))
 
 
-def _lattice(seed: int, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> Floats:
+def _lattice(seed: int, x: Integers, y: Integers) -> Floats:
     """Uniform(-1, 1) values at integer nodes; `x` and `y` broadcast."""
     word = np.uint64(derived_seed(seed))
     rows = _scrambled(y.astype(np.uint64) * _GOLDEN + word)
@@ -172,19 +173,6 @@ class Texture:
 
     def over(self, box: Box) -> Floats32:
         """The part under `box`, the picture repeating in all directions."""
-        side = self.picture.shape[0]
-        cut = np.empty((box.height, box.width), np.float32)
-        top = 0
-        while top < box.height:
-            row = (box.y + top) % side
-            rows = min(side - row, box.height - top)
-            left = 0
-            while left < box.width:
-                column = (box.x + left) % side
-                columns = min(side - column, box.width - left)
-                cut[top : top + rows, left : left + columns] = self.picture[
-                    row : row + rows, column : column + columns
-                ]
-                left += columns
-            top += rows
+        rows = self.picture.take(range(box.y, box.bottom), axis=0, mode="wrap")
+        cut: Floats32 = rows.take(range(box.x, box.right), axis=1, mode="wrap")
         return cut

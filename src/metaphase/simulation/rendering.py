@@ -16,12 +16,12 @@ from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.errors import RegionError
 from metaphase.simulation.architecture import Architecture, Fields, reach, territories
 from metaphase.simulation.config import PX_PER_UM, Case, Scanner, VirtualLaboratory
+from metaphase.simulation.lookalikes import lookalike_sprite
 from metaphase.simulation.nuclei import (
     DAB,
     HAEMATOXYLIN,
     MASTER_RADIUS_PX,
     blurred,
-    lookalike_sprite,
     mitosis_sprite,
     nucleus_library,
     paste,

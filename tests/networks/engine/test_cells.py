@@ -12,7 +12,7 @@ from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import build_network, patch_probability
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, NetworkSpec
 from metaphase.networks.engine.engine import Engine
-from metaphase.networks.engine.layers import CellDetector
+from metaphase.networks.engine.layers import PlainDetector
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
 from metaphase.slides.backends import ArraySlide
@@ -91,6 +91,6 @@ def test_weights_that_are_no_numbers_and_other_networks_are_refused() -> None:
     with pytest.raises(ModelError, match="NaN"):
         Engine([broken], CPU)
     with pytest.raises(ModelError, match="other than convolutions"):
-        CellDetector(build_network(NetworkSpec("classifier")), torch.device("cpu"), torch.float32)
+        PlainDetector(build_network(NetworkSpec("classifier")), torch.device("cpu"), torch.float32)
     with pytest.raises(UsageError, match="lite"):
         NetworkSpec("lite", 1.0, "none")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.networks.cards import EightBits, ModelCard, SecondModel, StatedCalibration, TrainingData
+from metaphase.networks.cards import Calibration, EightBits, ModelCard, SecondModel, TrainingData
 from metaphase.networks.checkpoints import package_model, save_model
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine
@@ -36,7 +36,7 @@ from metaphase.networks.engine.second import (
     re_check,
     view_logits,
 )
-from metaphase.networks.engine.settings import Calibration, EngineConfig, PeakConfig, Second
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 from metaphase.networks.engine.streaming import Detections, as_detections, find_detections, plan_detection
 from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
 from metaphase.networks.training.dense import final_logits
@@ -336,7 +336,7 @@ def test_a_final_answer_is_part_of_what_a_model_is() -> None:
 def saved(
     folder: Path,
     floor: float = 0.05,
-    calibration: StatedCalibration | None = None,
+    calibration: Calibration | None = None,
     error: float | None = None,
     answered_from: float | None = None,
 ) -> Path:
@@ -360,7 +360,7 @@ def test_a_card_names_who_looks_again(tmp_path: Path) -> None:
     assert detector.second is not None
     assert detector.second.floor == 0.05
     assert len(detector.identities) == 2
-    moved = load_detector([saved(tmp_path, calibration=StatedCalibration(scale=1, shift=0.5))])
+    moved = load_detector([saved(tmp_path, calibration=Calibration(scale=1, shift=0.5))])
     assert len(moved.identities) == 3
     detector = load_detector([saved(tmp_path)])
     assert detector.identities != load_detector([saved(tmp_path, 0.06)]).identities
@@ -459,7 +459,7 @@ def test_8_bits_are_exported_and_vouched_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_exported_it_finds_the_same(tmp_path: Path) -> None:
-    model = saved(tmp_path, 0.02, StatedCalibration(scale=0.8, shift=-0.3))
+    model = saved(tmp_path, 0.02, Calibration(scale=0.8, shift=-0.3))
     export_model(model, tmp_path / "graph" / "both")
     slide = ArraySlide(texture(270, 240), mpp=0.25)
     config = PeakConfig(floor=0.3, suppress_um=5, smooth_um=1.0)

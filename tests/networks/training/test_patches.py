@@ -112,9 +112,9 @@ def test_patches_kept_on_the_device_are_those_on_disk(
     rows = np.array([0, 3, 4, 6, 8, 11])
     batches = np.random.default_rng(0).choice(rows, (5, 4))
     monkeypatch.setattr(data, "LOADED_AT_ONCE", 4)
-    from_disk = list(Feeder(stored, torch.device("cpu"), rows)(batches))
+    from_disk = list(Feeder(stored, torch.device("cpu"), rows)(np.concatenate(batches), 4))
     monkeypatch.setattr(data, "_fits", lambda *_: True)
-    resident = list(Feeder(stored, torch.device("cpu"), rows)(batches))
+    resident = list(Feeder(stored, torch.device("cpu"), rows)(np.concatenate(batches), 4))
     for batch, one, other in zip(batches, from_disk, resident, strict=True):
         assert torch.equal(one, other)
         np.testing.assert_array_equal(one.numpy(), stored.take(batch))

@@ -4,7 +4,7 @@ Who computes a network, where, and why (measured: docs/results.md, speed of the 
 
     onnx.OnnxEngine           `lite`, `residual`   CPU: 8 bits and float32; `.onnx` models, without torch
     cell_gpu.LiteDetector     `lite`               GPU: kernels that keep a block's wide features on the chip
-    layers.CellDetector       `lite`               GPU that these kernels do not fit; CPU without ONNX Runtime
+    layers.PlainDetector      `lite`               GPU that these kernels do not fit; CPU without ONNX Runtime
     layers.PlainDetector      `residual`           GPU; CPU without ONNX Runtime
     gpu.GpuDetector           the paper's          GPU: kernels for its 14 x 14 layer in Fourier's form
     layers.PortableDetector   the paper's          CPU: that form is several times faster than ONNX Runtime

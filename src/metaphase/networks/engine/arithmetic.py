@@ -39,15 +39,6 @@ Ways = Sequence[tuple[str, Callable[[], PreparedNetwork]]]
 """Arithmetic in words, fastest first, with what makes a detector of it."""
 
 
-def rounded(make: Callable[[torch.dtype], PreparedNetwork], device: torch.device) -> Ways:
-    """PyTorch's convolutions with numbers of fewer bits, where a device is faster with them."""
-    import torch
-
-    if device.type != "cuda":
-        return []
-    return [("float16", lambda: make(torch.float16)), ("TensorFloat-32", lambda: make(torch.float32))]
-
-
 def fastest(
     ways: Ways, exact: PreparedNetwork, device: torch.device, precision: Precision
 ) -> tuple[PreparedNetwork, str]:

@@ -6,33 +6,24 @@ import copy
 import importlib.util
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, partial
 from mmap import mmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.base.errors import UsageError
 from metaphase.base.parallel import ordered_map
 from metaphase.networks.architectures import InvertedBlock, Subcells
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, Calibration
 from metaphase.networks.checkpoints import choose_device
-from metaphase.networks.engine.arithmetic import (
-    TOLERANCE,
-    PreparedNetwork,
-    fastest,
-    largest_difference,
-    rounded,
-)
+from metaphase.networks.engine.arithmetic import TOLERANCE, PreparedNetwork, fastest, largest_difference
 from metaphase.networks.engine.layers import (
     BLOCK_OUTPUTS,
     CELL_PX,
-    CellDetector,
-    FoldedDetector,
     ForeignDetector,
     OtherKindError,
     PatchNetwork,
@@ -41,20 +32,14 @@ from metaphase.networks.engine.layers import (
     first_line,
     fold_detector,
     is_ours,
+    other_kind,
     windows_px,
 )
 from metaphase.networks.engine.peaks import collect, smoothed
-from metaphase.networks.engine.positions import BORDER, Peaks, is_peak, reaches
-from metaphase.networks.engine.second import (
-    MARGIN,
-    Windows,
-    asked,
-    re_check,
-    refuse_components,
-    view_logits,
-)
+from metaphase.networks.engine.positions import BORDER, Peaks
+from metaphase.networks.engine.searching import StartedTiles, TileEngine, check_tiles
+from metaphase.networks.engine.second import Windows
 from metaphase.networks.engine.settings import (
-    Calibration,
     DeviceError,
     EngineConfig,
     PeakConfig,
@@ -73,13 +58,10 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Engine:
-    """Applies detectors to tiles; several networks give the mean of their probabilities.
+class Engine(TileEngine):
+    """Applies PyTorch's networks to tiles."""
 
-    With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
-    logits are calibrated.
-    Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
-    """
+    smoothed, collect = staticmethod(smoothed), staticmethod(collect)
 
     def __init__(
         self,
@@ -88,44 +70,36 @@ class Engine:
         second: Second[nn.Sequential] | None = None,
         calibration: Calibration | None = None,
     ) -> None:
-        if not networks:
-            raise UsageError("an engine needs at least one network", next_step="name a model")
-        self.config = config or EngineConfig()
+        super().__init__(networks, config, second, calibration)
         self.device = choose_device(self.config.device)
         if self.device.type == "cpu" and self.config.workers is not None:
             torch.set_num_threads(self.config.workers)
-        everywhere = second is not None and self.config.exhaustive
-        self._combined = mean_logit if everywhere else combine
+        self._combined = mean_logit if self.everywhere else combine
         with torch.inference_mode(), self.active():
-            if second is not None and everywhere:
-                networks = [*networks, second.network]
-            prepared = [self._prepared(network) for network in networks]
+            prepared = [self._prepared(network) for network in self.networks]
             self._detectors = [detector for detector, _ in prepared]
-            self.second: Second[PreparedNetwork] | None = None
-            self.answered_from = None if second is None else second.answered_from
-            if second is not None and not everywhere:
-                prepared.append(self._wide(fold_detector(second.network)))
+            if second is not None and not self.everywhere:
+                if isinstance(second.network[-1], Subcells):
+                    raise other_kind()  # in a window its cells lie elsewhere than in a tile
+                prepared.append(self._prepared(second.network))
                 self.second = Second(prepared[-1][0], second.floor)
-                networks = [*networks, second.network]
             self.arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
             if self.device.type == "mps":
-                self._compare_with_cpu(networks)
+                self._compare_with_cpu([*networks, *([] if second is None else [second.network])])
         self._has_cells = any(
-            isinstance(one, nn.Sequential) and isinstance(one[-1], Subcells) for one in networks
+            isinstance(one, nn.Sequential) and isinstance(one[-1], Subcells) for one in self.networks
         )
         self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
-        self.calibration = calibration or Calibration()
 
     def _prepared(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
         """A network in the form that runs fastest here, and the arithmetic in words."""
-        if not isinstance(network, nn.Sequential) or not is_ours(network):
-            return self._foreign(network)
-        if isinstance(network[-1], Subcells):
-            return self._of_cells(network)
-        try:
-            return self._wide(fold_detector(network))
-        except OtherKindError:
-            return self._foreign(network)
+        if isinstance(network, PatchNetwork):
+            return copy.deepcopy(network).to(self.device), "float32, window by window"
+        if isinstance(network, nn.Sequential) and is_ours(network):
+            for form in (self._wide, self._plain):
+                with suppress(OtherKindError):
+                    return form(network)
+        return ForeignDetector(network, self.device), "float32"
 
     def _compare_with_cpu(self, networks: Sequence[nn.Sequential]) -> None:
         """Refuse a device that computes something else than the CPU."""
@@ -140,21 +114,11 @@ class Engine:
                 )
         _log.warning("the device %s agrees with the CPU here, but was never tested", self.device)
 
-    def _foreign(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
-        """A network that is not ours, as it is."""
-        if isinstance(network, PatchNetwork):
-            return copy.deepcopy(network).to(self.device), "float32, window by window"
-        return ForeignDetector(network, self.device), "float32"
-
-    def _wide(self, folded: FoldedDetector) -> tuple[PreparedNetwork, str]:
-        """A network with a wide convolution: its fastest form with its arithmetic in words."""
-        precision = self.config.precision
-        if not folded.chain:
-            plain = PlainDetector(folded, self.device, torch.float32)
-            ways = rounded(partial(PlainDetector, folded, self.device, rounded=True), self.device)
-            return fastest(ways, plain, self.device, precision)
+    def _wide(self, network: nn.Sequential) -> tuple[PreparedNetwork, str]:
+        """A network with a wide convolution, the paper's."""
+        folded, precision = fold_detector(network), self.config.precision
         exact = PortableDetector(folded, self.device)
-        if self.device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        if not self._has_kernels:
             return exact, "float32"
         from metaphase.networks.engine.gpu import GpuDetector  # kernels made for the paper's detector
 
@@ -162,15 +126,25 @@ class Engine:
         ways = [(words, partial(GpuDetector, folded, self.device, GPU_OUTPUTS, planes=planes))]
         return fastest(ways, exact, self.device, precision)
 
-    def _of_cells(self, network: nn.Sequential) -> tuple[PreparedNetwork, str]:
-        """The form of a network without a wide convolution."""
-        exact, precision = CellDetector(network, self.device, torch.float32), self.config.precision
-        ways = [*rounded(partial(CellDetector, network, self.device, rounded=True), self.device)]
-        if self.device.type == "cuda" and fits_kernels(network):
+    def _plain(self, network: nn.Sequential) -> tuple[PreparedNetwork, str]:
+        """A network of small convolutions."""
+        exact = PlainDetector(network, self.device, torch.float32)
+        ways: list[tuple[str, Callable[[], PreparedNetwork]]] = []
+        if self.device.type == "cuda":
+            ways = [
+                ("float16", partial(PlainDetector, network, self.device, torch.float16)),
+                ("TensorFloat-32", partial(PlainDetector, network, self.device, torch.float32, rounded=True)),
+            ]
+        if self._has_kernels and any(isinstance(layer, InvertedBlock) for layer in network):
             from metaphase.networks.engine.cell_gpu import LiteDetector  # kernels made for its blocks
 
             ways.insert(0, ("float16", partial(LiteDetector, network, self.device)))
-        return fastest(ways, exact, self.device, precision)
+        return fastest(ways, exact, self.device, self.config.precision)
+
+    @property
+    def _has_kernels(self) -> bool:
+        """Whether kernels of our own run here."""
+        return self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
     def active(self) -> AbstractContextManager[object]:
         """Makes the engine's GPU the current one, as kernels and events expect."""
@@ -186,9 +160,7 @@ class Engine:
     @property
     def margin(self) -> int:
         """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        if self._classifier is not None:
-            return self._classifier.margin
-        return 0 if self.second is None else MARGIN
+        return super().margin if self._classifier is None else self._classifier.margin
 
     @property
     def windows_px(self) -> int:
@@ -227,20 +199,16 @@ class Engine:
 
     def started(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
         """Tiles on their way through the device, smoothed by `sigma` outputs."""
-        if self.second is not None:
-            refuse_components(config)
         return StartedBatch(self, pixels, config, sigma)
 
-    def probability_map(self, tile: RGB) -> Floats32:
-        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
-        logits = self.logits(torch.from_numpy(np.array(tile))[None])
-        check_finite(logits)
-        return torch.sigmoid(self.calibration(logits[0])).cpu().numpy()
+    def values(self, array: Any) -> Tensor:
+        """An array as a tensor."""
+        return torch.from_numpy(np.array(array))
 
-    def patch_probabilities(self, patches: RGB) -> Floats32:
-        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
-        logits = torch.from_numpy(self.window_logits(patches)[:, 0, 0])
-        return torch.sigmoid(self.calibration(logits)).numpy()
+    def probabilities(self, logits: Tensor) -> Floats32:
+        """What logits mean, calibrated."""
+        check_finite(logits)
+        return torch.sigmoid(self.calibration(logits)).cpu().numpy()
 
     @torch.inference_mode()
     def window_logits(self, windows: RGB) -> Floats32:
@@ -260,18 +228,10 @@ class Engine:
         found: Floats32 = logits[:count].float().cpu().numpy()
         return found
 
-    def final_logits(self, squares: RGB) -> Floats32:
-        """Final answers (n,) about squares (n, side, side, 3), by views of them."""
-        return view_logits(squares, self.window_logits)
-
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) on the engine's device; a batch too large for it is halved."""
-        if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
-            raise UsageError(
-                f"tiles of shape {tuple(tiles.shape)} cannot be computed",
-                next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
-            )
+        check_tiles(tiles)
         try:
             with self.active():
                 image = tiles.to(self.device, non_blocking=True)
@@ -294,25 +254,17 @@ class Engine:
         return torch.cat([self.logits(tiles[:middle]), self.logits(tiles[middle:])])
 
 
-class StartedBatch:
+class StartedBatch(StartedTiles):
     """Tiles on their way through the device."""
 
+    engine: Engine
+
     def __init__(self, engine: Engine, pixels: Tensor, config: PeakConfig, sigma: float) -> None:
-        self._engine, self._maxima = engine, config.method == "maxima"
+        super().__init__(engine, pixels, config, sigma)
         self._cuda = engine.device.type == "cuda"
-        self._sigma = sigma
-        self._asked = asked(engine.answered_from, config, engine.calibration)
         with torch.inference_mode(), engine.active():
-            self._image = pixels.to(engine.device, non_blocking=True)
-            self._raw = engine.logits(self._image)
-            inner = slice(engine.margin, -engine.margin or None)
-            own = smoothed(self._raw[:, inner, inner], sigma)
-            self._logits = engine.calibration(own)
-            if engine.second is None:
-                floor, before = self._asked
-                self._peak = (is_peak if self._maxima else reaches)(before(own), floor)
-            else:
-                self._peak = is_peak(own, engine.second.floor)
+            self.pixels = pixels.to(engine.device, non_blocking=True)
+            self.search(engine.logits(self.pixels))
             if self._cuda:
                 self._done = torch.cuda.Event()
                 self._done.record()
@@ -321,7 +273,7 @@ class StartedBatch:
         """Wait for the batch, and fetch its places while the device works on the next one."""
         if not self._cuda:
             return self._fetch(maps)
-        with self._engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
+        with self.engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
             stream.wait_event(self._done)
             found = self._fetch(maps)
             stream.synchronize()
@@ -329,23 +281,19 @@ class StartedBatch:
 
     @torch.inference_mode()
     def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
-        check_finite(self._logits)
-        peaks = collect(self._logits, self._peak, between=self._maxima)
-        engine = self._engine
-        if engine.second is not None:
-            peaks = re_check(peaks, self._answers, self._sigma, *self._asked)
-        return peaks, torch.sigmoid(self._logits).cpu().numpy() if maps else None
+        check_finite(self.own)
+        return self.peaks(), self.engine.probabilities(self.own) if maps else None
 
-    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+    def answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
         """Logits of both networks around positions."""
-        second = self._engine.second
+        second = self.engine.second
         assert second is not None
         parts = []
-        for some in windows.split(max(1, windows_px(self._engine.device) // windows.pixels**2)):
+        for some in windows.split(max(1, self.engine.windows_px // windows.pixels**2)):
             count = len(some.tile)
             shown = some.filled(usual_count(count)) if self._cuda else some
-            seen = _cut(self._image, shown, OUTPUT_STRIDE_PX, some.pixels)
-            parts.append([_cut(self._raw, some, 1, some.outputs), second.network.logits(seen)[:count]])
+            seen = _cut(self.pixels, shown, OUTPUT_STRIDE_PX, some.pixels)
+            parts.append([_cut(self.raw, some, 1, some.outputs), second.network.logits(seen)[:count]])
         one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
         return one, other
 
@@ -402,12 +350,6 @@ def page_locked(memory: mmap) -> Callable[[], object]:
     if lock.cudaHostRegister(position.ctypes.data, position.nbytes, PORTABLE) != lock.cudaError.success:
         return lambda: None
     return partial(lock.cudaHostUnregister, position.ctypes.data)
-
-
-def fits_kernels(network: nn.Sequential) -> bool:
-    """Whether kernels were made for these layers, and Triton is here."""
-    inverted = any(isinstance(layer, InvertedBlock) for layer in network)
-    return inverted and importlib.util.find_spec("triton") is not None
 
 
 def combine(logits: list[Tensor]) -> Tensor:

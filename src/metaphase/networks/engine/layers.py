@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.networks.architectures import (
-    LOST_PX,
+    InvertedBlock,
     PixelScale,
     ResidualBlock,
     Subcells,
@@ -39,33 +39,18 @@ class FoldedConv:
 
 
 @dataclass(frozen=True)
-class FoldedBlock:
-    """Two convolutions beside a shortcut, which is a 1 x 1 convolution or nothing at all."""
-
-    first: FoldedConv
-    second: FoldedConv
-    shortcut: FoldedConv | None = None
-
-
-@dataclass(frozen=True)
 class FoldedDetector:
-    """Small convolutions and residual blocks, one wide convolution, and a weighted sum.
+    """A detector of the paper's kind: small convolutions, a wide one, and a weighted sum.
 
-    Leaky ReLU follows each convolution, and in a block the sum. The head gives the logit of "yes" against
-    "no": softmax over two classes is its sigmoid.
+    Leaky ReLU follows each convolution. The head gives the logit of "yes" against "no": softmax over two
+    classes is its sigmoid.
     """
 
-    small: tuple[FoldedConv | FoldedBlock, ...]
+    chain: tuple[FoldedConv, ...]
     wide: FoldedConv
     head: Tensor
     head_bias: float
     slope: float
-
-    @property
-    def chain(self) -> tuple[FoldedConv, ...]:
-        """The small convolutions of a detector without blocks, the paper's; else empty."""
-        plain = tuple(layer for layer in self.small if isinstance(layer, FoldedConv))
-        return plain if len(plain) == len(self.small) else ()
 
 
 def fold_detector(network: nn.Sequential) -> FoldedDetector:
@@ -75,20 +60,17 @@ def fold_detector(network: nn.Sequential) -> FoldedDetector:
     """
     folded = fold_normalisation(network)
     *body, last = folded
-    activations = [layer for layer in body if isinstance(layer, nn.LeakyReLU)]
-    fits = isinstance(last, nn.Conv2d) and last.weight.shape[0] == 2 and last.kernel_size == (1, 1)
-    if not fits or not activations:
+    convolutions, head = [_folded(layer) for layer in body[::2]], _folded(last)
+    slopes = {layer.negative_slope for layer in body[1::2] if isinstance(layer, nn.LeakyReLU)}
+    paired = len(body) == 2 * len(convolutions) > 2 and len(slopes) == 1
+    if not paired or head.weight.shape[0] != 2 or head.weight.shape[2:] != (1, 1):
         raise other_kind()
-    slope = float(activations[0].negative_slope)
-    first, *middle, wide = _body(body, slope)
-    if not isinstance(first, FoldedConv) or not isinstance(wide, FoldedConv):
-        raise other_kind()
+    _check_finite(list(folded.parameters()))
+    first, *middle, wide = convolutions
     first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
-    head = _folded(last)
     difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
     bias = float(head.bias[1] - head.bias[0])
-    _check_finite(list(folded.parameters()))
-    return FoldedDetector((first, *middle), wide, difference, bias, slope)
+    return FoldedDetector((first, *middle), wide, difference, bias, float(slopes.pop()))
 
 
 def centred(conv: FoldedConv) -> FoldedConv:
@@ -105,30 +87,6 @@ def padded(count: int, multiple: int) -> int:
 def power_of_2(count: int) -> int:
     """The next power."""
     return 1 << (count - 1).bit_length()
-
-
-def _body(layers: list[nn.Module], slope: float) -> list[FoldedConv | FoldedBlock]:
-    """Convolutions, each with its leaky ReLU, and residual blocks."""
-    folded: list[FoldedConv | FoldedBlock] = []
-    following = iter(layers)
-    for layer in following:
-        if isinstance(layer, ResidualBlock):
-            folded.append(_folded_block(layer))
-            activation_slope = layer.slope
-        else:
-            folded.append(_folded(layer))
-            activation_slope = getattr(next(following, None), "negative_slope", math.nan)
-        if activation_slope != slope:
-            raise other_kind()
-    if len(folded) < 2:
-        raise other_kind()
-    return folded
-
-
-def _folded_block(block: ResidualBlock) -> FoldedBlock:
-    plain = isinstance(block.shortcut, nn.Identity)
-    shortcut = None if plain else _folded(block.shortcut)
-    return FoldedBlock(_folded(block.first), _folded(block.second), shortcut)
 
 
 def _folded(layer: nn.Module) -> FoldedConv:
@@ -158,94 +116,6 @@ def _check_finite(tensors: Sequence[Tensor]) -> None:
         raise ModelError("the weights hold NaN or infinity", next_step="train or fetch the model again")
 
 
-# ---- a detector by PyTorch's own convolutions, in a precision of choice ----
-
-SUMMED = 30_000_000
-"""Features that are summed at once, about: those of a tile, or of many windows."""
-
-
-class PlainDetector:
-    """One network, ready to compute logits of batches of tiles.
-
-    `dtype` is that of weights and features; where products may be `rounded`, those of float32 are to
-    TensorFloat-32 on a GPU.
-    """
-
-    def __init__(
-        self, detector: FoldedDetector, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
-    ) -> None:
-        first, *rest = detector.small
-        if not isinstance(first, FoldedConv):
-            raise TypeError("a detector begins with a convolution")
-        layers = [centred(first), *rest, detector.wide]
-        self._dtype, self._rounded = dtype, rounded
-        self._layers = SmallLayers(layers, detector.slope, device, dtype)
-        self._head, self._head_bias = detector.head.to(device, torch.float32), detector.head_bias
-
-    def logits(self, image: Tensor) -> Tensor:
-        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        with tensor_float(self._rounded):
-            pixels = (image.permute(0, 3, 1, 2).to(self._dtype) - PIXEL_MIDDLE) * PIXEL_STEP
-            values = self._layers(pixels.contiguous(memory_format=torch.channels_last))
-        with tensor_float(False):
-            return torch.cat([self._sum(some) for some in values.split(-(-SUMMED // values[0].numel()))])
-
-    def _sum(self, values: Tensor) -> Tensor:
-        """Logits (tiles, rows, columns) of the last features (tiles, filters, rows, columns), in float32."""
-        return values.float().permute(0, 2, 3, 1) @ self._head + self._head_bias
-
-
-class SmallLayers:
-    """Convolutions and residual blocks with their leaky ReLU, on (tiles, channels, rows, columns)."""
-
-    def __init__(
-        self,
-        layers: Sequence[FoldedConv | FoldedBlock],
-        slope: float,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        self._layers = [moved(layer, device, dtype) for layer in layers]
-        self._slope = slope
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Features after the last layer."""
-        for layer in self._layers:
-            values = (
-                self._block(values, layer) if isinstance(layer, FoldedBlock) else _convolved(values, layer)
-            )
-            functional.leaky_relu_(values, self._slope)
-        return values
-
-    def _block(self, values: Tensor, block: FoldedBlock) -> Tensor:
-        """The sum of a residual block, still without its leaky ReLU."""
-        inner = functional.leaky_relu_(_convolved(values, block.first), self._slope)
-        middle = values[:, :, LOST_PX:-LOST_PX, LOST_PX:-LOST_PX]
-        if block.shortcut is not None:
-            middle = _convolved(middle, block.shortcut)
-        return _convolved(inner, block.second).add_(middle)
-
-
-def _convolved(values: Tensor, conv: FoldedConv) -> Tensor:
-    return functional.conv2d(values, conv.weight, conv.bias, conv.stride)
-
-
-def moved(
-    layer: FoldedConv | FoldedBlock, device: torch.device, dtype: torch.dtype
-) -> FoldedConv | FoldedBlock:
-    """The same layer on a device, in another precision."""
-    if isinstance(layer, FoldedConv):
-        return _moved_conv(layer, device, dtype)
-    shortcut = None if layer.shortcut is None else _moved_conv(layer.shortcut, device, dtype)
-    first, second = (_moved_conv(conv, device, dtype) for conv in (layer.first, layer.second))
-    return FoldedBlock(first, second, shortcut)
-
-
-def _moved_conv(conv: FoldedConv, device: torch.device, dtype: torch.dtype) -> FoldedConv:
-    weight = conv.weight.to(device, dtype).contiguous(memory_format=torch.channels_last)
-    return FoldedConv(weight, conv.bias.to(device, dtype), conv.stride)
-
-
 # ---- a detector with its wide convolution in Fourier's form ----
 
 BLOCK_OUTPUTS = 32
@@ -259,7 +129,14 @@ class PortableDetector:
     """
 
     def __init__(self, detector: FoldedDetector, device: torch.device, outputs: int = BLOCK_OUTPUTS) -> None:
-        self._small = SmallLayers(detector.small, detector.slope, device, torch.float32)
+        self._chain = [
+            FoldedConv(
+                conv.weight.to(device, torch.float32).contiguous(memory_format=torch.channels_last),
+                conv.bias.to(device, torch.float32),
+                conv.stride,
+            )
+            for conv in detector.chain
+        ]
         self._slope, self._head_bias = detector.slope, detector.head_bias
         self._head = detector.head.to(device, torch.float32)
         self._bias = detector.wide.bias.to(device, torch.float32)
@@ -272,7 +149,10 @@ class PortableDetector:
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         with tensor_float(False):
-            values = self._small(image.permute(0, 3, 1, 2).float())
+            values = image.permute(0, 3, 1, 2).float()
+            for conv in self._chain:
+                values = functional.conv2d(values, conv.weight, conv.bias, conv.stride)
+                functional.leaky_relu_(values, self._slope)
             return torch.cat([self._wide(tile) for tile in values])
 
     def _wide(self, features: Tensor) -> Tensor:
@@ -295,10 +175,12 @@ class PortableDetector:
         return logits.reshape(1, rows * outputs, columns * outputs)[:, :height, :width]
 
 
-# ---- a detector without a wide convolution: cells of several outputs ----
+# ---- a detector of small convolutions, which may answer by cells of several outputs ----
 
 CELL_PX = 2 * OUTPUT_STRIDE_PX
 """Side of a cell."""
+LAYERS = (nn.Conv2d, nn.LeakyReLU, nn.ReLU6, nn.ZeroPad2d, ResidualBlock, InvertedBlock)
+"""What our networks are made of, once they are folded."""
 
 
 def is_ours(network: nn.Module) -> bool:
@@ -314,7 +196,8 @@ def fold_logits(network: nn.Sequential) -> nn.Sequential:
     folded = fold_normalisation(copy.deepcopy(network).double())
     *body, last = folded
     head = last.answer if isinstance(last, Subcells) else last
-    if not isinstance(head, nn.Conv2d) or not isinstance(body[0], nn.Conv2d):
+    known = all(isinstance(layer, LAYERS) for layer in body)
+    if not known or not isinstance(head, nn.Conv2d) or not isinstance(body[0], nn.Conv2d):
         raise other_kind()
     _check_finite(list(folded.parameters()))
     half = head.out_channels // 2
@@ -326,32 +209,28 @@ def fold_logits(network: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*body, difference).eval().requires_grad_(False)
 
 
-class CellDetector:
-    """One `lite` network, ready to compute logits of tiles by PyTorch's own convolutions.
+class PlainDetector:
+    """One network, ready to compute logits of tiles by PyTorch's own convolutions.
 
-    `dtype` is that of weights and features. The head gives the logit of "yes" against "no".
+    `dtype` is that of weights and features; where products may be `rounded`, those of float32 are to
+    TensorFloat-32 on a GPU.
     """
 
     def __init__(
         self, network: nn.Sequential, device: torch.device, dtype: torch.dtype, *, rounded: bool = False
     ) -> None:
-        if not isinstance(network[-1], Subcells):
-            raise other_kind()
         layers = fold_logits(network).to(device, dtype)
         self._layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._dtype, self._rounded = dtype, rounded
+        self._outputs = CELL_PX // OUTPUT_STRIDE_PX if isinstance(network[-1], Subcells) else 1
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
         rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
         with tensor_float(self._rounded):
-            values = functional.pixel_shuffle(self._answers(image.permute(0, 3, 1, 2)), 2)
+            answers = self._layers(image.permute(0, 3, 1, 2).to(self._dtype))
+            values = functional.pixel_shuffle(answers, self._outputs)
         return values[:, 0, :rows, :columns].float()
-
-    def _answers(self, pixels: Tensor) -> Tensor:
-        """What the last layer gives for each cell of uint8 pixels (tiles, 3, rows, columns)."""
-        answers: Tensor = self._layers(pixels.to(self._dtype))
-        return answers
 
 
 # ---- any other network, computed as it is ----

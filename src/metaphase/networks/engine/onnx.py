@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -22,23 +22,16 @@ from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import (
     OUTPUT_STRIDE_PX,
     RECEPTIVE_PX,
+    Calibration,
     ModelCard,
     parse_card,
     vouched_bytes,
 )
 from metaphase.networks.engine.arithmetic import TRIED_PX, tissue_like
-from metaphase.networks.engine.positions import BORDER, Peaks, collect, is_peak, reaches, smoothed
-from metaphase.networks.engine.second import (
-    MARGIN,
-    Windows,
-    asked,
-    cut,
-    re_check,
-    refuse_components,
-    view_logits,
-)
+from metaphase.networks.engine.positions import BORDER, Peaks, collect, smoothed
+from metaphase.networks.engine.searching import StartedTiles, TileEngine, check_tiles
+from metaphase.networks.engine.second import Windows, cut, view_logits
 from metaphase.networks.engine.settings import (
-    Calibration,
     DeviceError,
     EngineConfig,
     PeakConfig,
@@ -194,14 +187,14 @@ def _bound_memory() -> None:
     runtime.create_and_register_allocator(memory, arena)
 
 
-class OnnxEngine:
-    """Applies exported detectors to tiles; several give the mean of their probabilities.
+class OnnxEngine(TileEngine):
+    """Applies exported detectors to tiles."""
 
-    Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
-    """
-
+    smoothed, collect = staticmethod(smoothed), staticmethod(collect)
     step_px = STEP_PX
     windows_px = WINDOWS_PX
+    quick: tuple[Any, Any] | None = None
+    """Sessions of both networks in 8 bits."""
 
     def __init__(
         self,
@@ -210,25 +203,15 @@ class OnnxEngine:
         second: Second[OnnxNetwork] | None = None,
         calibration: Calibration | None = None,
     ) -> None:
-        if not networks:
-            raise UsageError("an engine needs at least one network", next_step="name a model")
-        self.config = config or EngineConfig()
+        super().__init__(networks, config, second, calibration)
         self.device = onnx_device(self.config.device)
-        everywhere = second is not None and self.config.exhaustive
-        if second is not None and everywhere:
-            networks = [*networks, second.network]
-        self.combined = mean_logit if everywhere else combined
-        self._sessions = [self._session(network) for network in networks]
-        self.second: Second[Any] | None = None
-        self.answered_from = None if second is None else second.answered_from
-        self.quick: tuple[Any, Any] | None = None
-        """Sessions of both networks in 8 bits."""
-        if second is not None and not everywhere:
+        self.combined = mean_logit if self.everywhere else combined
+        self._sessions = [self._session(network) for network in self.networks]
+        if second is not None and not self.everywhere:
             self.second = replace(second, network=self._session(second.network))
             if self.config.precision != "float32" and self.device == "cpu" and len(networks) == 1:
                 self._make_quick(networks[0], second)
         self.arithmetic = "float32 (ONNX Runtime)" if self.quick is None else QUICK_WORDS
-        self.calibration = calibration or Calibration()
 
     def _make_quick(self, first: OnnxNetwork, second: Second[OnnxNetwork]) -> None:
         """Search in 8 bits from now on, where both networks have such a form and it is right on this machine.
@@ -281,31 +264,22 @@ class OnnxEngine:
         return OUTPUT_STRIDE_PX * ((TILE_OUTPUTS if self.quick is None else QUICK_OUTPUTS) - 2 * BORDER)
 
     @property
-    def margin(self) -> int:
-        """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        return 0 if self.second is None else MARGIN
-
-    @property
     def batch(self) -> int:
         """Tiles computed at once."""
         return 1 if self.device == "cpu" else self.config.batch or 1
 
     def logits(self, tiles: Pixels) -> Floats32:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
-        if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
-            raise UsageError(
-                f"tiles of shape {tuple(tiles.shape)} cannot be computed",
-                next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
-            )
+        check_tiles(tiles)
         return self.combined([computed(session, tiles) for session in self._sessions])
 
-    def probability_map(self, tile: RGB) -> Floats32:
-        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
-        return np.asarray(expit(self.calibration(self.logits(tile[None])[0])))
+    def values(self, array: Pixels) -> Pixels:
+        """An array as it is."""
+        return array
 
-    def patch_probabilities(self, patches: Pixels) -> Floats32:
-        """Probabilities (n,) of patches (n, 97, 97, 3), by all networks."""
-        return np.asarray(expit(self.calibration(self.window_logits(patches)[:, 0, 0])))
+    def probabilities(self, logits: Floats32) -> Floats32:
+        """What logits mean, calibrated."""
+        return np.asarray(expit(self.calibration(logits)))
 
     def window_logits(self, windows: Pixels) -> Floats32:
         """Logits (n, rows, columns) of windows (n, side, side, 3), by all networks."""
@@ -317,12 +291,12 @@ class OnnxEngine:
     def final_logits(self, squares: Pixels) -> Floats32:
         """Final answers (n,) about squares (n, side, side, 3), by views of them."""
         if self.quick is None or self.second is None:
-            return view_logits(squares, self.window_logits)
+            return super().final_logits(squares)
         logits = view_logits(squares, self._quick_logits)
         off = np.subtract.outer(expit(self.calibration(logits)), self.second.points)
         near = (np.abs(off) < NEAR_POINT).any(axis=1)
         if near.any():
-            logits[near] = view_logits(squares[near], self.window_logits)
+            logits[near] = super().final_logits(squares[near])
         return logits
 
     def _quick_logits(self, windows: Pixels) -> Floats32:
@@ -335,55 +309,33 @@ class OnnxEngine:
 
     def started(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
         """Tiles computed, smoothed by `sigma` outputs."""
-        if self.second is not None:
-            refuse_components(config)
-        begun = [begin(each, pixels) for each in self._searching]
-        return OnnxBatch(self, pixels, begun, config, sigma)
+        return OnnxBatch(self, pixels, config, sigma)
 
-    @property
-    def _searching(self) -> list[Any]:
-        return self._sessions if self.quick is None else [self.quick[0]]
+    def begun(self, pixels: Pixels) -> list[Callable[[], Floats32]]:
+        """The search of tiles, when each is called."""
+        return [begin(each, pixels) for each in (self._sessions if self.quick is None else self.quick[:1])]
 
 
-@dataclass(frozen=True)
-class OnnxBatch:
+class OnnxBatch(StartedTiles):
     """A batch whose search has begun: what is found in one is looked at again while the next is searched."""
 
     engine: OnnxEngine
-    pixels: Pixels
-    begun: list[Callable[[], Floats32]]
-    config: PeakConfig
-    sigma: float
+
+    def __init__(self, engine: OnnxEngine, pixels: Pixels, config: PeakConfig, sigma: float) -> None:
+        super().__init__(engine, pixels, config, sigma)
+        self._begun = engine.begun(pixels)
 
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Positions and, where asked for, probabilities (tiles, rows, columns)."""
-        second, calibration = self.engine.second, self.engine.calibration
-        own = self._smoothed(self.raw)
-        maxima = self.config.method == "maxima"
-        floor, before = asked(self.engine.answered_from, self.config, calibration)
-        if second is not None:
-            first = collect(own, is_peak(own, second.floor))
-            peaks = re_check(first, self._answers, self.sigma, floor, before)
-        else:
-            logits = before(own)
-            peak = (is_peak if maxima else reaches)(logits, floor)
-            peaks = collect(logits, peak, between=maxima)
+        self.search(self.engine.combined([wait() for wait in self._begun]))
+        peaks = self.peaks()
         if not maps:
             return peaks, None
-        if self.engine.quick is not None:
-            own = self._smoothed(self.engine.logits(self.pixels))
-        return peaks, np.asarray(expit(calibration(own)))
+        exact = self.engine.quick is None
+        own = self.own if exact else self.smoothed(self.engine.logits(self.pixels))
+        return peaks, self.engine.probabilities(own)
 
-    @cached_property
-    def raw(self) -> Floats32:
-        """Logits of the search."""
-        return self.engine.combined([wait() for wait in self.begun])
-
-    def _smoothed(self, raw: Floats32) -> Floats32:
-        inner = slice(self.engine.margin, -self.engine.margin or None)
-        return smoothed(raw[:, inner, inner], self.sigma)
-
-    def _answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
+    def answers(self, windows: Windows) -> tuple[Floats32, Floats32]:
         """Logits of both networks around positions."""
         engine = self.engine
         assert engine.second is not None

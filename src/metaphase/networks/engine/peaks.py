@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.networks.engine.positions import Peaks, smoothing_reach
+from metaphase.networks.engine.positions import Peaks, looked_up, placed, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -32,21 +31,7 @@ def smoothed(logits: Tensor, sigma: float) -> Tensor:
 
 def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
-    index, row, column = peak.nonzero(as_tuple=True)
-    middle = logits[index, row, column]
-    if not between:
-        down = right = torch.zeros_like(middle)
-    else:
-        down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
-        right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
-    rows = [index, row, column, down, right, middle]
-    values = torch.stack([values.float() for values in rows]).cpu().double().numpy()
-    output = values[1:3].T.astype(np.int64)
-    y, x = values[1:3] + values[3:5]
-    return Peaks(values[0].astype(np.int64), output, y, x, expit(values[5]).astype(np.float32))
-
-
-def _offset(before: Tensor, middle: Tensor, after: Tensor) -> Tensor:
-    """Where the parabola through three neighbours has its top, -0.5 to 0.5."""
-    bend = 2 * middle - before - after
-    return torch.where(bend > 0, (after - before) / (2 * bend), 0.0).clamp(-0.5, 0.5)
+    places = peak.nonzero(as_tuple=True)
+    rows = [*places, *looked_up(logits, places, between)]
+    values = torch.stack([each.float() for each in rows]).cpu().numpy()
+    return placed(values[:3].astype(np.int64), values[3:])

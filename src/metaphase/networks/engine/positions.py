@@ -7,35 +7,48 @@ precision; `peaks` does it with tensors, in that of their device.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy.ndimage import correlate1d
 from scipy.special import expit, logit
 
-from metaphase.base.arrays import Floats, Floats32
+from metaphase.base.arrays import AnyFloats, Floats, Floats32, Integers, Mask
 
 BORDER = 1
 """Outputs around a tile's own that its maxima are compared with."""
 EARLIER = ((-1, -1), (-1, 0), (-1, 1), (0, -1))
 """Neighbours before a position, by row, then column; those after it lie opposite."""
-Mask = npt.NDArray[np.bool_]
 Values = Any
 """An array, or a tensor on its device."""
 
 
 @dataclass(frozen=True)
-class Peaks:
+class Rows:
+    """Fields that are arrays as long as each other."""
+
+    def taken(self, which: Any) -> Self:
+        """Some rows, by number or mask."""
+        return type(self)(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All rows of one part or more."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Peaks(Rows):
     """Local maxima of a batch of maps: index of the map, the output, its top between outputs, probability."""
 
-    map_index: npt.NDArray[np.int64]
-    output: npt.NDArray[np.int64]
+    map_index: Integers
+    output: Integers
     """(n, 2): row and column of the output that is the maximum."""
-    row: npt.NDArray[np.float64]
-    column: npt.NDArray[np.float64]
-    probability: npt.NDArray[np.float32]
+    row: Floats
+    column: Floats
+    probability: Floats32
 
 
 def smoothing_reach(sigma: float) -> int:
@@ -86,14 +99,24 @@ def reaches(logits: Values, floor: float) -> Values:
 
 def collect(logits: Floats32, peak: Mask, *, between: bool = True) -> Peaks:
     """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
-    index, row, column = np.nonzero(peak)
-    middle = logits[index, row, column].astype(np.float64)
-    down = right = np.zeros(len(middle))
-    if between:
-        down = _offset(logits[index, row - 1, column], middle, logits[index, row + 1, column])
-        right = _offset(logits[index, row, column - 1], middle, logits[index, row, column + 1])
-    output = np.column_stack([row, column])
-    return Peaks(index, output, row + down, column + right, expit(middle).astype(np.float32))
+    places = np.array(peak.nonzero())
+    return placed(places, np.array(looked_up(logits, places, between), np.float64))
+
+
+def looked_up(logits: Values, places: Values, between: bool) -> list[Values]:
+    """Logits at places (map, row and column), and of their neighbours in a column and in a row."""
+    index, row, column = places
+    steps = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)) if between else ((0, 0),)
+    return [logits[index, row + dy, column + dx] for dy, dx in steps]
+
+
+def placed(places: Integers, values: AnyFloats) -> Peaks:
+    """The positions of what was looked up."""
+    middle, *around = values
+    tops = [_offset(before, middle, after) for before, after in zip(around[::2], around[1::2], strict=True)]
+    down, right = tops or np.zeros((2, len(middle)))
+    probability = expit(middle.astype(np.float64)).astype(np.float32)
+    return Peaks(places[0], places[1:].T, places[1] + down, places[2] + right, probability)
 
 
 def _averaged(values: Floats32, weights: Floats, reach: int) -> Floats:
@@ -108,9 +131,8 @@ def _shifted(values: Values, dy: int, dx: int) -> Values:
     return values[:, 1 + dy : height - 1 + dy, 1 + dx : width - 1 + dx]
 
 
-def _offset(before: Floats32, middle: Floats, after: Floats32) -> Floats:
+def _offset(before: AnyFloats, middle: AnyFloats, after: AnyFloats) -> AnyFloats:
     """Where the parabola through three neighbours has its top, -0.5 to 0.5."""
     bend = 2 * middle - before - after
-    slope = after.astype(np.float64) - before
-    top = np.divide(slope, 2 * bend, out=np.zeros_like(bend), where=bend > 0)
+    top = np.divide(after - before, 2 * bend, out=np.zeros_like(bend), where=bend > 0)
     return np.asarray(np.clip(top, -0.5, 0.5))

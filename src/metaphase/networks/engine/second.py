@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logit
 
-from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.arrays import RGB, Floats32, Integers, Mask
 from metaphase.base.errors import UsageError
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, Calibration
 from metaphase.networks.engine.positions import (
     BORDER,
-    Mask,
     Peaks,
     collect,
     is_peak,
     smoothed,
     smoothing_reach,
 )
-from metaphase.networks.engine.settings import Calibration, PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 
 NEAR, FAR = 1, 5
 """Outputs by which a maximum moves when the second network has its say: nearly always, and at most."""
@@ -37,7 +36,6 @@ VIEWS, ANSWER_REACH = 8, 2
 """Turned by right angles and mirrored views of a final answer; outputs around the maximum that it covers."""
 ANSWER_PX = PATCH_PX + 2 * ANSWER_REACH * OUTPUT_STRIDE_PX
 ANSWER_SEEN_PX = RECEPTIVE_PX + 2 * ANSWER_REACH * OUTPUT_STRIDE_PX
-Ints = npt.NDArray[np.int64]
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 
@@ -45,8 +43,8 @@ Values = TypeVar("Values", bound=npt.NDArray[Any])
 class Windows:
     """Squares of a batch of tiles around positions: their corner in the tile's outputs, and their side."""
 
-    tile: Ints
-    corner: Ints
+    tile: Integers
+    corner: Integers
     """(n, 2): row and column."""
     outputs: int
 
@@ -97,18 +95,18 @@ def re_check(
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
         alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
-        first = _taken(first, alone >= logit(floor) - LACKING)
+        first = first.taken(alone >= logit(floor) - LACKING)
     if not len(first.map_index):
         return first
     beyond = BORDER + smoothing_reach(sigma)
     near = calibration(smoothed(_means(first, answers, NEAR + beyond, sigma), sigma))
     rises = _rises(near, floor)
-    found = _tops(near[~rises], _taken(first, ~rises), floor)
+    found = _tops(near[~rises], first.taken(~rises), floor)
     if not rises.any():
         return found
-    first = _taken(first, rises)
+    first = first.taken(rises)
     far = calibration(smoothed(_means(first, answers, FAR + beyond, sigma), sigma))
-    return _joined(found, _tops(far, first, floor))
+    return Peaks.joined([found, _tops(far, first, floor)])
 
 
 # ---- the final answer ----
@@ -158,16 +156,6 @@ def _rises(maps: Floats32, floor: float) -> Mask:
     inner = maps[:, BORDER:-BORDER, BORDER:-BORDER]
     rises: Mask = ~is_peak(maps, floor).any((1, 2)) & (maps.max((1, 2)) > inner.max((1, 2)))
     return rises
-
-
-def _taken(peaks: Peaks, which: Mask) -> Peaks:
-    return Peaks(*(getattr(peaks, each.name)[which] for each in fields(Peaks)))
-
-
-def _joined(some: Peaks, others: Peaks) -> Peaks:
-    return Peaks(
-        *(np.concatenate([getattr(some, each.name), getattr(others, each.name)]) for each in fields(Peaks))
-    )
 
 
 def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:

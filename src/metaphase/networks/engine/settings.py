@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.base.provenance import decides
@@ -11,8 +11,6 @@ from metaphase.detections.table import PAPER_SUPPRESS_UM
 from metaphase.networks.cards import ModelCard
 
 Network = TypeVar("Network")
-Numbers = TypeVar("Numbers", bound=Any)
-"""Of an array, or of a tensor."""
 MAX_SMOOTH_UM = 10.0
 Precision = Literal["auto", "fast", "float32"]
 PeakMethod = Literal["maxima", "components"]
@@ -89,21 +87,6 @@ def not_finite() -> ModelError:
         "the network gives NaN or infinite probabilities",
         next_step="try --precision float32; if that fails too, train or fetch the model again",
     )
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Logits, smoothed, times a scale and shifted: then a probability means how often it is right."""
-
-    scale: float = 1.0
-    shift: float = 0.0
-
-    def __call__(self, logits: Numbers) -> Numbers:
-        """Calibrated logits."""
-        if self == Calibration():
-            return logits
-        calibrated: Numbers = logits * self.scale + self.shift
-        return calibrated
 
 
 @dataclass(frozen=True)

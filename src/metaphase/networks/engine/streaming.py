@@ -6,21 +6,20 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.ndimage import binary_dilation
 from scipy.special import expit
 
-from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
+from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32, Mask
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.positions import BORDER, Peaks, smoothing_reach
+from metaphase.networks.engine.positions import BORDER, Peaks, Rows, smoothing_reach
+from metaphase.networks.engine.searching import StartedTiles, TileEngine
 from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
-from metaphase.networks.engine.settings import Calibration, PeakConfig
+from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.tiles import (
     MaskGrid,
@@ -33,63 +32,8 @@ from metaphase.slides.tiles import (
 )
 
 
-class Started(Protocol):
-    """Tiles on their way through a device."""
-
-    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
-        """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
-
-
-class TileEngine(Protocol):
-    """What searches tiles: PyTorch's engine or ONNX Runtime's."""
-
-    arithmetic: str
-    answered_from: float | None
-    """Smoothed probability from which on positions get a final answer; None where none is given."""
-    calibration: Calibration
-
-    @property
-    def device(self) -> Any:
-        """Where it computes."""
-
-    @property
-    def step_px(self) -> int:
-        """Tiles whose sides are multiples of this join without a seam."""
-
-    @property
-    def tile_px(self) -> int:
-        """Side of a tile's core that runs fastest."""
-
-    @property
-    def margin(self) -> int:
-        """Outputs that tiles need at each side beyond what their maxima are compared with."""
-
-    @property
-    def batch(self) -> int:
-        """Tiles computed at once."""
-
-    def staged(self, batches: Iterable[tuple[list[Tile], list[RGB]]]) -> Iterable[tuple[list[Tile], Any]]:
-        """Batches whose pixels are as `started` takes them."""
-
-    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> Started:
-        """Tiles sent on their way, smoothed by `sigma` outputs."""
-
-    def probability_map(self, tile: RGB) -> Floats32:
-        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
-
-    def patch_probabilities(self, patches: RGB) -> Floats32:
-        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
-
-    @property
-    def windows_px(self) -> int:
-        """Pixels of windows that networks see at once."""
-
-    def final_logits(self, squares: RGB) -> Floats32:
-        """Final answers (n,) about uint8 squares (n, side, side, 3) around positions, by views of them."""
-
-
 @dataclass(frozen=True)
-class Detections:
+class Detections(Rows):
     """Positions in level-0 pixels with the probability of a mitosis at each."""
 
     x: Floats
@@ -181,7 +125,7 @@ def detect_tiles(
     else:
         read = read_tiles(slide, plan, ahead=ahead)
     first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
-    waiting: tuple[Started, list[Tile]] | None = None
+    waiting: tuple[StartedTiles, list[Tile]] | None = None
     for tiles, pixels in engine.staged(_batches(read, engine.batch)):
         started = engine.started(pixels, config, sigma)
         if waiting is not None:
@@ -206,14 +150,13 @@ def find_detections(
     """
     config = config or PeakConfig()
     plan = plan_detection(slide, engine, config, mpp=mpp, tile_px=tile_px, mask=mask)
-    found: list[Detections] = []
-    count = 0
+    found, count = [Detections(np.empty(0), np.empty(0), np.empty(0, np.float32))], 0
     for result in detect_tiles(engine, slide, plan, config):
         points = result.points if mask is None else inside(result.points, mask)
         found.append(points)
         count += len(points.x)
         check_count(count, config)
-    return as_detections(engine, slide, _joined(found), config, plan)
+    return as_detections(engine, slide, Detections.joined(found), config, plan)
 
 
 def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: float = WORKING_MPP) -> Floats32:
@@ -257,21 +200,21 @@ def _answered(
             logits[rows[some]] = engine.final_logits(squares[some])
     probability = expit(engine.calibration(logits)).astype(np.float32)
     order = np.argsort(-probability, kind="stable")
-    return _taken(replace(points, probability=probability), order[probability[order] >= floor])
+    return replace(points, probability=probability).taken(order[probability[order] >= floor])
 
 
 def suppress_points(points: Detections, distance: float) -> Detections:
     """The points without double detections, most probable first; `distance` in level-0 pixels."""
-    return _taken(points, suppress(points.x, points.y, points.probability.astype(np.float64), distance))
+    return points.taken(suppress(points.x, points.y, points.probability.astype(np.float64), distance))
 
 
 def inside(points: Detections, mask: MaskGrid) -> Detections:
     """The points at which the mask is true."""
-    return _taken(points, np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
+    return points.taken(np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
 
 
 def _results(
-    started: Started, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
+    started: StartedTiles, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
 ) -> Iterator[TileResult]:
     """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
     peaks, images = started.found(maps=maps)
@@ -297,11 +240,11 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
         yield [tile for tile, _ in group], [pixels for _, pixels in group]
 
 
-def _in_core(peaks: Peaks, index: int, tile: Tile) -> npt.NDArray[np.bool_]:
+def _in_core(peaks: Peaks, index: int, tile: Tile) -> Mask:
     """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
     position = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
     inside = (position < (tile.core.height, tile.core.width)).all(axis=1)
-    found: npt.NDArray[np.bool_] = inside & (peaks.map_index == index)
+    found: Mask = inside & (peaks.map_index == index)
     return found
 
 
@@ -317,18 +260,6 @@ def _grown(mask: MaskGrid, margin: float) -> MaskGrid:
     grown = binary_dilation(padded, np.ones((reach, reach), bool))
     offset = reach // 2 * mask.scale
     return MaskGrid(grown, mask.x - offset, mask.y - offset, mask.scale)
-
-
-def _joined(found: list[Detections]) -> Detections:
-    if not found:
-        return Detections(np.empty(0), np.empty(0), np.empty(0, np.float32))
-    return Detections(
-        *(np.concatenate([getattr(p, name) for p in found]) for name in ("x", "y", "probability"))
-    )
-
-
-def _taken(points: Detections, index: npt.NDArray[np.int64]) -> Detections:
-    return Detections(points.x[index], points.y[index], points.probability[index])
 
 
 def check_count(count: int, config: PeakConfig) -> None:

@@ -14,7 +14,7 @@ from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import TrainingError
 from metaphase.detections.table import MITOSIS
 from metaphase.images.stain.augmentation import Augmentation, StainMixer
@@ -35,7 +35,7 @@ class Figures:
 
     pixels: Tensor
     laboratory: Tensor
-    atypical: npt.NDArray[np.bool_]
+    atypical: Mask
     patient: npt.NDArray[np.str_]
     odds: Floats
     """How often each is drawn: laboratories and answers alike."""
@@ -82,7 +82,7 @@ def learnt_figures(
     mixer = StainMixer(windows.appearances, view.stain_mix).to(device)
     fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))
 
-    def taught(number: int, mine: npt.NDArray[np.bool_]) -> nn.Module:
+    def taught(number: int, mine: Mask) -> nn.Module:
         network = start()
         torch.manual_seed(seed)
 
@@ -102,7 +102,7 @@ def learnt_figures(
 def taught_figures(
     network: nn.Module,
     figures: Figures,
-    mine: npt.NDArray[np.bool_],
+    mine: Mask,
     mixer: StainMixer,
     view: ViewConfig,
     lesson: Lesson,
@@ -146,7 +146,7 @@ def figure_logits(network: nn.Module, pixels: Tensor) -> Floats:
     return torch.cat(parts).double().cpu().numpy()
 
 
-def folds_of(patients: Sequence[str]) -> npt.NDArray[np.int64]:
+def folds_of(patients: Sequence[str]) -> Integers:
     """The fold in which each figure is left out: those of a patient together."""
     names, index = np.unique(np.asarray(patients), return_inverse=True)
     return np.asarray(np.random.default_rng(0).permutation(len(names))[index] % FOLDS, np.int64)

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Generator, Tensor
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.stain.augmentation import StainMixer, appearance_of
-from metaphase.networks.training.patches import PatchStore, open_store
+from metaphase.networks.training.patches import PatchStore, open_store, rows_of
 
 # ---- which patches make up each batch ----
 
@@ -114,7 +113,7 @@ class PatchSet:
         """Size of all pixels."""
         return sum(shard.nbytes for store in self.stores for shard in store.shards)
 
-    def targets(self, column: str) -> npt.NDArray[np.float32]:
+    def targets(self, column: str) -> Floats32:
         """What the network should answer: a column of classes or probabilities."""
         if column not in self.index or self.index[column].isna().any():
             raise TrainingError(
@@ -150,13 +149,8 @@ class PatchSet:
 
     def take(self, rows: Integers) -> RGB:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
-        starts = np.cumsum([0, *map(len, self.stores)])
-        owner = np.searchsorted(starts, rows, side="right") - 1
-        out = np.empty((len(rows), self.stores[0].side_px, self.stores[0].side_px, 3), np.uint8)
-        for number in np.unique(owner):
-            here = owner == number
-            out[here] = self.stores[number].take(rows[here] - starts[number])
-        return out
+        takes = [store.take for store in self.stores]
+        return rows_of(takes, map(len, self.stores), rows, self.stores[0].side_px)
 
 
 def rows_on(device: torch.device, rows: Integers) -> Tensor:
@@ -186,34 +180,34 @@ class Feeder:
         self._patches, self._device = patches, device
         self._rows = np.arange(len(patches.index)) if rows is None else rows
         wanted_bytes = patches.nbytes * len(self._rows) // max(1, len(patches.index))
-        self._resident = _load(patches, self._rows, device) if _fits(wanted_bytes, device) else None
+        self._resident = self._loaded() if _fits(wanted_bytes, device) else None
 
-    def __call__(self, batches: Integers) -> Iterator[Tensor]:
-        """uint8 pixels (batch, side, side, 3) for each row of `batches`."""
-        if self._resident is not None:
-            positions = np.searchsorted(self._rows, batches)
-            for rows in torch.from_numpy(positions).to(self._device):
-                yield self._resident[rows]
+    def __call__(self, rows: Integers, batch: int) -> Iterator[Tensor]:
+        """uint8 pixels (batch, side, side, 3) of rows in their order; the last ones may be fewer."""
+        if self._resident is not None and len(rows):
+            positions = torch.from_numpy(np.searchsorted(self._rows, rows)).to(self._device)
+            yield from (self._resident[some] for some in positions.split(batch))
             return
-        cores = available_cores()
-        for pixels in ordered_map(self._patches.take, batches, threads=cores, ahead=2 * cores):
+        for pixels in self._read(rows, batch):
             yield torch.from_numpy(pixels).to(self._device, non_blocking=True)
+
+    def _read(self, rows: Integers, batch: int) -> Iterator[RGB]:
+        """From disk, ahead of use."""
+        parts, cores = np.split(rows, range(batch, len(rows), batch)), available_cores()
+        return ordered_map(self._patches.take, parts if len(rows) else [], threads=cores, ahead=2 * cores)
+
+    def _loaded(self) -> Tensor:
+        """The pixels of all rows on the device; parts are read from disk while others are copied."""
+        side, start = self._patches.stores[0].side_px, 0
+        loaded = torch.empty((len(self._rows), side, side, 3), dtype=torch.uint8, device=self._device)
+        for pixels in self._read(self._rows, LOADED_AT_ONCE):
+            loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))
+            start += len(pixels)
+        return loaded
 
 
 def _fits(nbytes: int, device: torch.device) -> bool:
     return device.type == "cuda" and nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
-
-
-def _load(patches: PatchSet, rows: Integers, device: torch.device) -> Tensor:
-    """The pixels of `rows` on the device; parts are read from disk while others are copied."""
-    side = patches.stores[0].side_px
-    loaded = torch.empty((len(rows), side, side, 3), dtype=torch.uint8, device=device)
-    parts = np.split(rows, range(LOADED_AT_ONCE, len(rows), LOADED_AT_ONCE))
-    cores, start = available_cores(), 0
-    for pixels in ordered_map(patches.take, parts, threads=cores, ahead=2 * cores):
-        loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))
-        start += len(pixels)
-    return loaded
 
 
 # ---- stain mixing between the slides of a patch set ----

@@ -9,8 +9,6 @@ on a CPU.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ from metaphase.networks.engine.peaks import collect, smoothed
 from metaphase.networks.engine.positions import is_peak, smoothing_reach
 from metaphase.networks.engine.second import ANSWER_PX, FAR, answered_at_once, view_logits
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
-from metaphase.networks.training.progress import Progress, load_state, save_state
+from metaphase.networks.training.progress import Progress, Timer, load_state, save_state
 from metaphase.networks.training.windows import ANY, CELL_PX, IGNORE_UM, YES, Views
 
 EMA, WEIGHT_DECAY, WARM_STEPS = 0.999, 1e-4, 200
@@ -408,7 +406,7 @@ class DenseTraining:
     def finish(self, report: Report) -> dict[str, nn.Module]:
         """The running means after all steps; goes on where an earlier call was stopped."""
         self._resume()
-        saved = reported = time.monotonic()
+        tell, keep = Timer(REPORT_EVERY_S), Timer(60 * self.checkpoint_minutes)
         while self.progress.step < self.lesson.steps:
             step = self.progress.step
             if step in self.mine_at:
@@ -416,14 +414,11 @@ class DenseTraining:
                 self._mine(step)
             self._step(step)
             self.progress.step += 1
-            now = time.monotonic()
-            if now - reported > REPORT_EVERY_S:
-                reported = now
+            if tell.is_due():
                 self._check()
                 shown = f"{', '.join(self.networks)}  loss {float(self.loss):.4f}"
                 report(shown, self.progress.step, self.lesson.steps)
-            if now - saved > 60 * self.checkpoint_minutes:
-                saved = now
+            if keep.is_due():
                 save_state(self.state, self.learners, self.optimizer, self.loss, self.progress)
         self._check()
         self.views.close()
@@ -479,8 +474,7 @@ class DenseTraining:
         first = next(iter(self.each.values()))
         windows = self.views.windows
         hard = errors_of(first.mean, windows.images, windows.device)
-        path = self.folder / f"errors-{step}.npz"
-        with atomic_path(path) as part, part.open("wb") as file:
+        with atomic_path(self._errors(step)) as part, part.open("wb") as file:
             counts = np.array([len(points) for points in hard])
             np.savez_compressed(file, allow_pickle=False, counts=counts, points=np.concatenate(hard))
         self.views.remember(hard)
@@ -489,14 +483,14 @@ class DenseTraining:
         if not self.state.exists():
             return
         self.progress = load_state(self.state, self.learners, self.optimizer, self.loss, self.made_from)
-        mined = [
-            path
-            for path in self.folder.glob("errors-*.npz")
-            if int(re.sub(r"\D", "", path.stem)) < self.progress.step
-        ]
+        steps = [int(path.stem.removeprefix("errors-")) for path in self.folder.glob("errors-*.npz")]
+        mined = [step for step in steps if step < self.progress.step]
         if mined:
-            with np.load(max(mined, key=lambda path: int(re.sub(r"\D", "", path.stem)))) as kept:
+            with np.load(self._errors(max(mined))) as kept:
                 self.views.remember(np.split(kept["points"], np.cumsum(kept["counts"])[:-1]))
+
+    def _errors(self, step: int) -> Path:
+        return self.folder / f"errors-{step}.npz"
 
     def _check(self) -> None:
         if not bool(self.loss.isfinite()):

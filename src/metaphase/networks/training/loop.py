@@ -49,6 +49,7 @@ from metaphase.networks.training.patches import PatchStore
 from metaphase.networks.training.progress import (
     BestF1,
     Progress,
+    Timer,
     best_f1,
     load_state,
     save_state,
@@ -134,7 +135,7 @@ class _Run:
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
-        self.clock = _Clock(config.checkpoint_minutes)
+        self.look, self.keep = Timer(CHECK_EVERY_S), Timer(60 * config.checkpoint_minutes)
         self.wanted = torch.tensor(self.patches.targets(config.target), device=team.device)
         torch.manual_seed(config.seed)
         self.network = _first_network(config).to(team.device)
@@ -157,9 +158,8 @@ class _Run:
         feed = Feeder(self.patches, self.team.device, np.unique(self.drawn))
         feed_held_out = Feeder(self.held_out, self.team.device)
         while self.progress.epoch < self.config.epochs:
-            started = time.perf_counter()
             steps = self._train_epoch(feed)
-            seconds = time.perf_counter() - started
+            seconds = time.monotonic() - self.started_s
             self._close_epoch(self._validate(feed_held_out), steps, seconds)
         return TrainingResult(self.model_path, self.progress.best_f1, self.progress.history)
 
@@ -177,11 +177,11 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate_at(epoch)
         self.model.train()
-        self.clock.start_epoch(self.progress.step)
+        self.first_step, self.started_s = self.progress.step, time.monotonic()
         for images, wanted in self._prepared(feed, batches):
             self._step(images, wanted)
             self.progress.step += 1
-            if self.progress.step % CHECK_EVERY == 0 or self.clock.was_long_ago():
+            if self.look.is_due() or self.progress.step % CHECK_EVERY == 0:
                 self._check(len(batches))
         self._check(len(batches))
         return len(batches)
@@ -196,7 +196,7 @@ class _Run:
         group = max(1, AUGMENT_AT_ONCE // size)
         first, done = self.progress.step // group, self.progress.step
         rows = batches[first * group :].reshape(-1)
-        for number, pixels in enumerate(feed_in_order(feed, rows, group * size), start=first):
+        for number, pixels in enumerate(feed(rows, group * size), start=first):
             shown = batches[number * group :][:group].reshape(-1)
             images = self._augmented(pixels, shown, number)
             answers = self.wanted[rows_on(self.team.device, shown)]
@@ -232,15 +232,15 @@ class _Run:
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
     def _check(self, steps: int) -> None:
-        self.clock.checked = time.monotonic()
         loss = float(self.loss_sum) / max(1, self.progress.step)
         if not np.isfinite(loss):
             raise self._diverged()
         if self.watch and self.team.leads:
-            speed = self.config.batch * self.clock.steps_per_s(self.progress.step)
+            steps_done, seconds = self.progress.step - self.first_step, time.monotonic() - self.started_s
+            speed = self.config.batch * steps_done / max(1e-9, seconds)
             best = max(0.0, self.progress.best_f1)
             self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
-        if self.progress.step < steps and self.clock.is_time():
+        if self.progress.step < steps and self.keep.is_due():
             self._save()
 
     def _diverged(self) -> TrainingError:
@@ -254,10 +254,7 @@ class _Run:
     def _validate(self, feed: Feeder) -> BestF1:
         self.model.eval()
         rows = np.arange(self.team.rank, len(self.held_out.labels), self.team.size)
-        answers = [
-            patch_probability(self._logits(pixels)).cpu()
-            for pixels in feed_in_order(feed, rows, VALIDATION_BATCH)
-        ]
+        answers = [patch_probability(self._logits(pixels)).cpu() for pixels in feed(rows, VALIDATION_BATCH)]
         mine = torch.cat(answers).numpy() if answers else np.empty(0, np.float32)
         return best_f1(self.team.gather(mine), self.held_out.labels)
 
@@ -280,7 +277,7 @@ class _Run:
                 save_model(self.model_path, self.network, self._card(result))
         if self.team.leads:
             write_history(self.folder, progress.history)
-        if progress.epoch == self.config.epochs or self.clock.is_time():
+        if progress.epoch == self.config.epochs or self.keep.is_due():
             self._save()
             if self.team.leads:
                 write_curves(self.folder, progress.history)
@@ -298,6 +295,15 @@ class _Run:
 
     def _card(self, result: BestF1) -> ModelCard:
         spec, config = self.config.network, self.config
+        cases = tuple(sorted(self.held_out.index["slide"].unique()))
+        point = OperatingPoint(
+            name="patches",
+            delta=result.threshold,
+            metric="F1",
+            value=result.f1,
+            cases=cases,
+            source="validation patches",
+        )
         return ModelCard(
             name=config.name,
             family=spec.family,
@@ -306,7 +312,7 @@ class _Run:
             mpp=self.patches.stores[0].mpp,
             patch_px=PATCH_PX,
             classes=config.classes,
-            thresholds={"patches": self._tuned(result)},
+            thresholds={"patches": point},
             optical_density=self._colour(),
             recipe=config.to_dict(),
             metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
@@ -318,16 +324,6 @@ class _Run:
         rows = np.random.default_rng(0).integers(0, len(self.patches.labels), COLOUR_SAMPLE)
         red, green, blue = stained_density(self.patches.take(np.sort(rows)))
         return float(red), float(green), float(blue)
-
-    def _tuned(self, result: BestF1) -> OperatingPoint:
-        return OperatingPoint(
-            name="patches",
-            delta=result.threshold,
-            metric="F1",
-            value=result.f1,
-            cases=tuple(sorted(self.held_out.index["slide"].unique())),
-            source="validation patches",
-        )
 
 
 def _first_network(config: TrainingConfig) -> nn.Sequential:
@@ -343,32 +339,6 @@ def _first_network(config: TrainingConfig) -> nn.Sequential:
             next_step="give the network the family, gamma and normalisation of the model it starts from",
         )
     return network
-
-
-class _Clock:
-    """Speed, and whether it is time to save."""
-
-    def __init__(self, minutes: float) -> None:
-        self._started = self._saved = self.checked = time.monotonic()
-        self._seconds = minutes * 60
-        self._first_step = 0
-
-    def start_epoch(self, step: int) -> None:
-        """Count steps anew, from `step` on."""
-        self._first_step, self._started = step, time.monotonic()
-
-    def steps_per_s(self, step: int) -> float:
-        return (step - self._first_step) / max(1e-9, time.monotonic() - self._started)
-
-    def was_long_ago(self) -> bool:
-        """Whether nobody has looked for a while: steps are slow on a CPU."""
-        return time.monotonic() - self.checked >= CHECK_EVERY_S
-
-    def is_time(self) -> bool:
-        if time.monotonic() - self._saved < self._seconds:
-            return False
-        self._saved = time.monotonic()
-        return True
 
 
 def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:
@@ -389,15 +359,6 @@ def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation:
             f"a batch of {config.batch} cannot be shared by {team.size} processes",
             next_step=f"choose a multiple of {2 * team.size}",
         )
-
-
-def feed_in_order(feed: Feeder, rows: Integers, batch: int) -> Iterator[Tensor]:
-    """Batches of `rows` as they come; the last one may be smaller."""
-    whole = len(rows) // batch * batch
-    if whole:
-        yield from feed(rows[:whole].reshape(-1, batch))
-    if whole < len(rows):
-        yield from feed(rows[whole:][None])
 
 
 def _make_optimizer(network: nn.Module, config: TrainingConfig, device: torch.device) -> torch.optim.Adam:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.errors import OutputError, TrainingError
 from metaphase.base.files import atomic_path, explained, write_text
 from metaphase.base.provenance import Ingredients, file_fingerprint
@@ -31,7 +30,7 @@ INDEX_COLUMNS = ("label", "slide", "x", "y", "source")
 SHARD_BYTES = 256_000_000
 RECORD, INDEX, SUMMARY = "record.json", "index.parquet", "store.json"
 PATCHES_AT_ONCE = 512
-Judge = Callable[[RGB], npt.NDArray[np.float32]]
+Judge = Callable[[RGB], Floats32]
 """Probabilities (n,) of patches (n, side, side, 3)."""
 
 
@@ -121,15 +120,23 @@ class PatchStore:
             "shards": [shard.nbytes for shard in self.shards],
         }
 
-    def take(self, rows: npt.NDArray[np.int64]) -> RGB:
+    def take(self, rows: Integers) -> RGB:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
-        out = np.empty((len(rows), self.side_px, self.side_px, 3), np.uint8)
-        starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
-        owner = np.searchsorted(starts, rows, side="right") - 1
-        for number in np.unique(owner):
-            here = owner == number
-            out[here] = self.shards[number][rows[here] - starts[number]]
-        return out
+        takes = [shard.__getitem__ for shard in self.shards]
+        return rows_of(takes, map(len, self.shards), rows, self.side_px)
+
+
+def rows_of(
+    parts: Sequence[Callable[[Integers], RGB]], lengths: Iterable[int], rows: Integers, side_px: int
+) -> RGB:
+    """Pixels (n, side, side, 3) of rows that are counted through parts of some lengths."""
+    out = np.empty((len(rows), side_px, side_px, 3), np.uint8)
+    starts = np.cumsum([0, *lengths])
+    owner = np.searchsorted(starts, rows, side="right") - 1
+    for number in np.unique(owner):
+        here = owner == number
+        out[here] = parts[number](rows[here] - starts[number])
+    return out
 
 
 def open_store(folder: str | Path) -> PatchStore:
@@ -199,7 +206,7 @@ def add_answers(folder: str | Path, judge: Judge, column: str, record: Ingredien
         index.to_parquet(temporary)
 
 
-def _answers(store: PatchStore, judge: Judge) -> npt.NDArray[np.float32]:
+def _answers(store: PatchStore, judge: Judge) -> Floats32:
     rows = np.arange(len(store))
     parts = [judge(store.take(part)) for part in np.split(rows, rows[PATCHES_AT_ONCE::PATCHES_AT_ONCE])]
     answers = np.concatenate(parts).astype(np.float32)

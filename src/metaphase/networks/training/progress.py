@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,20 @@ def _add_to_tensorboard(folder: Path, row: dict[str, float]) -> None:
             writer.add_scalar(name, value, epoch)
 
 
+class Timer:
+    """Tells when so many seconds have gone by again."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether they have; then they are counted anew."""
+        if time.monotonic() - self._last < self._seconds:
+            return False
+        self._last = time.monotonic()
+        return True
+
+
 # ---- all that a training run needs to go on after being killed ----
 
 
@@ -140,13 +155,8 @@ def load_state(
             f"the state of the run is damaged ({error})", path=path, next_step="remove it to start again"
         ) from error
     _check_same_run(path, progress.made_from, made_from)
-    network.load_state_dict(
-        {
-            name.removeprefix("network."): tensor
-            for name, tensor in tensors.items()
-            if name.startswith("network.")
-        }
-    )
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
+    network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in own.items()})
     _load_optimizer(optimizer, tensors)
     loss_sum.copy_(tensors["loss_sum"])
     return progress

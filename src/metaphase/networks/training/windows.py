@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.base.arrays import RGB, Points
+from metaphase.base.arrays import RGB, Floats, Integers, Points
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import (
     Augmentation,
@@ -44,8 +44,6 @@ FEW = 20
 """Laboratories with less than so much of a kind are drawn less often."""
 NO, YES, ANY = 0, 1, 2
 Cells = npt.NDArray[np.uint8]
-Pair = npt.NDArray[np.int64]
-"""Whole numbers, rows and columns."""
 
 
 def label_cells(image: LabelledImage) -> Cells:
@@ -130,7 +128,7 @@ class WindowSampler:
         }
         self.odds = {kind: np.cumsum(self._balanced(amount)) for kind, amount in held.items() if amount.any()}
 
-    def _balanced(self, amount: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _balanced(self, amount: Floats) -> Floats:
         odds = np.zeros(len(amount))
         weight = np.array([one.weight for one in self.images])
         for number in range(len(self.laboratories)):
@@ -165,7 +163,7 @@ class WindowSampler:
         return min(int(np.searchsorted(self.odds[kind], rng.random(), side="right")), len(self.images) - 1)
 
     def _cut(
-        self, numbers: list[int], corner: Pair, first: Pair, last: Pair
+        self, numbers: list[int], corner: Integers, first: Integers, last: Integers
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Pixels, cells and answers of squares of `SOURCE_PX`, mirrored beyond rectangles."""
         in_cells = corner // CELL_PX, first // CELL_PX, last // CELL_PX
@@ -197,7 +195,7 @@ class WindowSampler:
         after = torch.where(mine >= 0.5, before, labels)
         cells[framed] = after.masked_fill(seam, ANY)
 
-    def _position(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Pair, Pair, Pair]:
+    def _position(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Integers, ...]:
         """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
         one = self.images[number]
         size = np.array(one.pixels.shape[:2])
@@ -219,7 +217,7 @@ class WindowSampler:
         return corner.astype(np.int64), first.astype(np.int64), last.astype(np.int64)
 
 
-def _inside(corner: Pair, first: Pair, last: Pair, device: torch.device) -> Tensor:
+def _inside(corner: Integers, first: Integers, last: Integers, device: torch.device) -> Tensor:
     """How far pixels (n, side, side) of squares lie inside rectangles, from 0 to 1; rows first."""
     sides = [torch.from_numpy(each).to(device, torch.float32)[:, :, None] for each in (corner, first, last)]
     position = sides[0] + torch.arange(SOURCE_PX, device=device) + 0.5
@@ -256,7 +254,7 @@ class Flat:
         self.start = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])[:-1]
         self.width = np.array([image.shape[1] for image in images])
 
-    def cut(self, numbers: list[int], corner: Pair, first: Pair, last: Pair, side: int) -> Tensor:
+    def cut(self, numbers: list[int], corner: Integers, first: Integers, last: Integers, side: int) -> Tensor:
         """Squares from (n, 2) corners on, mirrored beyond the rectangles from `first` to `last`."""
         positions = _mirrored(corner[:, :, None] + np.arange(side), first[:, :, None], last[:, :, None])
         rows = self.start[numbers][:, None] + positions[:, 0] * self.width[numbers][:, None]
@@ -268,7 +266,7 @@ class Flat:
         return self.values[index]
 
 
-def _mirrored(positions: Pair, first: Pair, last: Pair) -> Pair:
+def _mirrored(positions: Integers, first: Integers, last: Integers) -> Integers:
     """Positions along sides that are mirrored at `first` and `last`."""
     length = last - first
     inside = (positions - first) % (2 * length)

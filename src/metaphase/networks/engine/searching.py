@@ -1,0 +1,165 @@
+"""What engines have in common, whatever computes their networks: PyTorch or ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from metaphase.base.arrays import RGB, Floats32
+from metaphase.base.errors import UsageError
+from metaphase.networks.cards import RECEPTIVE_PX, Calibration
+from metaphase.networks.engine.positions import Peaks, Values, is_peak, reaches
+from metaphase.networks.engine.second import MARGIN, asked, re_check, refuse_components, view_logits
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
+
+T = TypeVar("T")
+
+
+class TileEngine:
+    """Networks that search tiles together; several give the mean of their probabilities.
+
+    With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
+    logits are calibrated.
+    Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
+    """
+
+    smoothed: Callable[[Values, float], Values]
+    collect: Callable[..., Peaks]
+    """Of `positions`, or of `peaks`: for arrays, or for tensors."""
+    device: Any
+    """Where it computes."""
+    arithmetic: str
+    """How, in words."""
+    second: Second[Any] | None = None
+    """With its network as it is computed; None, too, where it sees everything as the others do."""
+
+    def __init__(
+        self,
+        networks: Sequence[Any],
+        config: EngineConfig | None,
+        second: Second[Any] | None,
+        calibration: Calibration | None,
+    ) -> None:
+        if not networks:
+            raise UsageError("an engine needs at least one network", next_step="name a model")
+        self.config = config or EngineConfig()
+        self.calibration = calibration or Calibration()
+        self.answered_from = None if second is None else second.answered_from
+        """Smoothed probability from which on positions get a final answer; None where none is given."""
+        self.everywhere = second is not None and self.config.exhaustive
+        """Whether the second network sees everything, too."""
+        self.networks = [*networks, second.network] if second is not None and self.everywhere else networks
+
+    @property
+    def step_px(self) -> int:
+        """Tiles whose sides are multiples of this join without a seam."""
+        raise NotImplementedError
+
+    @property
+    def tile_px(self) -> int:
+        """Side of a tile's core that runs fastest."""
+        raise NotImplementedError
+
+    @property
+    def windows_px(self) -> int:
+        """Pixels of windows that networks see at once."""
+        raise NotImplementedError
+
+    @property
+    def batch(self) -> int:
+        """Tiles computed at once."""
+        raise NotImplementedError
+
+    def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
+        """Batches whose pixels are as `started` takes them."""
+        raise NotImplementedError
+
+    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
+        """Tiles sent on their way, smoothed by `sigma` outputs."""
+        raise NotImplementedError
+
+    @property
+    def margin(self) -> int:
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
+        return 0 if self.second is None else MARGIN
+
+    def probability_map(self, tile: RGB) -> Floats32:
+        """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
+        return self.probabilities(self.logits(self.values(tile[None]))[0])
+
+    def patch_probabilities(self, patches: RGB) -> Floats32:
+        """Probabilities (n,) of uint8 patches (n, side, side, 3) of what networks see, by all of them."""
+        return self.probabilities(self.values(self.window_logits(patches)[:, 0, 0]))
+
+    def final_logits(self, squares: RGB) -> Floats32:
+        """Final answers (n,) about squares (n, side, side, 3), by views of them."""
+        return view_logits(squares, self.window_logits)
+
+    def values(self, array: Any) -> Values:
+        """An array as the engine computes with it."""
+        raise NotImplementedError
+
+    def logits(self, tiles: Values) -> Values:
+        """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
+        raise NotImplementedError
+
+    def window_logits(self, windows: RGB) -> Floats32:
+        """Logits (n, rows, columns) of uint8 windows (n, side, side, 3), by all networks."""
+        raise NotImplementedError
+
+    def probabilities(self, logits: Values) -> Floats32:
+        """What logits mean, calibrated."""
+        raise NotImplementedError
+
+
+class StartedTiles:
+    """Tiles on their way: searched, then looked at again where the networks point to."""
+
+    own: Values
+    """Smoothed logits of the search."""
+
+    def __init__(self, engine: TileEngine, pixels: Any, config: PeakConfig, sigma: float) -> None:
+        if engine.second is not None:
+            refuse_components(config)
+        self.engine, self.pixels, self.sigma = engine, pixels, sigma
+        self._maxima = config.method == "maxima"
+        self._asked = asked(engine.answered_from, config, engine.calibration)
+
+    def search(self, raw: Values) -> None:
+        """Find positions in the logits of the search; nothing waits for a device here."""
+        floor, calibration = self._asked
+        self.raw, self.own = raw, self.smoothed(raw)
+        if self.engine.second is not None:
+            self._logits, self._peak = self.own, is_peak(self.own, self.engine.second.floor)
+        else:
+            self._logits = calibration(self.own)
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
+
+    def smoothed(self, raw: Values) -> Values:
+        """Logits without the margin, smoothed."""
+        inner = slice(self.engine.margin, -self.engine.margin or None)
+        return self.engine.smoothed(raw[:, inner, inner], self.sigma)
+
+    def peaks(self) -> Peaks:
+        """The positions found."""
+        peaks = self.engine.collect(self._logits, self._peak, between=self._maxima)
+        if self.engine.second is None:
+            return peaks
+        return re_check(peaks, self.answers, self.sigma, *self._asked)
+
+    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+        """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
+        raise NotImplementedError
+
+    def answers(self, windows: Any) -> tuple[Floats32, Floats32]:
+        """Logits of both networks around positions."""
+        raise NotImplementedError
+
+
+def check_tiles(tiles: Values) -> None:
+    """Refuse what is no batch of tiles."""
+    if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
+        raise UsageError(
+            f"tiles of shape {tuple(tiles.shape)} cannot be computed",
+            next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
+        )
