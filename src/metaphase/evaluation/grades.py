@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.tables import (
     TableError,
@@ -159,7 +159,7 @@ def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Pat
     return frame[here]
 
 
-def is_same_threshold(thresholds: pd.Series[float], delta: float) -> npt.NDArray[np.bool_]:
+def is_same_threshold(thresholds: pd.Series[float], delta: float) -> Mask:
     """Which thresholds of a table are that of an operating point."""
     return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
 
@@ -221,7 +221,7 @@ def refuse_other_grades(values: Floats, name: str, source: str) -> None:
 # ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
 
 
-def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Integers:
     """Cases of each true grade (rows) and predicted grade (columns)."""
     rows, columns = np.searchsorted(GRADES, truth), np.searchsorted(GRADES, predicted)
     table = np.zeros((len(GRADES), len(GRADES)), np.int64)
@@ -264,7 +264,7 @@ class AgreementResult:
     """For each column asked for, the number of cases and the agreement of each of its values."""
     cases: pd.DataFrame
     """`case, truth, predicted`, one row a case."""
-    confusion: npt.NDArray[np.int64] | None
+    confusion: Integers | None
     """True grades in rows, predicted in columns; None for scores."""
     settings: dict[str, Any]
     warnings: ResultWarnings
@@ -377,9 +377,7 @@ def _summarise(
     )
 
 
-def _agreement(
-    pairs: ScorePairs, chosen: npt.NDArray[np.bool_], graded: bool, bootstrap: BootstrapConfig
-) -> Estimate:
+def _agreement(pairs: ScorePairs, chosen: Mask, graded: bool, bootstrap: BootstrapConfig) -> Estimate:
     truth, predicted = pairs.truth[chosen], pairs.predicted[chosen]
     times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
     if graded:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import shapely
 from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError, require
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
 from metaphase.detections.formats.contract import load_json
@@ -114,9 +113,7 @@ def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
     }
 
 
-def counts(
-    positions: Points, size: tuple[float, float], region: BaseGeometry | None, border: float
-) -> npt.NDArray[np.bool_]:
+def counts(positions: Points, size: tuple[float, float], region: BaseGeometry | None, border: float) -> Mask:
     """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
     inside = np.ones(len(positions), bool)
     if border > 0:
@@ -184,20 +181,20 @@ class Marked:
 
     probability: Floats
     """One a detection, falling."""
-    found: npt.NDArray[np.bool_]
+    found: Mask
     """Whether the detection is matched with a truth."""
     distance_um: Floats
     """To the matched truth; NaN for false positives."""
-    slide: npt.NDArray[np.int64]
+    slide: Integers
     """Index of the detection's slide."""
-    truths: npt.NDArray[np.int64]
+    truths: Integers
     """Mitoses to find, one number a slide."""
     area_mm2: Floats
     """Area searched, one number a slide; NaN where unknown."""
     cases: tuple[str, ...]
     patients: tuple[str, ...]
 
-    def of_slides(self, chosen: npt.NDArray[np.bool_]) -> Marked:
+    def of_slides(self, chosen: Mask) -> Marked:
         """The same marks for some of the slides."""
         index = np.cumsum(chosen) - 1
         kept = chosen[self.slide]

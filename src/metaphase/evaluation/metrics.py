@@ -199,7 +199,7 @@ def few_patients(patients: Sequence[str]) -> ResultWarning | None:
     return ResultWarning("few-patients", f"there are only {several(count, 'patient')}: {so}")
 
 
-def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:
+def draws(patients: Sequence[str], config: BootstrapConfig) -> Floats:
     """How often each slide is drawn, shape (samples, slides): patients with replacement, all their slides.
 
     No samples of fewer than `LEAST_PATIENTS`.

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from metaphase.base.arrays import Integers
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
@@ -164,7 +164,7 @@ def _drawn(
         raise UsageError(
             f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or add more"
         )
-    rows: npt.NDArray[np.int64] = np.sort(generator.permutation(len(points))[:count])
+    rows: Integers = np.sort(generator.permutation(len(points))[:count])
     columns = (points[name].to_numpy()[rows].tolist() for name in ("slide", "x", "y", "probability"))
     return [(kind, slide, x, y, probability) for slide, x, y, probability in zip(*columns, strict=True)]
 

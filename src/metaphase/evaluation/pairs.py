@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
-from metaphase.base.arrays import Floats, Integers, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
@@ -102,7 +101,7 @@ def validation_groups(images: Sequence[LabelledImage]) -> Groups:
 # ---- probabilities ----
 
 
-def fitted(logits: Floats, right: npt.NDArray[np.bool_], weight: Floats) -> Calibration:
+def fitted(logits: Floats, right: Mask, weight: Floats) -> Calibration:
     """Scale and shift of logits by the least cross-entropy."""
 
     def loss(values: Floats) -> float:

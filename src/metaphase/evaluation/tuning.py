@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, named
 from metaphase.detections.files import detection_files
@@ -187,7 +186,7 @@ def delta_for_spearman(
     return float(ordered[best]), float(values[best])
 
 
-def thetas_for_kappa(counts: Floats, grades: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+def thetas_for_kappa(counts: Floats, grades: Integers) -> tuple[float, float, float]:
     """theta1, theta2 and their kappa, over all pairs of observed counts; the smallest of equals.
 
     A case is grade 1 up to theta1, grade 2 up to theta2, grade 3 above.

@@ -23,9 +23,9 @@ from typing import Any, Literal, cast
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.provenance import Ingredients, facts_of
@@ -471,7 +471,7 @@ def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | 
     return Review(workspace, shown.assign(number=numbers), pairs, project)
 
 
-def sureness(table: pd.DataFrame) -> npt.NDArray[np.float64]:
+def sureness(table: pd.DataFrame) -> Floats:
     """How sure all agree about each point, from 0 to 1: its place, its PHH3 network, and the eye in H&E."""
     visible = (table["contrast"].fillna(0) / CLEAR_CONTRAST).clip(0, 1)
     return (table["confidence"] * table["probability"] * visible).to_numpy(float)

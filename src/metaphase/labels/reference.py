@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Floats, Mask, Points
+from metaphase.base.arrays import RGB, Floats, Floats32, Integers, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
@@ -257,7 +257,7 @@ def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConf
     return found
 
 
-def _disc(radius_px: float) -> npt.NDArray[np.float32]:
+def _disc(radius_px: float) -> Floats32:
     """A disc that sums to 1."""
     reach = math.ceil(radius_px)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -313,7 +313,7 @@ def place_points(
     return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
 
 
-def _positions(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _positions(registered: Registration, found: pd.DataFrame) -> Floats:
     """H&E level-0 pixels (n, 2); NaN where not even a guess can be made."""
     positions = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
     rejected = (found["method"] == REJECTED).to_numpy()
@@ -367,7 +367,7 @@ def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:
     return Applied(done, len(rows), changed, stale)
 
 
-def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> npt.NDArray[np.int64]:
+def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> Integers:
     """Row of the point that each decision is about, or -1."""
     rows = np.full(len(decisions), -1, np.int64)
     for case, some in decisions.reset_index(drop=True).groupby("case"):

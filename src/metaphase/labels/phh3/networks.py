@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import nn
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
 from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
@@ -222,10 +221,10 @@ class Classifier:
         return {"network": self.card.identity, "decision": self.decision}
 
     @torch.inference_mode()
-    def __call__(self, patches: RGB) -> npt.NDArray[np.float32]:
+    def __call__(self, patches: RGB) -> Floats32:
         """Probability of class 1 for each patch (n, side, side, 3)."""
         images = centre_crop(torch.from_numpy(patches).to(self.device), self.card.patch_px)
-        answers: npt.NDArray[np.float32] = patch_probability(self.network(images)).cpu().numpy()
+        answers: Floats32 = patch_probability(self.network(images)).cpu().numpy()
         return answers
 
 
@@ -287,7 +286,7 @@ def classify_case(
 
 def classify_candidates(
     slide: Slide, table: pd.DataFrame, classifiers: list[Classifier], progress: Progress | None = None
-) -> dict[str, npt.NDArray[np.float32]]:
+) -> dict[str, Floats32]:
     """Probabilities of each candidate by each network's name."""
     if len({(one.card.patch_px, one.card.mpp) for one in classifiers}) > 1:
         raise Phh3Error("CNN1 and CNN2 want different patches", next_step="train both at one resolution")

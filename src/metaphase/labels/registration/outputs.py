@@ -13,13 +13,12 @@ from typing import Any, Literal
 import cv2
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from metaphase.base.arrays import RGB, Points
+from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import TableError, write_table
@@ -104,7 +103,7 @@ def _both(registration: Registration, corner: Points, size: tuple[int, int], mpp
 
 def _pull_map(
     registration: Registration, corner: Points, size: tuple[int, int], mpp: float
-) -> tuple[npt.NDArray[np.float64], Points]:
+) -> tuple[Floats, Points]:
     """PHH3 positions, in pixels of `mpp`, of H&E pixels; and their corner in um."""
     step = max(1, max(size) // 64)
     columns, rows = np.arange(0, size[0] + step, step), np.arange(0, size[1] + step, step)

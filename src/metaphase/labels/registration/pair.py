@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import bdtrc
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.labels.registration.correlation import Consensus, Image, consensus
 from metaphase.labels.registration.similarity import (
     ALL_DEG,
@@ -421,7 +421,7 @@ def _with_field(start: Registration, similarity: Similarity, denser: int) -> tup
     return replace(start, transform=transform, controls=controls, null=null), steady
 
 
-def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) -> npt.NDArray[np.bool_]:
+def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) -> Mask:
     """Which tiles have a clear peak and a shift like that of their neighbours."""
     strong = null.strength(found.heights) >= MIN_STRENGTH
     own = np.where(strong, np.cumsum(strong) - 1, -1)
@@ -456,7 +456,7 @@ CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
 
 
 def measured_confidence(
-    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: npt.NDArray[np.int64]
+    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: Integers
 ) -> Floats:
     """Of points that their own tiles decided; without neighbours half of it, since nothing confirms it.
 
@@ -553,7 +553,7 @@ def _state(registration: Registration, positions: Points) -> npt.NDArray[np.obje
     return state
 
 
-def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray[np.bool_]:
+def _has_tissue(view: View, positions_um: Points, tile_um: float) -> Mask:
     """Whether the tile around each position has some tissue."""
     tissue = view.tissue
     cells = np.floor((positions_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
@@ -566,7 +566,7 @@ def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray
     return np.asarray(count >= MIN_TISSUE * (2 * half + 1) ** 2)
 
 
-def _measured(registration: Registration, positions: Points, which: npt.NDArray[np.bool_]) -> Shifts:
+def _measured(registration: Registration, positions: Points, which: Mask) -> Shifts:
     """Shifts of the comparable positions; 0 for the others."""
     some = measure(registration.pair, registration.transform, positions[which], registration.shape)
     every = Shifts(positions, np.zeros_like(positions), np.zeros(len(positions)), np.ones(len(positions)))
@@ -575,7 +575,7 @@ def _measured(registration: Registration, positions: Points, which: npt.NDArray[
     return every
 
 
-def _neighbourhood(registration: Registration, found: Shifts, strong: npt.NDArray[np.bool_]) -> Consensus:
+def _neighbourhood(registration: Registration, found: Shifts, strong: Mask) -> Consensus:
     """What the control tiles and the other strong points around each point say."""
     controls = registration.controls
     voters = np.concatenate([controls.positions, found.positions[strong]])
@@ -587,8 +587,8 @@ def _neighbourhood(registration: Registration, found: Shifts, strong: npt.NDArra
 def _decide(
     registration: Registration,
     state: npt.NDArray[np.object_],
-    strength: npt.NDArray[np.float64],
-    deviation: npt.NDArray[np.float64],
+    strength: Floats,
+    deviation: Floats,
     nearby: Consensus,
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
     """Own shift where it is strong and agrees; else the neighbours', where they agree; else none; and why."""

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import Points
+from metaphase.base.arrays import Floats, Floats32, Points
 from metaphase.base.errors import require
 from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
 from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_positions
@@ -310,9 +310,7 @@ def tile_px_for(pair: SlidePair, mpp: float, tile_px: int) -> int:
     return int(min(tile_px, max(16, shortest_um / 2 / mpp)))
 
 
-def averaged_peak(
-    maps: npt.NDArray[np.float32], positions_um: Points, mpp: float, reach_um: float
-) -> Similarity:
+def averaged_peak(maps: Floats32, positions_um: Points, mpp: float, reach_um: float) -> Similarity:
     """The shift, rotation and scale that make the average of the heat maps (n, side, side) highest.
 
     Rotations and scales are tried as far as they move the outermost tile by `reach_um`.
@@ -361,7 +359,7 @@ def _overlap(offset: int, side: int) -> tuple[slice, slice]:
 
 
 def _updated(
-    similarity: Similarity, maps: npt.NDArray[np.float32], positions_um: Points, step: Similarity, mpp: float
+    similarity: Similarity, maps: Floats32, positions_um: Points, step: Similarity, mpp: float
 ) -> Similarity:
     """Join the voted step to the similarity, then fit it to the tiles' own peaks near the voted one."""
     expected = step.apply(positions_um) - positions_um
@@ -379,7 +377,7 @@ OWN_PX = 6
 """A tile's own peak lies within so many pixels of where the vote expects it."""
 
 
-def own_peaks(maps: npt.NDArray[np.float32], expected_px: Points) -> tuple[Points, npt.NDArray[np.float64]]:
+def own_peaks(maps: Floats32, expected_px: Points) -> tuple[Points, Floats]:
     """Each map's highest position near the expected one, in pixels from the centre, and its height."""
     side = maps.shape[1]
     middle = (side - 1) // 2

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.sparse import coo_array, csc_array, diags_array, eye_array, kron, vstack
 from scipy.sparse.linalg import spsolve
 
-from metaphase.base.arrays import Points
+from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
@@ -45,7 +45,7 @@ class LocalField:
     """... and its top edge."""
     spacing_um: float
     """Side of a cell."""
-    coefficients: npt.NDArray[np.float64]
+    coefficients: Floats
     """(rows + 3, columns + 3, 2) for rows x columns cells: x and y in um."""
 
     def at(self, points_um: Points) -> Points:
@@ -91,7 +91,7 @@ def _solve(
     cells: tuple[int, int],
     bending: float,
     tolerance: float,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Coefficients by iteratively reweighted least squares (Tukey's biweight)."""
     rows, columns = cells[0] + 3, cells[1] + 3
     basis = _basis(units, rows, columns)
@@ -138,7 +138,7 @@ def _basis(units: Points, rows: int, columns: int) -> csc_array:
     return csc_array(coo_array((values.ravel(), (point, index.ravel())), (len(units), rows * columns)))
 
 
-def _cubic(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _cubic(t: Floats) -> Floats:
     """The four B-splines (n, 4) that are not 0 at the fraction t of a cell."""
     return (
         np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1) / 6
