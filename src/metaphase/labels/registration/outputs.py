@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from metaphase.base.arrays import RGB, Floats, Points
@@ -48,7 +48,6 @@ def draw_registration(registration: Registration, points: pd.DataFrame | None = 
     """PNG: checkerboard of both slides, shift arrows, residual map, and details at full resolution."""
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(11, 7.6), dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
         grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
         panels = [figure.add_subplot(grid[row, side : side + 2]) for row in (0, 1) for side in (0, 2, 4)]
         for axes in panels:
@@ -202,7 +201,6 @@ def _draw_zoom(axes: Axes, registration: Registration, position: Points) -> None
 
 Frame = Literal["he", "phh3"]
 Position = list[float]
-Move = Callable[[Position], Position]
 
 SHAPES = ("geometry", "nucleusGeometry")
 """Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
@@ -217,42 +215,43 @@ def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source:
     Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
     kept, bounding boxes are dropped. `source` is the file that errors name.
     """
-    corners: list[Position] = []
-
-    def collect(position: Position) -> Position:
-        corners.append(position[:2])
-        return position
-
+    content = copy.deepcopy(content)
     try:
-        _moved(content, collect)
-        points = np.array(corners, np.float64).reshape(-1, 2)
+        corners = list(_corners(content))
+        points = np.array([corner[:2] for corner in corners], np.float64).reshape(-1, 2)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
     there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
-    queue = iter(there.tolist())
-    return _moved(content, lambda position: [*next(queue), *position[2:]])
+    for corner, moved in zip(corners, there.tolist(), strict=True):
+        corner[:2] = moved
+    return content
 
 
-def _moved(node: Any, move: Move) -> Any:
-    """A copy of any part of a GeoJSON document with its positions moved, in a fixed order."""
+def _corners(node: Any) -> Iterator[Position]:
+    """All positions of any part of a GeoJSON document, whose bounding boxes are dropped."""
     if isinstance(node, list):
-        return [_moved(item, move) for item in node]
-    unboxed = {name: value for name, value in node.items() if name != "bbox"}
-    for name in ("features", "geometries"):
-        if name in node:
-            return unboxed | {name: _moved(node[name], move)}
-    if "coordinates" in node:
-        return unboxed | {"coordinates": _positions(node["coordinates"], move)}
-    shapes = {name: _moved(node[name], move) for name in SHAPES if node.get(name) is not None}
-    if not shapes and "geometry" not in node:
-        raise ValueError(f"an object of type {node.get('type')!r} without a shape")
-    return unboxed | shapes
+        for item in node:
+            yield from _corners(item)
+        return
+    node.pop("bbox", None)
+    part = next((name for name in ("features", "geometries", "coordinates") if name in node), None)
+    if part == "coordinates":
+        yield from _positions(node[part])
+    elif part is not None:
+        yield from _corners(node[part])
+    else:
+        shapes = [node[name] for name in SHAPES if node.get(name) is not None]
+        if not shapes and "geometry" not in node:
+            raise ValueError(f"an object of type {node.get('type')!r} without a shape")
+        yield from _corners(shapes)
 
 
-def _positions(node: Any, move: Move) -> Any:
+def _positions(node: Any) -> Iterator[Position]:
     if node and not isinstance(node[0], list):
-        return move(node)
-    return [_positions(item, move) for item in node]
+        yield node
+    else:
+        for item in node:
+            yield from _positions(item)
 
 
 def points_geojson(points: pd.DataFrame) -> dict[str, Any]:

@@ -177,13 +177,13 @@ def judge(
     pair: SlidePair, similarity: Similarity, evidence: Evidence, steady: float, config: RegistrationConfig
 ) -> Verdict:
     """The verdict; `steady` is the share of control tiles that agree with their neighbours."""
-    failures, warnings = _about_tissue(evidence, steady)
-    for more_failures, more_warnings in (
-        _about_stains(pair, config),
-        _about_geometry(pair, similarity, evidence, config),
-    ):
-        failures, warnings = [*more_failures, *failures], [*more_warnings, *warnings]
-    status: Status = "failed" if failures else "doubtful" if warnings else "reliable"
+    doubts = [
+        *_about_geometry(pair, similarity, evidence, config),
+        *_about_stains(pair, config),
+        *_about_tissue(evidence, steady),
+    ]
+    doubts = sorted(doubts, key=lambda doubt: doubt[0] != "failed")
+    status: Status = doubts[0][0] if doubts else "reliable"
     numbers: dict[str, float] = {
         "tiles": evidence.tiles,
         "tiles_agreeing": evidence.agreeing,
@@ -200,51 +200,54 @@ def judge(
         numbers = {**_geometry(pair, similarity), **numbers}
         degrees = numbers["rotation_deg"]
         notes = (f"the slides are turned by {degrees:.0f} degrees",) if abs(degrees) > LARGE_TURN_DEG else ()
-    return Verdict(status, (*failures, *warnings), notes, numbers)
+    return Verdict(status, tuple(reason for _, reason in doubts), notes, numbers)
 
 
-def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[str]]:
+Doubts = Iterator[tuple[Status, str]]
+
+
+def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
     said = (
         f"{evidence.agreeing} of {evidence.tiles} fresh tiles match where expected "
         f"({evidence.chance * evidence.tiles:.1f} by chance)"
     )
     if evidence.tiles < MIN_EVIDENCE:
-        return [f"only {evidence.tiles} tiles have tissue on both slides"], []
-    if not evidence.convincing and evidence.share >= RELIABLE_SHARE:
+        yield "failed", f"only {evidence.tiles} tiles have tissue on both slides"
+    elif not evidence.convincing and evidence.share >= RELIABLE_SHARE:
         few = f"there is too little tissue: tiles overlap and count as {evidence.independent:.0f}"
-        return [f"whether the tissue corresponds is not certain: {said}, but {few}"], []
-    if not evidence.convincing:
-        return [f"the tissue does not correspond: {said}"], []
-    if evidence.share < RELIABLE_SHARE:
-        return [], [f"the tissue corresponds in part: {said}"]
-    if evidence.clear < RELIABLE_SHARE * evidence.tiles:
-        return [], [f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"]
-    if evidence.error_um > RELIABLE_UM:
-        return [], [
+        yield "failed", f"whether the tissue corresponds is not certain: {said}, but {few}"
+    elif not evidence.convincing:
+        yield "failed", f"the tissue does not correspond: {said}"
+    elif evidence.share < RELIABLE_SHARE:
+        yield "doubtful", f"the tissue corresponds in part: {said}"
+    elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
+        yield "doubtful", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
+    elif evidence.error_um > RELIABLE_UM:
+        yield (
+            "doubtful",
             f"points may be more than 5 um off: 95 % of the fresh tiles match within "
-            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}"
-        ]
-    if evidence.separation < RELIABLE_SEPARATION:
-        return [], [f"peaks are hardly higher than at wrong positions (separation {evidence.separation:.2f})"]
-    if steady < RELIABLE_SHARE:
-        return [], [f"only {steady:.0%} of the control tiles agree with their neighbours"]
-    return [], []
+            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}",
+        )
+    elif evidence.separation < RELIABLE_SEPARATION:
+        where = f"(separation {evidence.separation:.2f})"
+        yield "doubtful", f"peaks are hardly higher than at wrong positions {where}"
+    elif steady < RELIABLE_SHARE:
+        yield "doubtful", f"only {steady:.0%} of the control tiles agree with their neighbours"
 
 
 MIN_EVIDENCE = 4
 """With fewer tiles even full agreement proves nothing."""
 
 
-def _about_stains(pair: SlidePair, config: RegistrationConfig) -> tuple[list[str], list[str]]:
+def _about_stains(pair: SlidePair, config: RegistrationConfig) -> Doubts:
     """Slides are compared with each other: a pale PHH3 slide may look like H&E, but less so than its H&E."""
     if config.any_stains or "unknown" in (pair.he.stain.name, pair.phh3.stain.name):
-        return [], []
+        return
     contrast = _eosin_like(pair.he) - _eosin_like(pair.phh3)
     if contrast < -MIN_STAIN_CONTRAST:
-        return ["the slides are in the wrong order: the second looks more like H&E than the first"], []
-    if contrast < MIN_STAIN_CONTRAST:
-        return [], ["the two slides look alike: are they H&E and PHH3?"]
-    return [], []
+        yield "failed", "the slides are in the wrong order: the second looks more like H&E than the first"
+    elif contrast < MIN_STAIN_CONTRAST:
+        yield "doubtful", "the two slides look alike: are they H&E and PHH3?"
 
 
 def _eosin_like(view: View) -> float:
@@ -255,20 +258,19 @@ def _eosin_like(view: View) -> float:
 
 def _about_geometry(
     pair: SlidePair, similarity: Similarity, evidence: Evidence, config: RegistrationConfig
-) -> tuple[list[str], list[str]]:
-    if not evidence.convincing:
-        return [], []
-    if similarity.mirrored:
-        return ["one slide is a mirror image of the other: it was scanned upside down or flipped"], []
+) -> Doubts:
     error = abs(math.log(similarity.scale))
-    if error <= max(config.max_scale_error, LARGEST_WARP_UM / (max(pair.phh3.size_um) / 2)):
-        return [], []
-    phh3_mpp = pair.phh3.slide.mpp
-    said = (
-        f"the stated resolutions contradict each other: with {pair.he.slide.mpp:.4g} um/px in H&E, "
-        f"PHH3 has {phh3_mpp * similarity.scale:.3g} and not {phh3_mpp:.4g}"
-    )
-    return ([said], []) if error > HUGE_SCALE_ERROR else ([], [said])
+    if not evidence.convincing:
+        return
+    if similarity.mirrored:
+        yield "failed", "one slide is a mirror image of the other: it was scanned upside down or flipped"
+    elif error > max(config.max_scale_error, LARGEST_WARP_UM / (max(pair.phh3.size_um) / 2)):
+        phh3_mpp = pair.phh3.slide.mpp
+        yield (
+            "failed" if error > HUGE_SCALE_ERROR else "doubtful",
+            f"the stated resolutions contradict each other: with {pair.he.slide.mpp:.4g} um/px in H&E, "
+            f"PHH3 has {phh3_mpp * similarity.scale:.3g} and not {phh3_mpp:.4g}",
+        )
 
 
 def _geometry(pair: SlidePair, similarity: Similarity) -> dict[str, float]:

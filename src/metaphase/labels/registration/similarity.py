@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cv2
 import numpy as np
@@ -24,12 +24,12 @@ from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps,
 
 # ---- the global part of a registration ----
 
-Weights = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
     """PHH3 to H&E micrometres: mirror x if so, turn and scale about (0, 0), then shift."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     scale: float = 1.0
     rotation_rad: float = 0.0
@@ -40,13 +40,12 @@ class Similarity:
     @property
     def matrix(self) -> Points:
         """The linear part (2, 2)."""
-        turn = self.scale * np.array(
-            [
-                [np.cos(self.rotation_rad), -np.sin(self.rotation_rad)],
-                [np.sin(self.rotation_rad), np.cos(self.rotation_rad)],
-            ]
+        cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
+        return (
+            self.scale
+            * np.array([[cosine, -sine], [sine, cosine]])
+            @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
         )
-        return turn @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
 
     @property
     def shift_um(self) -> Points:
@@ -76,7 +75,7 @@ def about(centre: Points, scale: float, rotation_rad: float, shift_um: npt.Array
     return Similarity(scale, rotation_rad, float(x), float(y))
 
 
-def fit_similarity(source: Points, target: Points, weights: Weights, *, mirrored: bool = False) -> Similarity:
+def fit_similarity(source: Points, target: Points, weights: Floats, *, mirrored: bool = False) -> Similarity:
     """The weighted least-squares similarity from `source` to `target`; one point gives a shift alone."""
     z = (source * (-1.0 if mirrored else 1.0, 1.0)) @ (1, 1j)
     w = target @ (1, 1j)
@@ -89,7 +88,7 @@ def fit_similarity(source: Points, target: Points, weights: Weights, *, mirrored
 
 
 def fit_robustly(
-    source: Points, target: Points, weights: Weights, tolerance: float, *, mirrored: bool = False
+    source: Points, target: Points, weights: Floats, tolerance: float, *, mirrored: bool = False
 ) -> Similarity:
     """Like `fit_similarity`, with points that miss by more than about `tolerance` losing their say."""
     fitted = fit_similarity(source, target, weights, mirrored=mirrored)

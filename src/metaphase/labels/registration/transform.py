@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 from scipy.sparse import coo_array, csc_array, diags_array, eye_array, kron, vstack
 from scipy.sparse.linalg import spsolve
 
@@ -22,7 +23,7 @@ from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
-from metaphase.labels.registration.similarity import Similarity, Weights
+from metaphase.labels.registration.similarity import Similarity
 
 BENDING = 0.003
 """Weight of the squared second differences of the coefficients, per measurement of weight 1."""
@@ -35,17 +36,27 @@ MAX_CELLS = 64
 ROUNDS = 6
 
 
+def _grid(values: Any) -> Floats:
+    """Coefficients of a file."""
+    grid = np.array(values, np.float64)
+    if grid.ndim != 3 or min(grid.shape[:2]) < 4 or grid.shape[2] != 2 or not np.isfinite(grid).all():
+        raise ValueError(f"coefficients of shape {grid.shape}, or not finite")
+    return grid
+
+
 @dataclass(frozen=True, eq=False)
 class LocalField:
     """Displacements in micrometres over the PHH3 slide."""
+
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
 
     x_um: float
     """Left edge of the first cell ..."""
     y_um: float
     """... and its top edge."""
-    spacing_um: float
+    spacing_um: Annotated[float, Field(gt=0)]
     """Side of a cell."""
-    coefficients: Floats
+    coefficients: Annotated[Floats, PlainValidator(_grid), PlainSerializer(np.ndarray.tolist)]
     """(rows + 3, columns + 3, 2) for rows x columns cells: x and y in um."""
 
     def at(self, points_um: Points) -> Points:
@@ -64,7 +75,7 @@ class LocalField:
 
 
 def fit_field(
-    positions_um: Points, displacements_um: Points, weights: Weights, spacing_um: float, tolerance_um: float
+    positions_um: Points, displacements_um: Points, weights: Floats, spacing_um: float, tolerance_um: float
 ) -> LocalField:
     """The smooth field nearest to the measurements; those far from it (see `tolerance_um`) lose their say.
 
@@ -87,7 +98,7 @@ def fit_field(
 def _solve(
     units: Points,
     displacements: Points,
-    weights: Weights,
+    weights: Floats,
     cells: tuple[int, int],
     bending: float,
     tolerance: float,
@@ -214,52 +225,10 @@ class Transform:
 
     def to_json(self) -> dict[str, Any]:
         """Everything that evaluating the map needs."""
-        field = self.field
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "he_mpp": self.he_mpp,
-            "phh3_mpp": self.phh3_mpp,
-            "similarity": asdict(self.similarity),
-            "field": field
-            and {
-                "x_um": field.x_um,
-                "y_um": field.y_um,
-                "spacing_um": field.spacing_um,
-                "coefficients": field.coefficients.tolist(),
-            },
-        }
-
-    @classmethod
-    def from_json(cls, record: Any) -> Transform:
-        """The inverse of `to_json`; other keys are ignored."""
-        try:
-            if (record["format"], record["version"]) != (FORMAT, VERSION):
-                raise TransformError(
-                    f"format {record['format']} {record['version']} is not known",
-                    next_step=f"this version reads {FORMAT} {VERSION}",
-                )
-            similarity = Similarity(**record["similarity"])
-            return cls(
-                float(record["he_mpp"]), float(record["phh3_mpp"]), similarity, _field(record["field"])
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise TransformError(
-                f"not a transform of metaphase ({type(error).__name__}: {error})",
-                next_step="make it with metaphase register",
-            ) from error
+        return {"format": FORMAT, "version": VERSION, **_FILE.dump_python(self)}
 
 
-def _field(record: Any) -> LocalField | None:
-    if record is None:
-        return None
-    coefficients = np.array(record["coefficients"], np.float64)
-    if coefficients.ndim != 3 or min(coefficients.shape[:2]) < 4 or coefficients.shape[2] != 2:
-        raise ValueError(f"coefficients of shape {coefficients.shape}")
-    x, y, spacing = (float(record[name]) for name in ("x_um", "y_um", "spacing_um"))
-    if not all(map(math.isfinite, (x, y, spacing))) or spacing <= 0 or not np.isfinite(coefficients).all():
-        raise ValueError("a field with numbers that are not finite")
-    return LocalField(x, y, spacing, coefficients)
+_FILE = TypeAdapter(Transform)
 
 
 def save_transform(path: str | Path, transform: Transform, **remarks: Any) -> None:
@@ -268,11 +237,14 @@ def save_transform(path: str | Path, transform: Transform, **remarks: Any) -> No
 
 
 def load_transform(path: str | Path) -> Transform:
-    """Read what `save_transform` wrote."""
-    what, again = "cannot be read as JSON", "make it with metaphase register"
-    record = read_json(path, what, next_step=again, error=TransformError)
+    """Read what `save_transform` wrote; other keys are ignored."""
+    again = "make it with metaphase register"
+    record = read_json(path, "cannot be read as JSON", next_step=again, error=TransformError)
     try:
         with parsing(path, "is not a transform", next_step=again, error=TransformError):
-            return Transform.from_json(record)
+            found = record["format"], record["version"]
+            if found != (FORMAT, VERSION):
+                raise ValueError(f"this version reads {FORMAT} {VERSION}, not {found[0]} {found[1]}")
+            return _FILE.validate_python(record)
     except TransformError as error:
         raise TransformError(error.problem, path=path, next_step=error.next_step) from error
