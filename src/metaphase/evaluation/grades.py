@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from metaphase.base.tables import (
     TableError,
     as_text,
     named,
-    natural,
     read_manifest,
     read_table,
     require_columns,
@@ -27,11 +26,13 @@ from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import MANIFEST_NAME, Cohort
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
-from metaphase.evaluation.mitoses import group_values
+from metaphase.evaluation.mitoses import measured_by
 from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
 
 # ---- tables of truths, predictions and counts, checked and lined up ----
 
+CountPart = Literal["proliferation", "grade"]
+"""The tasks with one number a case, and their columns of the truth."""
 GRADES: tuple[int, ...] = (1, 2, 3)
 THRESHOLD_TOLERANCE = 1e-9
 """Thresholds of a table and of a card that differ by less are the same."""
@@ -87,8 +88,7 @@ def load_pairs(
         cohort = Cohort(kept, cohort.source)
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
         warnings += (ResultWarning("no-prediction", text),)
-    stated = stated_point([Path(predictions)], "count")
-    for tuned in (point, None if stated is None else stated[1]):
+    for tuned in (point, stated_point([Path(predictions)], "count")):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
     predicted = np.array([given[case] for case in cohort.cases])
@@ -223,10 +223,13 @@ def refuse_other_grades(values: Floats, name: str, source: str) -> None:
 
 def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Integers:
     """Cases of each true grade (rows) and predicted grade (columns)."""
-    rows, columns = np.searchsorted(GRADES, truth), np.searchsorted(GRADES, predicted)
-    table = np.zeros((len(GRADES), len(GRADES)), np.int64)
-    np.add.at(table, (rows, columns), 1)
-    return table
+    cells = _cells(truth, predicted)
+    return np.bincount(cells, minlength=len(GRADES) ** 2).reshape(len(GRADES), len(GRADES))
+
+
+def _cells(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Integers:
+    """Number of each case's cell in the confusion table."""
+    return np.searchsorted(GRADES, truth) * len(GRADES) + np.searchsorted(GRADES, predicted)
 
 
 def quadratic_kappa(table: npt.ArrayLike) -> Floats:
@@ -281,7 +284,8 @@ class AgreementResult:
         return pd.DataFrame(rows, columns=list(columns))
 
 
-def evaluate_grade(
+def evaluate_scores(
+    task: CountPart,
     truth: str | Path,
     predictions: str | Path,
     *,
@@ -291,88 +295,49 @@ def evaluate_grade(
     skip_missing: bool = False,
     bootstrap: BootstrapConfig | None = None,
 ) -> AgreementResult:
-    """Compare predicted with true grades 1 to 3.
+    """Compare predicted with true grades 1 to 3, or with true proliferation scores by rank.
 
-    `truth` is a manifest (or a folder with one) with a column grade. `predictions` has the columns case and
-    grade; or, with a model card whose point for counts holds theta1 and theta2, case and count.
+    `truth` is a manifest (or a folder with one) with a column grade or proliferation. `predictions` has the
+    columns case and grade; with a model card whose point for counts holds theta1 and theta2, case and count;
+    or case and proliferation or count (mitoses in the hotspot). The card's point also says which rows of a
+    table of several thresholds are meant, and the cases it was tuned on are refused.
     """
-    bootstrap = bootstrap or BootstrapConfig()
+    bootstrap, graded = bootstrap or BootstrapConfig(), task == "grade"
     point = None if card is None else load_point(card, "count")
-    column = "grade" if point is None else "count"
-    pairs = load_pairs(
-        truth, predictions, "grade", (column,), split=split, skip_missing=skip_missing, point=point
-    )
-    if point is not None:
+    columns: tuple[str, ...] = ("proliferation", "count")
+    if graded:
+        columns = ("grade" if point is None else "count",)
+    pairs = load_pairs(truth, predictions, task, columns, split=split, skip_missing=skip_missing, point=point)
+    if graded and point is not None:
         if point.theta1 is None or point.theta2 is None:
             raise TableError(
                 "the operating point for counts has no thetas",
                 path=card,
                 next_step="run `metaphase evaluate tune grade` on a tuning set first",
             )
-        predicted = grade_of(pairs.predicted, point.theta1, point.theta2)
-        pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
-    for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
-        refuse_other_grades(values, name, str(truth if name == "true" else predictions))
-    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
-    return _summarise(pairs, "quadratic kappa", by, bootstrap, point, sources)
-
-
-def evaluate_proliferation(
-    truth: str | Path,
-    predictions: str | Path,
-    *,
-    by: Sequence[str] = (),
-    split: str | None = None,
-    card: str | Path | None = None,
-    skip_missing: bool = False,
-    bootstrap: BootstrapConfig | None = None,
-) -> AgreementResult:
-    """Compare predicted with true proliferation scores by rank.
-
-    `truth` is a manifest (or a folder with one) with a column proliferation; `predictions` has the columns
-    case and proliferation, or count (mitoses in the hotspot). With a model card, its point for counts says
-    which rows of a table of several thresholds are meant, and the cases it was tuned on are refused.
-    """
-    bootstrap = bootstrap or BootstrapConfig()
-    point = None if card is None else load_point(card, "count")
-    columns = ("proliferation", "count")
-    pairs = load_pairs(
-        truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing, point=point
-    )
-    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
-    return _summarise(pairs, "Spearman", by, bootstrap, point, sources)
-
-
-def _summarise(
-    pairs: ScorePairs,
-    metric: str,
-    by: Sequence[str],
-    bootstrap: BootstrapConfig,
-    point: OperatingPoint | None,
-    sources: dict[str, Any],
-) -> AgreementResult:
+        predicted = grade_of(pairs.predicted, point.theta1, point.theta2).astype(float)
+        pairs = replace(pairs, predicted=predicted)
+    if graded:
+        refuse_other_grades(pairs.truth, "true", str(truth))
+        refuse_other_grades(pairs.predicted, "predicted", str(predictions))
     used: dict[str, Any] = {"operating_point": None}
     if point is not None:
         used = {"operating_point": f"count, {point.source or 'of the card'}"}
         used |= {f"point_{name}": value for name, value in point.numbers.items()}
-    everyone = np.ones(len(pairs.truth), bool)
-    graded = metric == "quadratic kappa"
-    groups: dict[str, dict[str, tuple[int, Estimate]]] = {}
-    for name in by:
-        values = group_values(pairs.cohort.manifest, name, pairs.cohort.source)
-        groups[name] = {
-            group: (int((values == group).sum()), _agreement(pairs, values == group, graded, bootstrap))
-            for group in sorted(set(values), key=natural)
-        }
+    used |= {"truth": str(truth), "predictions": str(predictions), "split": split}
+
+    def agreement(chosen: Mask) -> tuple[int, Estimate]:
+        return int(chosen.sum()), _agreement(pairs, chosen, graded, bootstrap)
+
     return AgreementResult(
-        metric=metric,
-        overall=_agreement(pairs, everyone, graded, bootstrap),
-        groups=groups,
+        metric="quadratic kappa" if graded else "Spearman",
+        overall=agreement(np.ones(len(pairs.truth), bool))[1],
+        groups=measured_by(by, pairs.cohort, agreement),
         cases=pd.DataFrame(
             {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
         ),
         confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
-        settings=used | sources | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
+        settings=used | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
         warnings=(*pairs.warnings, *_warnings(pairs, graded)),
     )
 
@@ -382,8 +347,7 @@ def _agreement(pairs: ScorePairs, chosen: Mask, graded: bool, bootstrap: Bootstr
     times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
     if graded:
         size = len(GRADES)
-        cell = np.searchsorted(GRADES, truth) * size + np.searchsorted(GRADES, predicted)
-        drawn = (times @ np.eye(size * size)[cell]).reshape(-1, size, size)
+        drawn = (times @ np.eye(size * size)[_cells(truth, predicted)]).reshape(-1, size, size)
         kappa = float(quadratic_kappa(confusion(truth, predicted)))
         return estimate(kappa, quadratic_kappa(drawn), bootstrap)
     rows = times.astype(int)

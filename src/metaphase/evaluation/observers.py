@@ -232,7 +232,7 @@ def export_observers(
     if threshold is None:
         stated = stated_point(detection_files(Path(detections)), "mitoses")
         unstated = PAPER_POINTS.mitoses.delta if paper else 0.0
-        threshold = unstated if stated is None else stated[1].delta
+        threshold = unstated if stated is None else stated.delta
     counted = points["probability"] >= threshold
     others = points[~counted]
     if distractors is not None:

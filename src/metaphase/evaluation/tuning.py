@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from metaphase.detections.points import SHARED_BY_POINTS, OperatingPoint
 from metaphase.evaluation.comparison import Cohort
 from metaphase.evaluation.grades import (
     GRADES,
+    CountPart,
     is_same_threshold,
     quadratic_kappa,
     read_cohort,
@@ -42,7 +43,6 @@ from metaphase.evaluation.metrics import (
 from metaphase.evaluation.mitoses import load_marked
 from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
 
-CountPart = Literal["proliferation", "grade"]
 DRAWS, STEPS = BootstrapConfig(samples=200), 400
 """Of patients, to see how far delta depends on them, and the thresholds that are tried in each."""
 COUNT_PARTS: tuple[CountPart, ...] = ("proliferation", "grade")
@@ -86,7 +86,7 @@ def tune_mitoses(
     steps = thinned(curve(marked), STEPS).threshold
     drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
     made = stated_point(detection_files(Path(predictions)), "mitoses")
-    search = {} if made is None else {name: getattr(made[1], name) for name in SHARED_BY_POINTS}
+    search = {} if made is None else {name: getattr(made, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
         name="mitoses",
         delta=delta,
