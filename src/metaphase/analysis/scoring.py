@@ -58,13 +58,13 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
         point = load_points(card).count
         return point.model_copy(update={"source": f"of {card.name}: {point.source}".rstrip(": ")})
     tables = [table for path in files for file in _files_of(path) for table in detection_files(file)]
-    point = stated_point(tables, "count")
-    if point is None:
+    stated = stated_point(tables, "count")
+    if stated is None:
         _refuse_counted(tables)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, because the files state none"})
     model = (stated_with(tables[0]) or {}).get("model")
-    source = f"of the model {model}" + (f": {point.source}" if point.source else "")
-    return point.model_copy(update={"source": source})
+    source = f"of the model {model}" + (f": {stated.source}" if stated.source else "")
+    return stated.model_copy(update={"source": source})
 
 
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:

@@ -54,8 +54,8 @@ class ScorePairs:
 
 
 def load_pairs(
-    truth: str | Path,
-    predictions: str | Path,
+    truth: Path,
+    predictions: Path,
     true_column: str,
     predicted_columns: tuple[str, ...],
     *,
@@ -88,14 +88,14 @@ def load_pairs(
         cohort = Cohort(kept, cohort.source)
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
         warnings += (ResultWarning("no-prediction", text),)
-    for tuned in (point, stated_point([Path(predictions)], "count")):
+    for tuned in (point, stated_point([predictions], "count")):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
     predicted = np.array([given[case] for case in cohort.cases])
     return ScorePairs(cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings)
 
 
-def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
+def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
     """A table of case, threshold (missing where the file has none) and count, each pair once."""
     frame = _finite(_named_by_case(read_table(path), cohort, path), "count", path)
     if "threshold" not in frame.columns:
@@ -115,14 +115,14 @@ def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
     return frame[["case", "threshold", "count"]]
 
 
-def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: str | Path) -> pd.DataFrame:
+def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: Path) -> pd.DataFrame:
     """The table with each row under the manifest's name of its case."""
     require_columns(frame, ("case",), path)
     names = as_text(frame["case"])
     return frame.assign(case=names.map(cohort.case_names(names.unique(), str(path))))
 
 
-def _finite(frame: pd.DataFrame, column: str, path: str | Path) -> pd.DataFrame:
+def _finite(frame: pd.DataFrame, column: str, path: Path) -> pd.DataFrame:
     """The table with numbers in a column; what is infinite is refused, what is missing stays so."""
     require_columns(frame, (column,), path)
     require_numbers(frame, (column,), path)
@@ -136,7 +136,7 @@ def _finite(frame: pd.DataFrame, column: str, path: str | Path) -> pd.DataFrame:
     return frame.assign(**{column: values})
 
 
-def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Path) -> pd.DataFrame:
+def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: Path) -> pd.DataFrame:
     """The rows at the operating point's delta, where the table says at which threshold it counts."""
     if "threshold" not in frame.columns:
         return frame
@@ -169,7 +169,7 @@ def threshold_line(values: pd.Series[float]) -> str:
     return named(f"{value:g}" for value in sorted(values.dropna().unique()))
 
 
-def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) -> None:
+def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: Path) -> None:
     repeated = frame["case"][frame.duplicated(columns)]
     if len(repeated):
         raise TableError(
@@ -179,9 +179,9 @@ def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) 
         )
 
 
-def read_cohort(truth: str | Path) -> Cohort:
+def read_cohort(truth: Path) -> Cohort:
     """The cohort of a manifest, or of a folder that holds one; its slides are not looked at."""
-    path = Path(truth) / MANIFEST_NAME if Path(truth).is_dir() else Path(truth)
+    path = truth / MANIFEST_NAME if truth.is_dir() else truth
     return Cohort(read_manifest(path), str(path))
 
 
@@ -286,12 +286,12 @@ class AgreementResult:
 
 def evaluate_scores(
     task: CountPart,
-    truth: str | Path,
-    predictions: str | Path,
+    truth: Path,
+    predictions: Path,
     *,
     by: Sequence[str] = (),
     split: str | None = None,
-    card: str | Path | None = None,
+    card: Path | None = None,
     skip_missing: bool = False,
     bootstrap: BootstrapConfig | None = None,
 ) -> AgreementResult:

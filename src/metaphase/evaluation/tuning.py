@@ -49,13 +49,13 @@ COUNT_PARTS: tuple[CountPart, ...] = ("proliferation", "grade")
 
 
 def tune_mitoses(
-    truth: str | Path,
-    predictions: str | Path,
-    card: str | Path | None = None,
+    truth: Path,
+    predictions: Path,
+    card: Path | None = None,
     *,
-    manifest: str | Path | None = None,
+    manifest: Path | None = None,
     split: str | None = None,
-    ignore: str | Path | None = None,
+    ignore: Path | None = None,
     mpp: float | None = None,
     matching: MatchingConfig | None = None,
     floor: float = 0.0,
@@ -85,7 +85,7 @@ def tune_mitoses(
         )
     steps = thinned(curve(marked), STEPS).threshold
     drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
-    made = stated_point(detection_files(Path(predictions)), "mitoses")
+    made = stated_point(detection_files(predictions), "mitoses")
     search = {} if made is None else {name: getattr(made, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
         name="mitoses",
@@ -102,9 +102,9 @@ def tune_mitoses(
 
 
 def tune_count(
-    truth: str | Path,
-    counts: str | Path,
-    card: str | Path | None = None,
+    truth: Path,
+    counts: Path,
+    card: Path | None = None,
     *,
     split: str | None = None,
     parts: Sequence[CountPart] = COUNT_PARTS,
@@ -129,7 +129,7 @@ def tune_count(
         )
     table = table[kept]
     known: OperatingPoint | None = None
-    if card is not None and Path(card).exists():
+    if card is not None and card.exists():
         with suppress(TableError):  # it need not have one
             known = load_point(card, "count")
     if "proliferation" in parts:
@@ -211,7 +211,7 @@ def thetas_for_kappa(counts: Floats, grades: Integers) -> tuple[float, float, fl
     return float(cuts[first[best]]), float(cuts[second[best]]), float(kappa[best])
 
 
-def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> dict[float, Floats]:
+def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: Path) -> dict[float, Floats]:
     """Counts of the cohort's cases, in its order, at each threshold."""
     if table["threshold"].isna().any():
         raise TableError(
@@ -230,7 +230,7 @@ def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> d
     return {float(str(threshold)): wide[threshold].to_numpy(np.float64) for threshold in wide.columns}
 
 
-def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Path) -> float:
+def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: Path) -> float:
     """The threshold at which grades are tuned: the point's, or the only one of the table."""
     if known is not None:
         stated = table["threshold"].dropna()

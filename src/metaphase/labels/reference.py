@@ -157,9 +157,8 @@ TEXTS = ("case", "cause", "reason", "method", "registration", "candidate", "obse
 TRUTHS = ("accepted", "visible", "automatic")
 
 
-def write_reference(folder: str | Path, table: pd.DataFrame, *, shapes: bool = False) -> None:
+def write_reference(folder: Path, table: pd.DataFrame, *, shapes: bool = False) -> None:
     """Write the table as Parquet and CSV; with `shapes` (one slide), accepted points for QuPath as well."""
-    folder = Path(folder)
     if shapes:
         named = table.assign(slide=table["case"], label="mitosis")
         write_text(folder / SHAPES, json.dumps(points_geojson(named)))
@@ -167,9 +166,8 @@ def write_reference(folder: str | Path, table: pd.DataFrame, *, shapes: bool = F
     write_table(folder / TABLE, table)
 
 
-def read_reference(path: str | Path) -> pd.DataFrame:
+def read_reference(path: Path) -> pd.DataFrame:
     """A reference standard from its file, or from the folder that holds it."""
-    path = Path(path)
     path = path / TABLE if path.is_dir() else path
     table = read_own_table(path)
     require_columns(table, COLUMNS, path)
@@ -381,7 +379,7 @@ def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> Integers:
     return rows
 
 
-def read_decisions(path: str | Path) -> pd.DataFrame:
+def read_decisions(path: Path) -> pd.DataFrame:
     """Read and check a table of decisions, from `metaphase reference apply` or made elsewhere."""
     table = read_own_table(path)
     require_columns(table, DECISION_COLUMNS, path)

@@ -352,7 +352,7 @@ class Imported:
     unchanged: int
 
 
-def export_answers(folder: str | Path, path: str | Path) -> int:
+def export_answers(folder: Path, path: Path) -> int:
     """Write the answers that stand to a CSV and return how many there are."""
     with AnswerStore(load_project(folder)) as store:
         given = store.current()
@@ -361,12 +361,11 @@ def export_answers(folder: str | Path, path: str | Path) -> int:
     return len(rows)
 
 
-def import_answers(folder: str | Path, path: str | Path) -> Imported:
+def import_answers(folder: Path, path: Path) -> Imported:
     """Take answers from a CSV (observer, item, answer; seconds and time where known), all or none.
 
     An answer that already stands is left alone, so that importing twice changes nothing.
     """
-    path = Path(path)
     project = load_project(folder)
     entries = _entries(project, _read_rows(path), path)
     with AnswerStore(project) as store:

@@ -80,7 +80,7 @@ class LearningConfig(TrainingProtocol):
 def train_classifier(
     name: str,
     rows: pd.DataFrame,
-    folder: str | Path,
+    folder: Path,
     config: LearningConfig,
     *,
     start: str | Path = "",
@@ -93,19 +93,17 @@ def train_classifier(
     """
     rows = assign_splits(rows, config.seed)
     _check_classes(name, rows)
-    stores = write_stores(rows, Path(folder))
-    return train(config.of_network(name, stores, start), Path(folder), device=device, watch=watch)
+    stores = write_stores(rows, folder)
+    return train(config.of_network(name, stores, start), folder, device=device, watch=watch)
 
 
-def cnn1_rows(project: str | Path) -> pd.DataFrame:
+def cnn1_rows(project: Path) -> pd.DataFrame:
     """Labelled items of a project with class 0 for artefacts and 1 for everything else."""
     labels = read_labels(project)
     return labels.assign(label=(labels["label"] != ARTEFACT).astype(int))
 
 
-def cnn2_rows(
-    project: str | Path, artefacts: Sequence[str | Path] = (), also: Sequence[str | Path] = ()
-) -> pd.DataFrame:
+def cnn2_rows(project: Path, artefacts: Sequence[Path] = (), also: Sequence[Path] = ()) -> pd.DataFrame:
     """Labelled items of a project with class 1 for mitoses and 0 for everything else.
 
     The artefacts labelled in the projects `artefacts` (those of CNN1) are further negatives, as in the paper.
@@ -252,19 +250,16 @@ def load_classifier(name: str, path: str | Path, device: str | None = None) -> C
 
 
 def classify_case(
-    slide_path: str | Path,
-    folder: str | Path,
+    source: SlideSource,
+    folder: Path,
     case: str,
-    classifiers: list[Classifier],
-    *,
-    mpp: float | None = None,
+    classifiers: Sequence[Classifier],
     progress: Progress | None = None,
 ) -> tuple[Classified, bool]:
     """Ask about the candidates in a case's folder, and write answers and mitoses; says whether it had to.
 
     Columns that the same network made of the same slide and candidates are kept.
     """
-    folder, source = Path(folder), SlideSource(Path(slide_path), mpp)
     table = read_candidates(folder)
     answers = _kept(folder, table)
     candidates = FileContent(folder / CANDIDATES)
@@ -285,7 +280,7 @@ def classify_case(
 
 
 def classify_candidates(
-    slide: Slide, table: pd.DataFrame, classifiers: list[Classifier], progress: Progress | None = None
+    slide: Slide, table: pd.DataFrame, classifiers: Sequence[Classifier], progress: Progress | None = None
 ) -> dict[str, Floats32]:
     """Probabilities of each candidate by each network's name."""
     if len({(one.card.patch_px, one.card.mpp) for one in classifiers}) > 1:

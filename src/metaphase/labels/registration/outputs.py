@@ -295,9 +295,9 @@ class Annotations:
 def register_to_folder(
     he: Slide,
     phh3: Slide,
-    folder: str | Path,
+    folder: Path,
     *,
-    points: str | Path | None = None,
+    points: Path | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
     accept_doubtful: bool = False,
@@ -308,7 +308,6 @@ def register_to_folder(
     `points.geojson` (H&E coordinates), for annotations `annotations.geojson`. After a failed registration,
     or a doubtful one that nobody accepted, no annotations are written and all points are rejected.
     """
-    folder = Path(folder)
     given = None if points is None else _read_points(points, phh3)
     shapes = None if annotations is None else load_json(annotations.path)
     registration = register_pair(he, phh3, config)
@@ -374,7 +373,7 @@ def summarised(registration: Registration, table: pd.DataFrame | None) -> dict[s
     return summary
 
 
-def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
+def _read_points(path: Path, phh3: Slide) -> DetectionSet:
     """The points of the PHH3 slide; a table of several slides must name it."""
     stem = Path(phh3.name).stem
     found = read_detections(path, mpp=phh3.mpp, slide=stem)

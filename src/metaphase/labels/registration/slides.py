@@ -56,9 +56,9 @@ class Registered:
 def register_slides(
     he: SlideSource,
     phh3: SlideSource,
-    folder: str | Path,
+    folder: Path,
     *,
-    points: str | Path | None = None,
+    points: Path | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
     accept_doubtful: bool = False,
@@ -67,7 +67,6 @@ def register_slides(
 
     The files are those of `metaphase.labels.registration.register_to_folder`.
     """
-    folder = Path(folder)
     row = _register(
         folder,
         he=he,

@@ -231,12 +231,12 @@ class Transform:
 _FILE = TypeAdapter(Transform)
 
 
-def save_transform(path: str | Path, transform: Transform, **remarks: Any) -> None:
+def save_transform(path: Path, transform: Transform, **remarks: Any) -> None:
     """Write a transform as JSON, with further keys for people and programs that look at it."""
     write_text(path, json.dumps({**transform.to_json(), **remarks}, allow_nan=False) + "\n")
 
 
-def load_transform(path: str | Path) -> Transform:
+def load_transform(path: Path) -> Transform:
     """Read what `save_transform` wrote; other keys are ignored."""
     again = "make it with metaphase register"
     record = read_json(path, "cannot be read as JSON", next_step=again, error=TransformError)
