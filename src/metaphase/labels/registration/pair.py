@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -560,12 +561,11 @@ def _has_tissue(view: View, positions_um: Points, tile_um: float) -> Mask:
     tissue = view.tissue
     cells = np.floor((positions_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
     half = max(1, round(tile_um / 2 / tissue.mpp))
-    table = np.pad(tissue.mask.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    rows, columns = tissue.mask.shape
-    x0, x1 = (np.clip(cells[:, 0] + d, 0, columns) for d in (-half, half + 1))
-    y0, y1 = (np.clip(cells[:, 1] + d, 0, rows) for d in (-half, half + 1))
-    count = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
-    return np.asarray(count >= MIN_TISSUE * (2 * half + 1) ** 2)
+    side, room = 2 * half + 1, half + 1
+    mask = np.pad(tissue.mask.astype(np.float32), room)
+    count = cv2.boxFilter(mask, -1, (side, side), normalize=False, borderType=cv2.BORDER_CONSTANT)
+    columns, rows = np.clip(cells + room, 0, np.array(mask.shape[::-1]) - 1).T
+    return np.asarray(count[rows, columns] >= MIN_TISSUE * side**2)
 
 
 def _measured(registration: Registration, positions: Points, which: Mask) -> Shifts:
