@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.labels.registration.outputs import map_geojson
 from metaphase.labels.registration.similarity import Similarity, about, fit_robustly, fit_similarity
 from metaphase.labels.registration.transform import (
     MAX_STRETCH,
@@ -23,6 +22,7 @@ from metaphase.labels.registration.transform import (
     TransformError,
     fit_field,
     load_transform,
+    map_geojson,
     save_transform,
 )
 from tests.examples import FEW

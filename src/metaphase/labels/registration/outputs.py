@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import uuid
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +20,25 @@ from matplotlib.figure import Figure
 
 from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import UsageError
-from metaphase.base.files import write_bytes, write_text
-from metaphase.base.tables import TableError, write_table
+from metaphase.base.files import explained, write_bytes, write_text
+from metaphase.base.foreign import read_json
+from metaphase.base.provenance import FileContent
+from metaphase.base.stages import Facts, Report, States, run_stages, settled, stage
+from metaphase.base.tables import read_table, write_table
 from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.table import COLUMNS, DetectionSet
 from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
-from metaphase.labels.registration.transform import Transform, save_transform
+from metaphase.labels.registration.transform import (
+    Frame,
+    Transform,
+    load_transform,
+    map_geojson,
+    save_transform,
+)
 from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 from metaphase.version import __version__
 
 # ---- a picture of a registration for people: do the slides fit, where did tissue move, what is left ----
@@ -199,59 +209,9 @@ def _draw_zoom(axes: Axes, registration: Registration, position: Points) -> None
 
 # ---- annotations and points of other tools ----
 
-Frame = Literal["he", "phh3"]
-Position = list[float]
-
-SHAPES = ("geometry", "nucleusGeometry")
-"""Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "registration.metaphase")
 COLOUR = (200, 0, 0)
 NOT_ACCEPTED = "the registration of the pair is doubtful"
-
-
-def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source: Path | None = None) -> Any:
-    """The same GeoJSON (collection, feature, bare list or shape) in the frame of the other slide.
-
-    Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
-    kept, bounding boxes are dropped. `source` is the file that errors name.
-    """
-    content = copy.deepcopy(content)
-    try:
-        corners = list(_corners(content))
-        points = np.array([corner[:2] for corner in corners], np.float64).reshape(-1, 2)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
-    there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
-    for corner, moved in zip(corners, there.tolist(), strict=True):
-        corner[:2] = moved
-    return content
-
-
-def _corners(node: Any) -> Iterator[Position]:
-    """All positions of any part of a GeoJSON document, whose bounding boxes are dropped."""
-    if isinstance(node, list):
-        for item in node:
-            yield from _corners(item)
-        return
-    node.pop("bbox", None)
-    part = next((name for name in ("features", "geometries", "coordinates") if name in node), None)
-    if part == "coordinates":
-        yield from _positions(node[part])
-    elif part is not None:
-        yield from _corners(node[part])
-    else:
-        shapes = [node[name] for name in SHAPES if node.get(name) is not None]
-        if not shapes and "geometry" not in node:
-            raise ValueError(f"an object of type {node.get('type')!r} without a shape")
-        yield from _corners(shapes)
-
-
-def _positions(node: Any) -> Iterator[Position]:
-    if node and not isinstance(node[0], list):
-        yield node
-    else:
-        for item in node:
-            yield from _positions(item)
 
 
 def points_geojson(points: pd.DataFrame) -> dict[str, Any]:
@@ -387,3 +347,88 @@ def _read_points(path: Path, phh3: Slide) -> DetectionSet:
             next_step="give a file with the points of the PHH3 slide alone",
         )
     return replace(found.with_table(found.table[named]), slides=(stem,))
+
+
+# ---- `metaphase register`: one pair of slides, kept or done again ----
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """The folder of a pair, as `metaphase register` left it."""
+
+    folder: Path
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """`reliable`, `doubtful` or `failed`; the summary's `reasons` tell why."""
+        return str(self.summary["verdict"])
+
+    @cached_property
+    def transform(self) -> Transform:
+        """Positions of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
+        return load_transform(self.folder / TRANSFORM)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
+        return read_table(self.folder / OF_POINTS[0])
+
+
+def register_slides(
+    he: SlideSource,
+    phh3: SlideSource,
+    folder: Path,
+    *,
+    points: Path | None = None,
+    annotations: Annotations | None = None,
+    config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
+) -> tuple[dict[str, Any], States]:
+    """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
+
+    The files are those of `register_to_folder`.
+    """
+    row = _register(
+        folder,
+        he=he,
+        phh3=phh3,
+        points=FileContent(points) if points else None,
+        annotations=FileContent(annotations.path) if annotations else None,
+        drawn_on=annotations.drawn_on if annotations else "",
+        config=config or RegistrationConfig(),
+        accept_doubtful=accept_doubtful,
+    )
+    writes = (*row.writes, *(OF_POINTS if points is not None else ()))
+    states = settled(run_stages([replace(row, writes=writes)], folder))
+    return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states
+
+
+@stage("registration", "PHH3 onto H&E", writes=(SUMMARY, TRANSFORM, PICTURE), schema=3, sealed=True)
+def _register(
+    folder: Path,
+    _report: Report,
+    *,
+    he: SlideSource,
+    phh3: SlideSource,
+    points: FileContent | None,
+    annotations: FileContent | None,
+    drawn_on: Frame | Literal[""],
+    config: RegistrationConfig,
+    accept_doubtful: bool,
+) -> Facts:
+    """Register a pair, and carry over what was given."""
+    for name in (*OF_POINTS, OF_ANNOTATIONS):
+        with explained(folder / name):
+            (folder / name).unlink(missing_ok=True)
+    with he.open() as first, phh3.open() as second:
+        summary = register_to_folder(
+            first,
+            second,
+            folder,
+            points=points.path if points else None,
+            annotations=Annotations(annotations.path, drawn_on or "phh3") if annotations else None,
+            config=config,
+            accept_doubtful=accept_doubtful,
+        )
+    return {"verdict": summary["verdict"]}

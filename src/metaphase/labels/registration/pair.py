@@ -600,17 +600,11 @@ def _decide(
     weak, apart = strength < MIN_STRENGTH, deviation > np.maximum(tolerance, SCATTER * scatter)
     alone = nearby.counts < MIN_NEIGHBOURS
     united = ~alone & (nearby.spreads <= tolerance / 2) & (nearby.distances <= FARTHEST_UM * mpp / config.mpp)
-    method = np.full(len(state), REJECTED, object)
-    reason = np.full(len(state), "", object)
     comparable = state == ""
     own = comparable & ~weak & (~apart | alone)
-    method[own] = MEASURED
     lent = comparable & ~own & united
-    method[lent] = CONSENSUS
-    reason[weak] = "no clear match"
-    reason[~weak & apart] = "its own shift contradicts its neighbours"
-    reason[own] = np.where(alone[own], "no neighbours to compare with", "")
-    lost = comparable & ~own & ~lent
-    reason[lost] = np.array([f"{text}, and these do not agree" for text in reason[lost]], object)
-    reason[~comparable] = state[~comparable]
-    return method, reason
+    method = np.select([own, lent], [MEASURED, CONSENSUS], REJECTED).astype(object)
+    doubt = np.select([weak, apart], ["no clear match", "its own shift contradicts its neighbours"], "")
+    lost = np.array([f"{text}, and these do not agree" for text in doubt], object)
+    known = [state, np.where(alone, "no neighbours to compare with", ""), doubt]
+    return method, np.select([~comparable, own, lent], known, lost)

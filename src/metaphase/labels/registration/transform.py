@@ -7,11 +7,13 @@ least squares, with a penalty on bending that bridges positions without any.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
+from metaphase.base.tables import TableError
 from metaphase.labels.registration.similarity import Similarity
 
 BENDING = 0.003
@@ -248,3 +251,57 @@ def load_transform(path: Path) -> Transform:
             return _FILE.validate_python(record)
     except TransformError as error:
         raise TransformError(error.problem, path=path, next_step=error.next_step) from error
+
+
+# ---- annotations of other tools on the other slide ----
+
+Frame = Literal["he", "phh3"]
+Position = list[float]
+
+SHAPES = ("geometry", "nucleusGeometry")
+"""Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
+
+
+def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source: Path | None = None) -> Any:
+    """The same GeoJSON (collection, feature, bare list or shape) in the frame of the other slide.
+
+    Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
+    kept, bounding boxes are dropped. `source` is the file that errors name.
+    """
+    content = copy.deepcopy(content)
+    try:
+        corners = list(_corners(content))
+        points = np.array([corner[:2] for corner in corners], np.float64).reshape(-1, 2)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
+    there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
+    for corner, moved in zip(corners, there.tolist(), strict=True):
+        corner[:2] = moved
+    return content
+
+
+def _corners(node: Any) -> Iterator[Position]:
+    """All positions of any part of a GeoJSON document, whose bounding boxes are dropped."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _corners(item)
+        return
+    node.pop("bbox", None)
+    part = next((name for name in ("features", "geometries", "coordinates") if name in node), None)
+    if part == "coordinates":
+        yield from _positions(node[part])
+    elif part is not None:
+        yield from _corners(node[part])
+    else:
+        shapes = [node[name] for name in SHAPES if node.get(name) is not None]
+        if not shapes and "geometry" not in node:
+            raise ValueError(f"an object of type {node.get('type')!r} without a shape")
+        yield from _corners(shapes)
+
+
+def _positions(node: Any) -> Iterator[Position]:
+    if node and not isinstance(node[0], list):
+        yield node
+    else:
+        for item in node:
+            yield from _positions(item)
