@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,32 +38,17 @@ THRESHOLD_TOLERANCE = 1e-9
 """Thresholds of a table and of a card that differ by less are the same."""
 
 
-@dataclass(frozen=True)
-class ScorePairs:
-    """True and predicted values of the same cases."""
-
-    cohort: Cohort
-    truth: Floats
-    predicted: Floats
-    warnings: ResultWarnings = ()
-
-    @property
-    def patients(self) -> list[str]:
-        """The patient of each case."""
-        return [str(name) for name in self.cohort.manifest["patient"]]
-
-
 def load_pairs(
     truth: Path,
     predictions: Path,
-    true_column: str,
+    task: CountPart,
     predicted_columns: tuple[str, ...],
     *,
     split: str | None = None,
     skip_missing: bool = False,
     point: OperatingPoint | None = None,
-) -> ScorePairs:
-    """Line up the true column with the first of `predicted_columns` that is there, case by case.
+) -> tuple[Cohort, ResultWarnings]:
+    """The cases with their true value and, as `predicted`, the first of `predicted_columns` that is there.
 
     Cases may be named by path, file name or stem, too. Of a table with several thresholds, the rows at the
     operating point are taken; without a point such a table is refused.
@@ -74,7 +59,7 @@ def load_pairs(
     frame = _finite(_at_point(frame, point, predictions), name, predictions)
     _refuse_repeated(frame, ["case"], predictions)
     given = dict(zip(frame["case"], frame[name], strict=True))
-    cohort, warnings = with_values(everyone.of_split(split), true_column)
+    cohort, warnings = with_values(everyone.of_split(split), task)
     known = {case for case, value in given.items() if not np.isnan(value)}
     missing = [case for case in cohort.cases if case not in known]
     if missing and (not skip_missing or len(missing) == len(cohort.cases)):
@@ -83,16 +68,15 @@ def load_pairs(
             path=predictions,
             next_step="predict them, or leave them out with --skip-missing",
         )
+    manifest = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
+    cohort = Cohort(manifest.assign(predicted=manifest["case"].map(given)), cohort.source)
     if missing:
-        kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
-        cohort = Cohort(kept, cohort.source)
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
         warnings += (ResultWarning("no-prediction", text),)
     for tuned in (point, stated_point([predictions], "count")):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
-    predicted = np.array([given[case] for case in cohort.cases])
-    return ScorePairs(cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings)
+    return cohort, warnings
 
 
 def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
@@ -307,7 +291,10 @@ def evaluate_scores(
     columns: tuple[str, ...] = ("proliferation", "count")
     if graded:
         columns = ("grade" if point is None else "count",)
-    pairs = load_pairs(truth, predictions, task, columns, split=split, skip_missing=skip_missing, point=point)
+    cohort, warnings = load_pairs(
+        truth, predictions, task, columns, split=split, skip_missing=skip_missing, point=point
+    )
+    true, predicted = (cohort.manifest[name].to_numpy(np.float64) for name in (task, "predicted"))
     if graded and point is not None:
         if point.theta1 is None or point.theta2 is None:
             raise TableError(
@@ -315,11 +302,11 @@ def evaluate_scores(
                 path=card,
                 next_step="run `metaphase evaluate tune grade` on a tuning set first",
             )
-        predicted = grade_of(pairs.predicted, point.theta1, point.theta2).astype(float)
-        pairs = replace(pairs, predicted=predicted)
+        predicted = grade_of(predicted, point.theta1, point.theta2).astype(float)
     if graded:
-        refuse_other_grades(pairs.truth, "true", str(truth))
-        refuse_other_grades(pairs.predicted, "predicted", str(predictions))
+        refuse_other_grades(true, "true", str(truth))
+        refuse_other_grades(predicted, "predicted", str(predictions))
+    patients = cohort.manifest["patient"].astype(str)
     used: dict[str, Any] = {"operating_point": None}
     if point is not None:
         used = {"operating_point": f"count, {point.source or 'of the card'}"}
@@ -327,45 +314,46 @@ def evaluate_scores(
     used |= {"truth": str(truth), "predictions": str(predictions), "split": split}
 
     def agreement(chosen: Mask) -> tuple[int, Estimate]:
-        return int(chosen.sum()), _agreement(pairs, chosen, graded, bootstrap)
+        times = draws(list(patients[chosen]), bootstrap)
+        measure = _kappa if graded else _correlation
+        return int(chosen.sum()), estimate(*measure(true[chosen], predicted[chosen], times), bootstrap)
 
     return AgreementResult(
         metric="quadratic kappa" if graded else "Spearman",
-        overall=agreement(np.ones(len(pairs.truth), bool))[1],
-        groups=measured_by(by, pairs.cohort, agreement),
-        cases=pd.DataFrame(
-            {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
-        ),
-        confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
+        overall=agreement(np.ones(len(true), bool))[1],
+        groups=measured_by(by, cohort, agreement),
+        cases=pd.DataFrame({"case": cohort.manifest["case"], "truth": true, "predicted": predicted}),
+        confusion=confusion(true, predicted) if graded else None,
         settings=used | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
-        warnings=(*pairs.warnings, *_warnings(pairs, graded)),
+        warnings=(*warnings, *_warnings(true, predicted, list(patients), graded)),
     )
 
 
-def _agreement(pairs: ScorePairs, chosen: Mask, graded: bool, bootstrap: BootstrapConfig) -> Estimate:
-    truth, predicted = pairs.truth[chosen], pairs.predicted[chosen]
-    times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
-    if graded:
-        size = len(GRADES)
-        drawn = (times @ np.eye(size * size)[_cells(truth, predicted)]).reshape(-1, size, size)
-        kappa = float(quadratic_kappa(confusion(truth, predicted)))
-        return estimate(kappa, quadratic_kappa(drawn), bootstrap)
+def _kappa(truth: Floats, predicted: Floats, times: Floats) -> tuple[float, Floats]:
+    """Kappa of the cases, and of each draw of them."""
+    size = len(GRADES)
+    drawn = (times @ np.eye(size * size)[_cells(truth, predicted)]).reshape(-1, size, size)
+    return float(quadratic_kappa(confusion(truth, predicted))), quadratic_kappa(drawn)
+
+
+def _correlation(truth: Floats, predicted: Floats, times: Floats) -> tuple[float, Floats]:
+    """Spearman's correlation of the cases, and of each draw of them."""
     rows = times.astype(int)
-    ranked = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in rows]
-    return estimate(spearman(truth, predicted), np.array(ranked), bootstrap)
+    drawn = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in rows]
+    return spearman(truth, predicted), np.array(drawn)
 
 
-def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
+def _warnings(truth: Floats, predicted: Floats, patients: Sequence[str], graded: bool) -> list[ResultWarning]:
     warnings = []
     name = "kappa" if graded else "Spearman's correlation"
-    one_said, one_true = (len(set(side.tolist())) == 1 for side in (pairs.predicted, pairs.truth))
+    one_said, one_true = (len(set(side.tolist())) == 1 for side in (predicted, truth))
     if one_said:
         said = "0 whatever the truth" if graded and not one_true else "undefined"
-        text = f"all predictions are {pairs.predicted[0]:g}: {name} is {said}"
+        text = f"all predictions are {predicted[0]:g}: {name} is {said}"
         warnings.append(ResultWarning("one-prediction", text))
     if one_true:
-        text = f"all true values are {pairs.truth[0]:g}: agreement cannot be measured"
+        text = f"all true values are {truth[0]:g}: agreement cannot be measured"
         warnings.append(ResultWarning("one-truth", text))
-    if few := few_patients(pairs.patients):
+    if few := few_patients(patients):
         warnings.append(few)
     return warnings

@@ -346,8 +346,6 @@ class BenchCounts:
 
     def _estimate(self, true: Floats, false: Floats, bootstrap: BootstrapConfig) -> Estimate:
         value = float(f1_of_counts(true.sum(axis=1), false.sum(axis=1), self.truths.sum()).mean())
-        if not bootstrap.samples:
-            return Estimate(value)
         return estimate(value, _drawn(true, false, self.truths, draws(self.patients, bootstrap)), bootstrap)
 
 
