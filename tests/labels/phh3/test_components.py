@@ -29,7 +29,7 @@ def stitched(brown: np.ndarray, tile_px: int, *, smallest: int = 1, shift: int =
     height, width = brown.shape
     rows, columns = np.indices(brown.shape)
     dab = ((rows * 31 + columns * 17) % 200 + 300).astype(np.int16)
-    stitcher = Stitcher(width + shift, smallest)
+    stitcher = Stitcher(smallest)
     for tile in plan_tiles(Box(0, 0, width, height), 1.0, mpp=1.0, tile_px=tile_px).tiles:
         box = tile.core
         part = np.s_[box.y : box.bottom, box.x : box.right]

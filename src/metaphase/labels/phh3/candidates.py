@@ -345,12 +345,11 @@ class Components:
 
 @dataclass(frozen=True, eq=False)
 class TileComponents:
-    """The components of one tile, and what lies along its sides."""
+    """The components of one tile, and which of them reach its sides."""
 
-    box: Box
     components: Components
-    sides: tuple[Integers, ...]
-    """Labels at the top, bottom, left and right: 0 is background, i is component i - 1."""
+    border: Integers
+    """(2, pixels), for the brown pixels along its sides: `ROW_CODE` position, and row of the component."""
 
 
 def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> TileComponents:
@@ -363,7 +362,7 @@ def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> Tile
     )
     labels = np.asarray(found, np.int32)
     y, x = np.nonzero(brown)
-    owner, darkness = labels[y, x] - 1, dab[y, x]
+    owner, darkness, code = labels[y, x] - 1, dab[y, x], (y + box.y) * ROW_CODE + x + box.x
     # coordinates from the tile's corner are small enough for exact sums of floats
     summed = (None, x, y, x * x, x * y, y * y, darkness, haematoxylin)
     sums = np.stack([np.bincount(owner, one, minlength=count - 1) for one in summed]).astype(np.int64)
@@ -371,11 +370,11 @@ def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> Tile
     left, top = left + box.x, top + box.y
     peak, last = np.full((2, count - 1), np.iinfo(np.int64).min)
     np.maximum.at(peak, owner, darkness.astype(np.int64))
-    last[owner] = (y + box.y) * ROW_CODE + x + box.x  # pixels come in reading order: the last one stays
+    last[owner] = code  # pixels come in reading order: the last one stays
     maxima = (peak, left + width, top + height, -left, -top, last)
     components = Components(np.stack([*_moved(sums, box.x, box.y), *maxima], axis=1))
-    sides = (labels[0], labels[-1], labels[:, 0], labels[:, -1])
-    return TileComponents(box, components, tuple(side.astype(np.int64) for side in sides))
+    edge = (x == 0) | (y == 0) | (x == box.width - 1) | (y == box.height - 1)
+    return TileComponents(components, np.stack([code[edge], owner[edge]]))
 
 
 def _moved(sums: Integers, right: int | Integers, down: int | Integers) -> tuple[Integers, ...]:
@@ -394,41 +393,30 @@ def _moved(sums: Integers, right: int | Integers, down: int | Integers) -> tuple
 
 @dataclass(eq=False)
 class Stitcher:
-    """Takes tiles row by row and joins what touches across their borders."""
+    """Takes tiles, in any order, and joins what touches across their borders."""
 
-    width: int
-    """Of the plane."""
     smallest: int
     """Components of fewer pixels are counted and forgotten."""
     specks: int = 0
     _whole: list[Components] = field(default_factory=list)
     _open: list[Components] = field(default_factory=list)
-    _links: list[Integers] = field(default_factory=list)
+    _borders: list[Integers] = field(default_factory=list)
     _opened: int = 0
 
-    def __post_init__(self) -> None:
-        self._above = np.zeros(self.width + 2, np.int64)
-        self._below = np.zeros_like(self._above)
-        self._beside = np.zeros(0, np.int64)
-        self._last = Box(0, -1, 0, 0)
-
     def add(self, tile: TileComponents) -> None:
-        """Take the next tile; tiles may be left out where nothing is brown."""
-        self._turn(tile.box)
-        touching = np.zeros(len(tile.components) + 1, np.bool_)
-        touching[np.concatenate(tile.sides)] = True
-        touching[0] = False
-        number = np.where(touching, self._opened + np.cumsum(touching), 0)
-        self._keep(tile.components[~touching[1:]])
-        self._open.append(tile.components[touching[1:]])
+        """Take a tile; tiles may be left out where nothing is brown."""
+        code, owner = tile.border
+        touching = np.zeros(len(tile.components), np.bool_)
+        touching[owner] = True
+        self._keep(tile.components[~touching])
+        self._open.append(tile.components[touching])
+        self._borders.append(np.stack([code, self._opened + np.cumsum(touching)[owner] - 1]))
         self._opened += int(touching.sum())
-        self._link(tile.box, *(number[side] for side in tile.sides))
 
     def finish(self) -> Components:
         """All components of the plane."""
-        pieces = Components.joined(self._open)
-        if len(pieces):
-            links = np.concatenate([np.zeros((0, 2), np.int64), *self._links]) - 1
+        if self._opened:
+            pieces, links = Components.joined(self._open), self._links()
             graph = coo_array((np.ones(len(links), np.bool_), tuple(links.T)), (len(pieces),) * 2)
             self._keep(pieces.merged(connected_components(graph, directed=False)[1].astype(np.int64)))
         return Components.joined(self._whole)
@@ -438,28 +426,17 @@ class Stitcher:
         self.specks += int((~large).sum())
         self._whole.append(components[large])
 
-    def _turn(self, box: Box) -> None:
-        """Begin a new band or follow the last tile, forgetting sides that do not touch `box`."""
-        last, nothing = self._last, np.zeros_like(self._below)
-        if box.y != last.y:
-            self._above, self._below = self._below if last.bottom == box.y else nothing, nothing
-        if (last.right, last.y) != (box.x, box.y):
-            self._beside = np.zeros(box.height, np.int64)
-        self._last = box
-
-    def _link(self, box: Box, top: Integers, bottom: Integers, left: Integers, right: Integers) -> None:
-        """Note which open components touch those of the tiles above and to the left, diagonally too."""
-        beside = np.pad(self._beside, 1)
-        for step in range(3):
-            self._note(top, self._above[box.x + step : box.x + step + box.width])
-            self._note(left, beside[step : step + box.height])
-        self._below[box.x + 1 : box.x + 1 + box.width] = bottom
-        self._beside = right
-
-    def _note(self, here: Integers, there: Integers) -> None:
-        both = (here > 0) & (there > 0)
-        if both.any():
-            self._links.append(np.unique(np.stack([here[both], there[both]], axis=1), axis=0))
+    def _links(self) -> Integers:
+        """Which open components (n, 2) have pixels side by side, or corner to corner."""
+        code, owner = np.concatenate(self._borders, axis=1)
+        order = np.argsort(code)
+        code, owner = code[order], owner[order]
+        found = []
+        for step in (1, ROW_CODE - 1, ROW_CODE, ROW_CODE + 1):  # to the right, and the three below
+            there = np.searchsorted(code, code + step).clip(max=len(code) - 1)
+            both = code[there] == code + step
+            found.append(np.stack([owner[both], owner[there[both]]], axis=1))
+        return np.concatenate(found)
 
 
 # ---- from the components of a slide to its table of candidates ----
@@ -642,8 +619,8 @@ def find_brown_candidates(
 ) -> BrownCandidates:
     """Every component of brown pixels within the tissue, the same whatever the tile size.
 
-    Tiles are decoded and labelled in threads; memory holds a few tiles, and some 100 bytes for each candidate
-    and for each component that touches the border of a tile.
+    Tiles are decoded and labelled in threads; memory holds a few tiles, some 100 bytes for each candidate and
+    for each component that touches the border of a tile, and 16 for each brown pixel along a border.
     """
     plane = search_plane(slide, config.mpp)
     grid = tissue.grid
@@ -657,7 +634,7 @@ def find_brown_candidates(
         brown = (dab >= threshold.level) & grid.under(plan, tile.core)
         return label_tile(tile.core, brown, dab, amounts(scale.haematoxylin, rgb[brown]))
 
-    stitcher = Stitcher(plan.width, config.area_px(plan.mpp)[0])
+    stitcher = Stitcher(config.area_px(plan.mpp)[0])
     for done, tile in enumerate(ordered_map(label, plan.tiles, threads=workers, ahead=2 * workers), start=1):
         stitcher.add(tile)
         if progress is not None:

@@ -319,7 +319,9 @@ def averaged_peak(maps: Floats32, positions_um: Points, mpp: float, reach_um: fl
     longest = max(float(np.linalg.norm(arms, axis=1).max()), 1e-6)
     step = GRID_PX * mpp / longest
     most = min(reach_um / longest, MAX_CHANGE) if len(positions_um) > 2 else 0.0
-    smooth = [np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32) for heat in maps]
+    smooth = [
+        np.pad(np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32), len(heat)) for heat in maps
+    ]
 
     def height(change: tuple[float, float]) -> float:
         return float(_averaged(smooth, _moved(arms, *change) / mpp).max())
@@ -342,19 +344,12 @@ def _moved(arms: Points, turn: float, growth: float) -> Points:
 
 
 def _averaged(maps: list[Image], offsets_px: Points) -> Image:
-    """The mean of the maps, each read `offsets_px` further on; 0 beyond their edges."""
-    side = maps[0].shape[0]
+    """The mean of the maps, each read `offsets_px` further on; they have room of their own size all around."""
+    side = maps[0].shape[0] // 3
     total = np.zeros((side, side), np.float32)
-    for heat, (dx, dy) in zip(maps, np.rint(offsets_px).astype(int), strict=True):
-        if max(abs(dx), abs(dy)) < side:
-            to_y, from_y = _overlap(dy, side)
-            to_x, from_x = _overlap(dx, side)
-            total[to_y, to_x] += heat[from_y, from_x]
+    for heat, (dx, dy) in zip(maps, np.rint(offsets_px).clip(-side, side).astype(int) + side, strict=True):
+        total += heat[dy : dy + side, dx : dx + side]
     return total / np.float32(len(maps))
-
-
-def _overlap(offset: int, side: int) -> tuple[slice, slice]:
-    return slice(max(0, -offset), side - max(0, offset)), slice(max(0, offset), side - max(0, -offset))
 
 
 def _updated(
