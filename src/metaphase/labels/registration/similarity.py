@@ -344,12 +344,12 @@ def _moved(arms: Points, turn: float, growth: float) -> Points:
 
 
 def _averaged(maps: list[Image], offsets_px: Points) -> Image:
-    """The mean of the maps, each read `offsets_px` further on; they have room of their own size all around."""
+    """The mean of the maps, each read `offsets_px` further on; there is room all around them."""
     side = maps[0].shape[0] // 3
     total = np.zeros((side, side), np.float32)
     for heat, (dx, dy) in zip(maps, np.rint(offsets_px).clip(-side, side).astype(int) + side, strict=True):
         total += heat[dy : dy + side, dx : dx + side]
-    return total / np.float32(len(maps))
+    return np.asarray(total / len(maps), np.float32)
 
 
 def _updated(
